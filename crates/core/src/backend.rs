@@ -1,0 +1,207 @@
+//! The port: what the engine asks of whatever provides boxes. A backend never decides policy; it keeps what it is
+//! told to keep, or refuses.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use crate::guarantee::{Enforcement, Offer};
+use crate::language::Language;
+use crate::limits::{BoxLimits, ExecutionLimits};
+use crate::outcome::{CollectedFile, Start};
+use crate::path::{BoxPath, Workspace};
+use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
+
+/// A future without a runtime, so that this crate needs none.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A provider of boxes.
+pub trait Backend: Send + Sync + fmt::Debug {
+    /// Its name in the contract.
+    fn name(&self) -> BackendName;
+
+    /// What it can guarantee on this host, found out by doing it.
+    fn offer(&self) -> &Offer;
+
+    /// Whether it can give a box this network.
+    fn provides(&self, network: &Network) -> bool;
+
+    /// What would run a language here. May look at the disk and ask an interpreter for its version.
+    ///
+    /// # Errors
+    /// That there is none, with how to get it.
+    fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError>;
+
+    /// Builds a box and starts one program in it. Dropping what it returns destroys the box.
+    fn start<'a>(
+        &'a self,
+        sandbox: SandboxSpec,
+        execution: ExecutionSpec,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>>;
+
+    /// What [`start`](Backend::start) would do, for a person to read.
+    ///
+    /// # Errors
+    /// Whatever would keep it from doing so.
+    fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError>;
+}
+
+/// A runtime that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimeInfo {
+    /// Name and version, `CPython 3.11.7`.
+    pub label: String,
+    /// Where it is, for a person.
+    pub location: String,
+}
+
+/// What the box is to be: no option is left that means a default.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "as in SandboxRequest")]
+pub struct SandboxSpec {
+    pub limits: BoxLimits,
+    pub network: Network,
+    pub workspace: Option<Workspace>,
+    pub env: Vec<EnvVar>,
+    pub image: Option<String>,
+    /// What must be kept. A backend that finds it cannot keep it after all fails the start.
+    pub enforcement: Enforcement,
+}
+
+/// What is to run in it.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "as in ExecutionRequest")]
+pub struct ExecutionSpec {
+    /// The identifier of the run, unique on this host.
+    pub id: String,
+    pub language: Language,
+    /// The code as its runtime will read it.
+    pub source: Source,
+    pub args: Vec<Arg>,
+    pub stdin: Stdin,
+    pub files: Vec<InputFile>,
+    pub collect: Vec<Glob>,
+    pub limits: ExecutionLimits,
+}
+
+/// Code that is ready for its runtime, and what its file is to be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// The file's name in the working directory.
+    pub name: BoxPath,
+    /// Whether the caller chose that name. If not, the backend may pick another where it would hide a file.
+    pub named_by_caller: bool,
+    /// The text.
+    pub text: Vec<u8>,
+}
+
+/// A program that runs in a box of its own. Dropping it destroys the box.
+pub trait Execution: Send {
+    /// Where the box came from.
+    fn start(&self) -> Start;
+
+    /// What runs the code, `CPython 3.11.7`.
+    fn runtime(&self) -> &str;
+
+    /// The image that the box was made from, if any.
+    fn image(&self) -> Option<&str> {
+        None
+    }
+
+    /// The next piece of output, or the end: the tree is dead and everything that it wrote has been seen.
+    fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>>;
+
+    /// Kills the whole tree. [`Event::Ended`] follows soon.
+    fn kill(&mut self);
+
+    /// After the end: how it ended, what it used, what it left. Destroys the box.
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>>;
+}
+
+/// What an execution has to say.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// Bytes from inside, at most a few pages at a time.
+    Output(Stream, &'a [u8]),
+    /// Nothing follows.
+    Ended,
+}
+
+/// One of the two streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// How a box ended by itself, what it used and what it left.
+#[derive(Debug)]
+pub struct Finished {
+    /// How the program ended, as the kernel tells it.
+    pub ending: Ending,
+    /// CPU time of the whole tree.
+    pub cpu: Duration,
+    /// Peak memory of the whole tree.
+    pub memory_peak: u64,
+    /// The files that were asked for and found.
+    pub files: Vec<CollectedFile>,
+}
+
+/// How a program ended, as far as the backend can know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// By itself.
+    Exited(u8),
+    /// By a signal, which may have been ours.
+    Signaled(u8),
+    /// By the memory limit: a counter says so.
+    OutOfMemory,
+    /// By the limit on CPU time, which the backend watches.
+    CpuTimeExhausted,
+}
+
+/// Why a backend could not run something. Nothing here describes the caller's code.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// This host cannot run the backend at all.
+    #[error("the {backend} backend cannot run here: {reason}")]
+    Unavailable {
+        /// Which one.
+        backend: BackendName,
+        /// What was observed.
+        reason: String,
+        /// What would help.
+        hint: String,
+    },
+    /// The language has no runtime here.
+    #[error("no runtime for {language} was found")]
+    RuntimeMissing {
+        /// Which language.
+        language: Language,
+        /// How to get it.
+        hint: String,
+    },
+    /// Something that the request names is not usable on this host.
+    #[error("{message}")]
+    Unusable {
+        /// The request's field.
+        field: crate::Field,
+        /// What is wrong.
+        message: String,
+        /// What would help.
+        hint: String,
+    },
+    /// A step of building the box failed.
+    #[error("cannot {step}")]
+    Setup {
+        /// What was being done, to what.
+        step: String,
+        /// What would help.
+        hint: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+}

@@ -1,0 +1,574 @@
+//! Languages as data. To add one, add a row to [`ROWS`]; nothing else in the workspace names a language.
+//!
+//! A row says what the language is called, how its runtime is found and asked for its version, and which
+//! commands turn a source file into a running program. The commands run inside the box, in order, under the
+//! limits of the run; the last one is the program itself.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::{Field, Invalid};
+
+/// A language that Belljar knows: a row of the table.
+#[derive(Clone, Copy)]
+pub struct Language(&'static Row);
+
+impl Language {
+    /// Every language, in the order of the contract.
+    pub fn all() -> impl Iterator<Item = Language> {
+        ROWS.iter().map(Language)
+    }
+
+    /// Finds a language by its name or an alias, without regard to case.
+    ///
+    /// # Errors
+    /// An unknown name, with the nearest known one as the hint.
+    pub fn parse(name: &str) -> Result<Language, Invalid> {
+        Language::by_name(name).ok_or_else(|| {
+            let hint = match nearest(name) {
+                Some(near) => format!("did you mean '{near}'? `belljar languages` lists what can run here"),
+                None => "`belljar languages` lists what can run here".to_owned(),
+            };
+            Invalid::new(Field::Language, format!("unknown language '{}'", name.escape_debug()), hint)
+        })
+    }
+
+    /// Finds a language by its name or an alias, without regard to case.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<Language> {
+        let name = name.to_ascii_lowercase();
+        Language::all().find(|language| language.name == name || language.aliases.contains(&name.as_str()))
+    }
+
+    /// Finds a language by a file's ending.
+    #[must_use]
+    pub fn by_file_name(file: &str) -> Option<Language> {
+        let (_, ending) = file.rsplit_once('.')?;
+        Language::all().find(|language| language.endings.contains(&ending))
+    }
+
+    /// Finds a language by the `#!` line that its code begins with.
+    #[must_use]
+    pub fn by_first_line(code: &[u8]) -> Option<Language> {
+        let line = code.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+        let line = str::from_utf8(line).ok()?;
+        let mut words = line.split_ascii_whitespace().map(|word| word.rsplit('/').next().unwrap_or(word));
+        let program = match words.next()? {
+            "env" => words.find(|word| !word.starts_with('-') && !word.contains('='))?,
+            program => program,
+        };
+        let unversioned = program.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        Language::by_name(program).or_else(|| Language::by_name(unversioned))
+    }
+}
+
+impl Deref for Language {
+    type Target = Row;
+    fn deref(&self) -> &Row {
+        self.0
+    }
+}
+
+impl PartialEq for Language {
+    fn eq(&self, other: &Language) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Language {}
+
+impl fmt::Debug for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl fmt::Display for Language {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// One language.
+#[derive(Debug)]
+pub struct Row {
+    /// The contract's name.
+    pub name: &'static str,
+    /// Other names that callers use.
+    pub aliases: &'static [&'static str],
+    /// Endings of its files, without the dot.
+    pub endings: &'static [&'static str],
+    /// What the code's file is called when the caller gave no name.
+    pub source: &'static str,
+    /// What has to happen to the code before a runtime can read it.
+    pub preparation: Preparation,
+    /// How the runtime is found on a host.
+    pub runtime: Discovery,
+    /// The commands, in order; the last is the program. In their words stand for: `{runtime}` the interpreter
+    /// or compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the
+    /// memory limit.
+    pub stages: &'static [Stage],
+    /// Environment that this language needs inside a box.
+    pub env: &'static [(&'static str, &'static str)],
+    /// The image for backends that take one, where the contract names one.
+    pub image: Option<&'static str>,
+    /// The Debian package that brings the runtime.
+    pub package: &'static str,
+}
+
+/// What has to happen to code before it is put into the box.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preparation {
+    /// Nothing.
+    None,
+    /// Look whether it is a module, because Node wants to know that from the file's ending.
+    DetectModule,
+    /// Take the types away, and look whether it is a module.
+    StripTypes,
+}
+
+/// How a runtime is found and what it is asked.
+#[derive(Debug)]
+pub struct Discovery {
+    /// Program names to look for, in order of preference.
+    pub programs: &'static [&'static str],
+    /// Arguments that make it print, one a line, what it is: see [`Answer`].
+    pub ask: &'static [&'static str],
+    /// How to read the answer.
+    pub answer: Answer,
+    /// Files and directories outside of its prefix that it needs, if they exist.
+    pub also: &'static [&'static str],
+}
+
+/// How to read what a runtime prints about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Three kinds of lines: the label (`CPython 3.11.7`), the real executable, then directories that it needs.
+    /// Behind a version manager's shim, only the runtime itself knows where it lives.
+    Told,
+    /// Free text; the label is this name and the first thing in it that looks like a version number.
+    Version(&'static str),
+}
+
+/// One command of a language.
+#[derive(Debug)]
+pub struct Stage {
+    /// The words of the command.
+    pub argv: &'static [&'static str],
+}
+
+const fn run(argv: &'static [&'static str]) -> Stage {
+    Stage { argv }
+}
+
+/// The table. Order is the contract's.
+pub static ROWS: &[Row] = &[
+    Row {
+        name: "python",
+        aliases: &["py", "python3", "cpython"],
+        endings: &["py", "pyw"],
+        source: "main.py",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["python3", "python"],
+            ask: &[
+                "-c",
+                "import os, platform, sys, sysconfig\n\
+                 print(platform.python_implementation() + ' ' + platform.python_version())\n\
+                 print(os.path.realpath(sys.executable))\n\
+                 for d in dict.fromkeys([sys.base_prefix, sys.base_exec_prefix, sys.prefix]): print(d)",
+            ],
+            answer: Answer::Told,
+            also: &["/etc/python3", "/etc/python3.11", "/etc/python3.12", "/etc/python3.13"],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        // Bytecode of imported files would be charged to the box's disk and never be read again.
+        env: &[("PYTHONDONTWRITEBYTECODE", "1")],
+        image: Some("python:3.11-slim"),
+        package: "python3",
+    },
+    Row {
+        name: "javascript",
+        aliases: &["js", "node", "nodejs", "mjs", "cjs"],
+        endings: &["js", "mjs", "cjs"],
+        source: "main.js",
+        preparation: Preparation::DetectModule,
+        runtime: NODE,
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: NODE_ENV,
+        image: Some("node:22-alpine"),
+        package: "nodejs",
+    },
+    Row {
+        name: "typescript",
+        aliases: &["ts", "tsx", "mts"],
+        endings: &["ts", "mts", "cts", "tsx"],
+        source: "main.ts",
+        preparation: Preparation::StripTypes,
+        runtime: NODE,
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: NODE_ENV,
+        image: Some("node:22-alpine"),
+        package: "nodejs",
+    },
+    Row {
+        name: "bash",
+        aliases: &["shell"],
+        endings: &["bash"],
+        source: "main.bash",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["bash"],
+            ask: &["--version"],
+            answer: Answer::Version("GNU bash"),
+            also: &[],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("alpine:3.20"),
+        package: "bash",
+    },
+    Row {
+        name: "sh",
+        aliases: &["dash", "posix"],
+        endings: &["sh"],
+        source: "main.sh",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["sh"],
+            ask: &["-c", "readlink -f /proc/$$/exe"],
+            answer: Answer::Version("POSIX shell"),
+            also: &[],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("alpine:3.20"),
+        package: "dash",
+    },
+    Row {
+        name: "zsh",
+        aliases: &[],
+        endings: &["zsh"],
+        source: "main.zsh",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["zsh"],
+            ask: &["--version"],
+            answer: Answer::Version("zsh"),
+            also: &["/etc/zsh"],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("alpine:3.20"),
+        package: "zsh",
+    },
+    Row {
+        name: "ruby",
+        aliases: &["rb"],
+        endings: &["rb"],
+        source: "main.rb",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["ruby"],
+            ask: &[
+                "-rrbconfig",
+                "-e",
+                "puts \"#{RUBY_ENGINE == 'ruby' ? 'CRuby' : RUBY_ENGINE} #{RUBY_VERSION}\", \
+                 File.realpath(RbConfig.ruby), RbConfig::CONFIG['prefix'], Gem.default_dir",
+            ],
+            answer: Answer::Told,
+            also: &["/var/lib/gems"],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("ruby:3.3-alpine"),
+        package: "ruby",
+    },
+    Row {
+        name: "php",
+        aliases: &[],
+        endings: &["php"],
+        source: "main.php",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["php"],
+            ask: &["-r", "echo 'PHP ', PHP_VERSION, \"\\n\", realpath(PHP_BINARY), \"\\n\", PHP_PREFIX, \"\\n\";"],
+            answer: Answer::Told,
+            also: &["/etc/php"],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("php:8.3-cli-alpine"),
+        package: "php-cli",
+    },
+    Row {
+        name: "perl",
+        aliases: &["pl"],
+        endings: &["pl", "pm"],
+        source: "main.pl",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["perl"],
+            ask: &[
+                "-MConfig",
+                "-MCwd=realpath",
+                "-e",
+                "printf \"Perl %vd\\n\", $^V; print realpath($^X), \"\\n\", $Config{prefix}, \"\\n\";",
+            ],
+            answer: Answer::Told,
+            also: &["/etc/perl"],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("perl:5.40-slim"),
+        package: "perl",
+    },
+    Row {
+        name: "lua",
+        aliases: &[],
+        endings: &["lua"],
+        source: "main.lua",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["lua", "lua5.4", "lua5.3", "luajit"],
+            ask: &["-v"],
+            answer: Answer::Version("Lua"),
+            also: &[],
+        },
+        stages: &[run(&["{runtime}", "{source}"])],
+        env: &[],
+        image: Some("alpine:3.20"),
+        package: "lua5.4",
+    },
+    Row {
+        name: "r",
+        aliases: &["rscript"],
+        endings: &["r", "R"],
+        source: "main.R",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["Rscript"],
+            ask: &[
+                "--vanilla",
+                "-e",
+                "cat(sprintf('R %s.%s', R.version$major, R.version$minor), \
+                 normalizePath(Sys.which('Rscript')), R.home(), sep = '\\n')",
+            ],
+            answer: Answer::Told,
+            also: &["/etc/R"],
+        },
+        stages: &[run(&["{runtime}", "--vanilla", "{source}"])],
+        env: &[],
+        image: Some("r-base:4.4.1"),
+        package: "r-base-core",
+    },
+    Row {
+        name: "c",
+        aliases: &["gcc"],
+        endings: &["c"],
+        source: "main.c",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["gcc", "clang", "cc"],
+            ask: &["--version"],
+            answer: Answer::Version("C compiler"),
+            also: COMPILER_FILES,
+        },
+        stages: &[
+            run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lm", "-lpthread"]),
+            run(&["{program}"]),
+        ],
+        env: &[],
+        image: None,
+        package: "gcc libc6-dev",
+    },
+    Row {
+        name: "cpp",
+        aliases: &["c++", "cxx", "g++"],
+        endings: &["cpp", "cc", "cxx"],
+        source: "main.cpp",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["g++", "clang++", "c++"],
+            ask: &["--version"],
+            answer: Answer::Version("C++ compiler"),
+            also: COMPILER_FILES,
+        },
+        stages: &[
+            run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lpthread"]),
+            run(&["{program}"]),
+        ],
+        env: &[],
+        image: None,
+        package: "g++",
+    },
+    Row {
+        name: "go",
+        aliases: &["golang"],
+        endings: &["go"],
+        source: "main.go",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["go"],
+            ask: &["env", "GOVERSION", "GOROOT"],
+            answer: Answer::Version("Go"),
+            also: &["/usr/share/go-1.19", "/usr/share/go-1.22", "/usr/share/go-1.24", "/usr/lib/go"],
+        },
+        stages: &[run(&["{runtime}", "build", "-o", "{program}", "{source}"]), run(&["{program}"])],
+        env: &[
+            ("GOCACHE", "/tmp/.gocache"),
+            ("GOPATH", "/tmp/.gopath"),
+            ("GOFLAGS", "-buildvcs=false"),
+            ("GOTOOLCHAIN", "local"),
+            ("GOPROXY", "off"),
+            ("CGO_ENABLED", "0"),
+        ],
+        image: None,
+        package: "golang-go",
+    },
+    Row {
+        name: "rust",
+        aliases: &["rs"],
+        endings: &["rs"],
+        source: "main.rs",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["rustc"],
+            ask: &["--print", "sysroot"],
+            answer: Answer::Version("rustc"),
+            also: COMPILER_FILES,
+        },
+        stages: &[
+            run(&["{runtime}", "--edition", "2021", "-C", "opt-level=1", "-o", "{program}", "{source}"]),
+            run(&["{program}"]),
+        ],
+        env: &[],
+        image: None,
+        package: "rustc",
+    },
+    Row {
+        name: "java",
+        aliases: &[],
+        endings: &["java"],
+        source: "Main.java",
+        preparation: Preparation::None,
+        runtime: Discovery {
+            programs: &["java"],
+            ask: &["-XshowSettings:properties", "-version"],
+            answer: Answer::Version("Java"),
+            also: &["/etc/java-17-openjdk", "/etc/java-21-openjdk", "/etc/java-11-openjdk", "/etc/ssl/certs/java"],
+        },
+        // The single-file source launcher compiles in memory and runs in the same process.
+        stages: &[run(&[
+            "{runtime}",
+            "-XX:MaxRAM={memory_mb}m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            "-Xshare:auto",
+            "{source}",
+        ])],
+        env: &[],
+        image: None,
+        package: "default-jdk-headless",
+    },
+];
+
+const NODE: Discovery = Discovery {
+    programs: &["node", "nodejs"],
+    ask: &[
+        "-p",
+        "`Node.js ${process.versions.node}\\n${fs.realpathSync(process.execPath)}\\n\
+         ${path.dirname(path.dirname(fs.realpathSync(process.execPath)))}`",
+    ],
+    answer: Answer::Told,
+    also: &["/usr/share/nodejs"],
+};
+
+const NODE_ENV: &[(&str, &str)] = &[("NODE_NO_WARNINGS", "1")];
+
+const COMPILER_FILES: &[&str] = &[];
+
+/// The known name or alias at the smallest edit distance, if it is small enough to be a slip of the finger.
+fn nearest(name: &str) -> Option<&'static str> {
+    let name = name.to_ascii_lowercase();
+    let names = ROWS.iter().flat_map(|row| std::iter::once(&row.name).chain(row.aliases));
+    let (distance, nearest) = names.map(|known| (edit_distance(&name, known), *known)).min()?;
+    (distance <= 1 + nearest.len() / 4).then_some(nearest)
+}
+
+/// Levenshtein, with a swap of neighbours counted as one slip: it is the commonest one.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(32).collect(), b.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            rows[i][j] = match (i, j) {
+                (0, j) => j,
+                (i, 0) => i,
+                (i, j) => {
+                    let change = usize::from(a[i - 1] != b[j - 1]);
+                    let plain = (rows[i - 1][j] + 1).min(rows[i][j - 1] + 1).min(rows[i - 1][j - 1] + change);
+                    let swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+                    if swapped { plain.min(rows[i - 2][j - 2] + 1) } else { plain }
+                }
+            };
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_contracts_languages_are_known_in_its_order() {
+        let names: Vec<_> = Language::all().map(|language| language.name).collect();
+        let contract = "python javascript typescript bash sh zsh ruby php perl lua r c cpp go rust java";
+        assert_eq!(names.join(" "), contract);
+    }
+
+    #[test]
+    fn no_name_or_alias_or_ending_means_two_languages() {
+        let mut names: Vec<_> =
+            ROWS.iter().flat_map(|row| std::iter::once(&row.name).chain(row.aliases)).collect();
+        let mut endings: Vec<_> = ROWS.iter().flat_map(|row| row.endings).collect();
+        for list in [&mut names, &mut endings] {
+            let before = list.len();
+            list.sort_unstable();
+            list.dedup();
+            assert_eq!(list.len(), before);
+        }
+    }
+
+    #[test]
+    fn an_unknown_language_suggests_the_nearest() {
+        for (slip, meant) in [("pyhton", "python"), ("javascrpt", "javascript"), ("rubby", "ruby"), ("phyton", "python")] {
+            let hint = Language::parse(slip).unwrap_err().hint;
+            assert!(hint.contains(&format!("'{meant}'")), "{slip}: {hint}");
+        }
+        assert!(!Language::parse("brainfuck").unwrap_err().hint.contains("mean"));
+    }
+
+    #[test]
+    fn a_shebang_line_names_the_language() {
+        let of = |line: &str| Language::by_first_line(line.as_bytes()).map(|language| language.name);
+        assert_eq!(of("#!/usr/bin/env python3\nprint(1)"), Some("python"));
+        assert_eq!(of("#!/usr/bin/env -S FOO=1 node --x"), Some("javascript"));
+        assert_eq!(of("#!/usr/bin/python3.11"), Some("python"));
+        assert_eq!(of("#! /bin/sh -e"), Some("sh"));
+        assert_eq!(of("print(1)"), None);
+        assert_eq!(of("#!/opt/unheard-of"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn no_name_makes_the_parser_panic(name in ".{0,60}") {
+            let _ = Language::parse(&name);
+            let _ = Language::by_file_name(&name);
+            let _ = Language::by_first_line(name.as_bytes());
+        }
+    }
+}

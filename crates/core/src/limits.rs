@@ -1,0 +1,315 @@
+//! What a box may use and how long an execution may take.
+//!
+//! The units are types, so that a number of bytes cannot be taken for a number of processes; their constructors
+//! check the range, so that whoever holds a value may write it to the kernel without a second look.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::{Field, Invalid};
+
+/// A number of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// Any number of bytes; ranges belong to the limit that uses it.
+    #[must_use]
+    pub const fn new(bytes: u64) -> Bytes {
+        Bytes(bytes)
+    }
+
+    /// `64M`, `1G`, `512K`, `1048576`: K, M and G are powers of 1024.
+    ///
+    /// # Errors
+    /// The text, if it is not a size.
+    pub fn parse(text: &str) -> Result<Bytes, Malformed> {
+        let malformed = || Malformed { text: text.to_owned(), expected: "a size such as 512K, 64M or 1G" };
+        let (digits, unit) = split_unit(text);
+        let factor: u64 = match unit.to_ascii_uppercase().as_str() {
+            "" | "B" => 1,
+            "K" | "KB" | "KIB" => 1 << 10,
+            "M" | "MB" | "MIB" => 1 << 20,
+            "G" | "GB" | "GIB" => 1 << 30,
+            _ => return Err(malformed()),
+        };
+        let number: u128 = digits.parse().map_err(|_| malformed())?;
+        // A size beyond 64 bits is out of every range, so it need only stay out of range here.
+        let bytes = number.saturating_mul(u128::from(factor));
+        Ok(Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)))
+    }
+
+    /// The plain number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
+            if self.0 >= 1 << shift && self.0.trailing_zeros() >= shift {
+                return write!(f, "{}{unit}", self.0 >> shift);
+            }
+        }
+        write!(f, "{}", self.0)
+    }
+}
+
+/// `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
+///
+/// # Errors
+/// The text, if it is not a duration.
+pub fn parse_duration(text: &str) -> Result<Duration, Malformed> {
+    let malformed = || Malformed { text: text.to_owned(), expected: "a duration such as 500ms, 10s or 2m" };
+    let (digits, unit) = split_unit(text);
+    let millis: f64 = match unit {
+        "ms" => 1.0,
+        "" | "s" => 1e3,
+        "m" => 60e3,
+        "h" => 3600e3,
+        _ => return Err(malformed()),
+    };
+    let number: f64 = digits.parse().map_err(|_| malformed())?;
+    Ok(Duration::try_from_secs_f64(number * millis / 1e3).unwrap_or(Duration::MAX))
+}
+
+/// A duration the way the command line writes it.
+#[must_use]
+pub fn show_duration(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    match millis {
+        0 if !duration.is_zero() => format!("{}us", duration.as_micros()),
+        _ if millis % 3_600_000 == 0 && millis > 0 => format!("{}h", millis / 3_600_000),
+        _ if millis % 60_000 == 0 && millis > 0 => format!("{}m", millis / 60_000),
+        _ if millis % 1000 == 0 => format!("{}s", millis / 1000),
+        _ => format!("{millis}ms"),
+    }
+}
+
+fn split_unit(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()))
+}
+
+/// Text that should have been a number with a unit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not {expected}")]
+pub struct Malformed {
+    text: String,
+    expected: &'static str,
+}
+
+/// A CPU rate in thousandths of one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cpus(u32);
+
+impl Cpus {
+    /// The rate in thousandths of one CPU.
+    #[must_use]
+    pub const fn milli(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / 1000.0)
+    }
+}
+
+/// What the box as a whole may use, for as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BoxLimits {
+    /// Memory and swap together.
+    pub memory: Bytes,
+    /// CPU rate.
+    pub cpus: Cpus,
+    /// Processes and threads.
+    pub pids: u32,
+    /// Everything that the code can write, in bytes.
+    pub disk: Bytes,
+}
+
+impl BoxLimits {
+    /// The number of files that may exist in the writable part: one for each 4 KiB of it, at least 1,024 and
+    /// at most 65,536. A file costs the kernel about a kilobyte that `disk` alone would not count.
+    #[must_use]
+    pub fn max_files(&self) -> u64 {
+        (self.disk.get() / 4096).clamp(1024, 65_536)
+    }
+}
+
+/// What one execution may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExecutionLimits {
+    /// Wall clock for the whole tree of processes.
+    pub timeout: Duration,
+    /// CPU time for the whole tree of processes.
+    pub cpu_time: Option<Duration>,
+    /// How much of each of stdout and stderr is kept.
+    pub output: Bytes,
+}
+
+/// Limits as a caller states them; what is absent takes the default.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[allow(missing_docs, reason = "the fields are those of the two structs they become")]
+pub struct LimitsRequest {
+    pub timeout: Option<Duration>,
+    pub cpu_time: Option<Duration>,
+    pub memory: Option<u64>,
+    pub cpus: Option<f64>,
+    pub pids: Option<u64>,
+    pub disk: Option<u64>,
+    pub output: Option<u64>,
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+const TIB: u64 = 1 << 40;
+
+impl LimitsRequest {
+    /// Every limit, checked and complete.
+    ///
+    /// # Errors
+    /// The first limit that is out of its range.
+    pub fn resolve(self) -> Result<(BoxLimits, ExecutionLimits), Invalid> {
+        let sandbox = BoxLimits {
+            memory: bytes(Field::Memory, "memory", self.memory, 256 << 20, 4 << 20, 16 * TIB)?,
+            cpus: cpus(self.cpus)?,
+            pids: pids(self.pids)?,
+            disk: bytes(Field::Disk, "disk", self.disk, 64 << 20, 64 << 10, 16 * TIB)?,
+        };
+        let execution = ExecutionLimits {
+            timeout: duration(Field::Timeout, "timeout", self.timeout.unwrap_or(Duration::from_secs(10)))?,
+            cpu_time: self.cpu_time.map(|time| duration(Field::CpuTime, "cpu-time", time)).transpose()?,
+            output: bytes(Field::Output, "output-limit", self.output, 1 << 20, 1, 1 << 30)?,
+        };
+        Ok((sandbox, execution))
+    }
+}
+
+fn bytes(
+    field: Field,
+    name: &str,
+    asked: Option<u64>,
+    default: u64,
+    min: u64,
+    max: u64,
+) -> Result<Bytes, Invalid> {
+    let bytes = Bytes(asked.unwrap_or(default));
+    if (min..=max).contains(&bytes.0) {
+        return Ok(bytes);
+    }
+    Err(out_of_range(field, name, &bytes, &Bytes(min), &Bytes(max), &Bytes(default)))
+}
+
+fn duration(field: Field, name: &str, asked: Duration) -> Result<Duration, Invalid> {
+    if (Duration::from_millis(1)..=DAY).contains(&asked) {
+        return Ok(asked);
+    }
+    Err(out_of_range(field, name, &show_duration(asked), &"1ms", &"24h", &"10s"))
+}
+
+fn cpus(asked: Option<f64>) -> Result<Cpus, Invalid> {
+    let asked = asked.unwrap_or(1.0);
+    if !(0.01..=1024.0).contains(&asked) {
+        return Err(out_of_range(Field::Cpus, "cpus", &asked, &0.01, &1024, &1));
+    }
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was just checked")]
+    Ok(Cpus((asked * 1000.0).round() as u32))
+}
+
+fn pids(asked: Option<u64>) -> Result<u32, Invalid> {
+    let asked = asked.unwrap_or(50);
+    match u32::try_from(asked) {
+        Ok(pids) if (1..=32_768).contains(&pids) => Ok(pids),
+        _ => Err(out_of_range(Field::Pids, "pids", &asked, &1, &32_768, &50)),
+    }
+}
+
+fn out_of_range(
+    field: Field,
+    name: &str,
+    asked: &dyn fmt::Display,
+    min: &dyn fmt::Display,
+    max: &dyn fmt::Display,
+    typical: &dyn fmt::Display,
+) -> Invalid {
+    Invalid::new(
+        field,
+        format!("{name} must be between {min} and {max}, not {asked}"),
+        format!("leave --{name} out for the default, {typical}"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn defaults_are_those_of_the_contract() {
+        let (sandbox, execution) = LimitsRequest::default().resolve().unwrap();
+        assert_eq!(sandbox.memory, Bytes(256 << 20));
+        assert_eq!(sandbox.cpus.milli(), 1000);
+        assert_eq!(sandbox.pids, 50);
+        assert_eq!(sandbox.disk, Bytes(64 << 20));
+        assert_eq!(execution.timeout, Duration::from_secs(10));
+        assert_eq!(execution.cpu_time, None);
+        assert_eq!(execution.output, Bytes(1 << 20));
+    }
+
+    #[test]
+    fn zero_is_no_limit_at_all_and_refused() {
+        let zero = LimitsRequest { memory: Some(0), ..LimitsRequest::default() };
+        assert_eq!(zero.resolve().unwrap_err().field, Field::Memory);
+        let zero = LimitsRequest { timeout: Some(Duration::ZERO), ..LimitsRequest::default() };
+        let refused = zero.resolve().unwrap_err();
+        assert_eq!(refused.message, "timeout must be between 1ms and 24h, not 0s");
+        assert_eq!(refused.hint, "leave --timeout out for the default, 10s");
+        let zero = LimitsRequest { cpus: Some(0.0), ..LimitsRequest::default() };
+        assert_eq!(zero.resolve().unwrap_err().field, Field::Cpus);
+        let nan = LimitsRequest { cpus: Some(f64::NAN), ..LimitsRequest::default() };
+        assert_eq!(nan.resolve().unwrap_err().field, Field::Cpus);
+    }
+
+    #[test]
+    fn ten_to_the_twenty_is_out_of_range_and_not_a_crash() {
+        assert_eq!(Bytes::parse("100000000000000000000").unwrap(), Bytes(u64::MAX));
+        assert_eq!(parse_duration("100000000000000000000s").unwrap(), Duration::MAX);
+    }
+
+    #[test]
+    fn units_are_powers_of_1024() {
+        assert_eq!(Bytes::parse("64M").unwrap(), Bytes(64 << 20));
+        assert_eq!(Bytes::parse("1g").unwrap(), Bytes(1 << 30));
+        assert!(Bytes::parse("64X").is_err());
+        assert!(Bytes::parse("").is_err());
+        assert!(Bytes::parse("-1").is_err());
+        assert_eq!(parse_duration("500ms").unwrap(), Duration::from_millis(500));
+        assert_eq!(parse_duration("2m").unwrap(), Duration::from_secs(120));
+        assert_eq!(parse_duration("1.5s").unwrap(), Duration::from_millis(1500));
+        assert!(parse_duration("fast").is_err());
+        assert!(parse_duration("1.2.3s").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_size_reads_back_as_it_was_shown(bytes in 0u64..=16 * TIB) {
+            prop_assert_eq!(Bytes::parse(&Bytes(bytes).to_string()).unwrap(), Bytes(bytes));
+        }
+
+        #[test]
+        fn a_duration_reads_back_as_it_was_shown(millis in 1u64..=86_400_000) {
+            let duration = Duration::from_millis(millis);
+            prop_assert_eq!(parse_duration(&show_duration(duration)).unwrap(), duration);
+        }
+
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in ".{0,40}") {
+            let _ = Bytes::parse(&text);
+            let _ = parse_duration(&text);
+        }
+    }
+}

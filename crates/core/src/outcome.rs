@@ -1,0 +1,111 @@
+//! What happened.
+
+use std::time::Duration;
+
+use crate::guarantee::Enforcement;
+use crate::language::Language;
+use crate::output::Captured;
+use crate::request::{BackendName, Network};
+
+/// How a program ended. Code that ran and failed is an outcome like any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It ended by itself, with this exit status.
+    Exited(u8),
+    /// A signal ended it.
+    Signaled(u8),
+    /// The wall clock or its CPU time ran out.
+    TimedOut(TimeLimit),
+    /// The kernel's counter says that the memory limit killed it.
+    OutOfMemory,
+    /// The caller went away or changed its mind; the number is the signal by which we were told, if any.
+    Cancelled(Option<u8>),
+}
+
+/// Which clock ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// `timeout`.
+    Wall(Duration),
+    /// `cpu-time`.
+    Cpu(Duration),
+}
+
+impl Outcome {
+    /// The exit status that the contract assigns to this ending.
+    #[must_use]
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Outcome::Exited(code) => code,
+            Outcome::Signaled(signal) => 128u8.saturating_add(signal),
+            Outcome::TimedOut(_) => 124,
+            Outcome::OutOfMemory => 137,
+            Outcome::Cancelled(signal) => 128 + signal.unwrap_or(2).min(64),
+        }
+    }
+}
+
+/// What a program used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// From the first step of building the box to the end of the last process in it.
+    pub wall: Duration,
+    /// CPU time of the whole tree.
+    pub cpu: Duration,
+    /// The most memory that the whole tree had at one time, in bytes.
+    pub memory_peak: u64,
+}
+
+/// Where the box came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// A parked box was waiting.
+    Warm,
+    /// Forked from a running interpreter.
+    Zygote,
+    /// Built for this run.
+    Cold,
+}
+
+/// A file brought back from a box: bytes of a stranger's making.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectedFile {
+    /// Relative to the working directory; plain components only.
+    pub path: String,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// Everything that is known about a run that took place.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the fields are those of the contract's result object")]
+pub struct Report {
+    pub id: String,
+    pub outcome: Outcome,
+    pub stdout: Captured,
+    pub stderr: Captured,
+    pub usage: Usage,
+    pub start: Start,
+    pub language: Language,
+    pub runtime: String,
+    pub backend: BackendName,
+    pub image: Option<String>,
+    pub network: Network,
+    pub enforcement: Enforcement,
+    /// Present if the request asked for files.
+    pub files: Option<Vec<CollectedFile>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_the_contract() {
+        assert_eq!(Outcome::Exited(3).exit_code(), 3);
+        assert_eq!(Outcome::Signaled(11).exit_code(), 139);
+        assert_eq!(Outcome::TimedOut(TimeLimit::Wall(Duration::from_secs(1))).exit_code(), 124);
+        assert_eq!(Outcome::OutOfMemory.exit_code(), 137);
+        assert_eq!(Outcome::Cancelled(Some(15)).exit_code(), 143);
+    }
+}

@@ -1,0 +1,496 @@
+//! What a caller asks for, parsed. Each type here has one constructor, and it checks.
+
+use std::fmt;
+use std::io::Read;
+
+use crate::guarantee::Guarantee;
+use crate::language::Language;
+use crate::limits::{BoxLimits, ExecutionLimits};
+use crate::path::{BoxPath, Workspace};
+use crate::{Field, Invalid};
+
+/// One run: a sandbox that lives for one execution.
+#[derive(Debug)]
+pub struct RunRequest {
+    /// The box.
+    pub sandbox: SandboxRequest,
+    /// The one program that runs in it.
+    pub execution: ExecutionRequest,
+}
+
+/// The box: everything that outlives a single program in it.
+#[derive(Debug)]
+pub struct SandboxRequest {
+    /// Which backend is to provide it.
+    pub backend: BackendChoice,
+    /// Guarantees that the caller does without.
+    pub waived: Vec<Guarantee>,
+    /// What the box as a whole may use.
+    pub limits: BoxLimits,
+    /// What it may reach.
+    pub network: Network,
+    /// A directory of the host to show read-only at `/work`.
+    pub workspace: Option<Workspace>,
+    /// Variables on top of those that every box has.
+    pub env: Vec<EnvVar>,
+    /// An OCI image, for backends that take one.
+    pub image: Option<String>,
+}
+
+/// One program in a box.
+#[derive(Debug)]
+pub struct ExecutionRequest {
+    /// What the code is written in.
+    pub language: Language,
+    /// The code.
+    pub code: Code,
+    /// Arguments to the program.
+    pub args: Vec<Arg>,
+    /// What it reads.
+    pub stdin: Stdin,
+    /// Files to put into the working directory first.
+    pub files: Vec<InputFile>,
+    /// Files to bring back from the working directory.
+    pub collect: Vec<Glob>,
+    /// What it may take.
+    pub limits: ExecutionLimits,
+}
+
+/// The most code that one run takes; data belongs into files.
+pub const MAX_CODE: usize = 4 << 20;
+
+/// Code: at least one byte, no NUL, at most [`MAX_CODE`].
+#[derive(Clone, PartialEq, Eq)]
+pub struct Code {
+    bytes: Vec<u8>,
+    file_name: Option<BoxPath>,
+}
+
+impl Code {
+    /// Code from text or from a file, in which case its name is kept for messages of the program.
+    ///
+    /// # Errors
+    /// Empty, too large or binary code.
+    pub fn parse(bytes: Vec<u8>, file_name: Option<BoxPath>) -> Result<Code, Invalid> {
+        if bytes.is_empty() {
+            return Err(Invalid::new(
+                Field::Code,
+                "there is no code to run",
+                "give it with -c CODE, as a file, or on standard input",
+            ));
+        }
+        if bytes.len() > MAX_CODE {
+            let message = format!("the code is {} bytes long; at most {MAX_CODE} are accepted", bytes.len());
+            return Err(Invalid::too_large(Field::Code, message, "pass data as a file with --file instead"));
+        }
+        if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
+            return Err(Invalid::new(
+                Field::Code,
+                format!("the code has a NUL byte at offset {at}, so it is not source text"),
+                "pass binary data as a file with --file",
+            ));
+        }
+        Ok(Code { bytes, file_name })
+    }
+
+    /// The source text.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The name of the file that it came from.
+    #[must_use]
+    pub fn file_name(&self) -> Option<&BoxPath> {
+        self.file_name.as_ref()
+    }
+}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({} bytes)", self.bytes.len())
+    }
+}
+
+/// What the program reads.
+pub enum Stdin {
+    /// End of file at once.
+    Empty,
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// Whatever this yields, as it comes.
+    Stream(Box<dyn Read + Send>),
+}
+
+impl fmt::Debug for Stdin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stdin::Empty => f.write_str("Empty"),
+            Stdin::Bytes(bytes) => write!(f, "Bytes({})", bytes.len()),
+            Stdin::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}
+
+/// A file to put into the working directory.
+#[derive(Clone, PartialEq, Eq)]
+pub struct InputFile {
+    /// Where.
+    pub path: BoxPath,
+    /// What is in it.
+    pub content: Vec<u8>,
+    /// Whether it may be executed.
+    pub executable: bool,
+}
+
+impl fmt::Debug for InputFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InputFile({}, {} bytes)", self.path, self.content.len())
+    }
+}
+
+/// The longest single argument or variable that Linux takes (`MAX_ARG_STRLEN`), less its terminator.
+const MAX_STRING: usize = 128 * 1024 - 1;
+/// What all of them may come to together, well below a quarter of the stack, which is what Linux allows.
+const MAX_STRINGS: usize = 1 << 20;
+
+/// An argument to the program: no NUL, and short enough for `execve`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Arg(String);
+
+impl Arg {
+    /// All arguments of a run.
+    ///
+    /// # Errors
+    /// Arguments that the kernel would not take.
+    pub fn parse_all(args: Vec<String>) -> Result<Vec<Arg>, Invalid> {
+        check_strings(Field::Args, "argument", args.iter().map(String::as_str))?;
+        Ok(args.into_iter().map(Arg).collect())
+    }
+
+    /// The argument.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A variable for the program's environment.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnvVar {
+    name: String,
+    value: String,
+}
+
+impl EnvVar {
+    /// All variables of a run.
+    ///
+    /// # Errors
+    /// Names that no shell could read, values with NUL bytes, or too much of either.
+    pub fn parse_all(variables: Vec<(String, String)>) -> Result<Vec<EnvVar>, Invalid> {
+        for (name, _) in &variables {
+            let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain) {
+                return Err(Invalid::new(
+                    Field::Env,
+                    format!("'{}' is not the name of an environment variable", name.escape_debug()),
+                    "write --env NAME=VALUE, the name of letters, digits and underscores",
+                ));
+            }
+        }
+        check_strings(Field::Env, "environment variable", variables.iter().map(|(_, value)| value.as_str()))?;
+        Ok(variables.into_iter().map(|(name, value)| EnvVar { name, value }).collect())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its value, which may be a secret of the caller's.
+    #[must_use]
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+}
+
+impl fmt::Debug for EnvVar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}=…", self.name)
+    }
+}
+
+fn check_strings<'a>(
+    field: Field,
+    what: &str,
+    strings: impl Iterator<Item = &'a str>,
+) -> Result<(), Invalid> {
+    let mut total = 0;
+    for text in strings {
+        total += text.len() + 1;
+        if text.contains('\0') {
+            let message = format!("an {what} contains a NUL byte");
+            return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
+        }
+        if text.len() > MAX_STRING || total > MAX_STRINGS {
+            let message = format!(
+                "an {what} may have {MAX_STRING} bytes, and all of them together {MAX_STRINGS}"
+            );
+            return Err(Invalid::too_large(field, message, "pass large data on standard input or as a file"));
+        }
+    }
+    Ok(())
+}
+
+/// What a box may reach.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Network {
+    /// Nothing but itself.
+    None,
+    /// Everything.
+    Full,
+    /// These hosts; the text is what the caller wrote.
+    Allow(Vec<String>),
+}
+
+impl Network {
+    /// `none`, `full`, or `allow:HOST[:PORT],…`.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn parse(text: &str) -> Result<Network, Invalid> {
+        match text.split_once(':') {
+            None if text == "none" => Ok(Network::None),
+            None if text == "full" => Ok(Network::Full),
+            Some(("allow", hosts)) if hosts.split(',').all(is_host) => {
+                Ok(Network::Allow(hosts.split(',').map(str::to_owned).collect()))
+            }
+            _ => Err(Invalid::new(
+                Field::Network,
+                format!("'{}' is not a network", text.escape_debug()),
+                "write none, full, or allow:HOST[:PORT],…",
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Network::None => f.write_str("none"),
+            Network::Full => f.write_str("full"),
+            Network::Allow(hosts) => write!(f, "allow:{}", hosts.join(",")),
+        }
+    }
+}
+
+fn is_host(text: &str) -> bool {
+    let (host, port) = text.rsplit_once(':').unwrap_or((text, "1"));
+    let plain = |c: char| c.is_ascii_alphanumeric() || ".-*_".contains(c);
+    !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+/// Which backend is to run it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackendChoice {
+    /// The strongest that this host has; never `process` or `none`.
+    Auto,
+    /// This one or none.
+    Named(BackendName),
+}
+
+/// The backends of the contract, strongest promise first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the contract's")]
+pub enum BackendName {
+    Native,
+    Docker,
+    Wasm,
+    Kubernetes,
+    Process,
+    None,
+}
+
+impl BackendName {
+    /// All of them.
+    pub const ALL: [BackendName; 6] = [
+        BackendName::Native,
+        BackendName::Docker,
+        BackendName::Wasm,
+        BackendName::Kubernetes,
+        BackendName::Process,
+        BackendName::None,
+    ];
+
+    /// The contract's word for it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BackendName::Native => "native",
+            BackendName::Docker => "docker",
+            BackendName::Wasm => "wasm",
+            BackendName::Kubernetes => "kubernetes",
+            BackendName::Process => "process",
+            BackendName::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl BackendChoice {
+    /// `auto` or the name of a backend.
+    ///
+    /// # Errors
+    /// Anything else.
+    pub fn parse(text: &str) -> Result<BackendChoice, Invalid> {
+        if text == "auto" {
+            return Ok(BackendChoice::Auto);
+        }
+        let named = BackendName::ALL.into_iter().find(|backend| backend.name() == text);
+        named.map(BackendChoice::Named).ok_or_else(|| {
+            Invalid::new(
+                Field::Backend,
+                format!("unknown backend '{}'", text.escape_debug()),
+                "the backends are auto, native, docker, wasm, kubernetes, process and none",
+            )
+        })
+    }
+}
+
+/// The guarantees that a caller does without.
+///
+/// # Errors
+/// A word that names no guarantee.
+pub fn parse_waivers(words: &[String]) -> Result<Vec<Guarantee>, Invalid> {
+    let parse = |word: &String| {
+        Guarantee::from_name(word).ok_or_else(|| {
+            Invalid::new(
+                Field::Waive,
+                format!("'{}' is not a guarantee", word.escape_debug()),
+                format!("the guarantees are {}", Guarantee::ALL.map(Guarantee::name).join(", ")),
+            )
+        })
+    };
+    words.iter().map(parse).collect()
+}
+
+/// A pattern for files beneath the working directory.
+#[derive(Debug, Clone)]
+pub struct Glob(glob::Pattern);
+
+impl Glob {
+    /// `*.png`, `out/**/*.csv`, `result.json`.
+    ///
+    /// # Errors
+    /// A pattern that is malformed or that could name something outside the working directory.
+    pub fn parse(text: &str) -> Result<Glob, Invalid> {
+        let refuse = |why: &str| {
+            Invalid::new(
+                Field::Collect,
+                format!("the pattern '{}' {why}", text.escape_debug()),
+                "name files beneath the working directory, such as 'plot.png' or 'out/**/*.csv'",
+            )
+        };
+        let text = text.strip_prefix("./").unwrap_or(text);
+        if text.is_empty() || text.len() > 1024 || text.contains('\0') {
+            return Err(refuse("is not a pattern"));
+        }
+        if text.starts_with('/') || text.split('/').any(|part| part == "..") {
+            return Err(refuse("leads out of the working directory"));
+        }
+        glob::Pattern::new(text).map(Glob).map_err(|fault| refuse(&format!("is malformed: {}", fault.msg)))
+    }
+
+    /// Whether a relative path is meant. A `*` does not cross a slash; `**` does.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        let options = glob::MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            require_literal_leading_dot: false,
+        };
+        self.0.matches_with(path, options)
+    }
+
+    /// Whether it names exactly this path, without wildcards.
+    #[must_use]
+    pub fn is_literally(&self, path: &str) -> bool {
+        self.0.as_str() == path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn code_that_cannot_be_source_text_is_refused() {
+        assert_eq!(Code::parse(vec![], None).unwrap_err().message, "there is no code to run");
+        let nul = Code::parse(b"print(1)\0".to_vec(), None).unwrap_err();
+        assert!(nul.message.contains("NUL byte at offset 8"));
+        let large = Code::parse(vec![b' '; 10_000_000], None).unwrap_err();
+        assert!(large.too_large && large.message.contains("10000000"));
+        assert!(Code::parse(vec![b' '; MAX_CODE], None).is_ok());
+    }
+
+    #[test]
+    fn networks_are_those_of_the_contract() {
+        assert_eq!(Network::parse("none").unwrap(), Network::None);
+        assert_eq!(Network::parse("full").unwrap(), Network::Full);
+        let allow = Network::parse("allow:example.org,api.example.org:443").unwrap();
+        assert_eq!(allow.to_string(), "allow:example.org,api.example.org:443");
+        for text in ["", "lan", "allow:", "allow:a,,b", "allow:a:0", "allow:a:x", "allow:a b"] {
+            assert!(Network::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_stays_beneath_the_working_directory() {
+        for text in ["/etc/*", "../*", "a/../../b", "", "[", "a/**b"] {
+            assert!(Glob::parse(text).is_err(), "{text:?}");
+        }
+        let glob = Glob::parse("out/**/*.csv").unwrap();
+        assert!(glob.matches("out/a/b.csv") && glob.matches("out/b.csv") && !glob.matches("b.csv"));
+        assert!(!Glob::parse("*.csv").unwrap().matches("a/b.csv"));
+        assert!(Glob::parse("./plot.png").unwrap().is_literally("plot.png"));
+    }
+
+    #[test]
+    fn strings_that_the_kernel_would_not_take_are_refused() {
+        assert!(Arg::parse_all(vec!["a\0b".into()]).is_err());
+        assert!(Arg::parse_all(vec!["x".repeat(128 * 1024)]).unwrap_err().too_large);
+        assert!(Arg::parse_all(vec!["x".repeat(100_000); 11]).unwrap_err().too_large);
+        assert!(EnvVar::parse_all(vec![("A".into(), "b\0".into())]).is_err());
+        for name in ["", "1A", "A B", "A=B", "Ä"] {
+            assert!(EnvVar::parse_all(vec![(name.into(), String::new())]).is_err(), "{name:?}");
+        }
+        let secret = EnvVar::parse_all(vec![("TOKEN".into(), "hunter2".into())]).unwrap();
+        assert_eq!(format!("{secret:?}"), "[TOKEN=…]");
+    }
+
+    #[test]
+    fn every_backend_and_guarantee_reads_back() {
+        for backend in BackendName::ALL {
+            assert_eq!(BackendChoice::parse(backend.name()).unwrap(), BackendChoice::Named(backend));
+        }
+        assert_eq!(BackendChoice::parse("auto").unwrap(), BackendChoice::Auto);
+        assert!(BackendChoice::parse("podman").is_err());
+        assert!(parse_waivers(&["memory".into(), "everything".into()]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parsers_panic(text in ".{0,60}") {
+            let _ = Network::parse(&text);
+            let _ = Glob::parse(&text).map(|glob| glob.matches("a/b"));
+            let _ = BackendChoice::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The plan: everything that will be done to make one box, in order, as plain data.
+//!
+//! A plan is computed where there is no privilege (`backend-native`), printed by `--explain`, sent to the keeper
+//! as bytes and performed there. The performer decides nothing: what a plan does not say does not happen. So the
+//! plan is the whole security review of a box, and it can be read and tested without being root.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// One box, from its namespaces to the commands that run in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Who the processes of the box are, inside and on the host.
+    pub identity: Identity,
+    /// The cgroup that the box lives in.
+    pub cgroup: CgroupEntry,
+    /// Cgroup directories for the keeper to remove if its caller dies before it could do so itself.
+    pub orphans: Vec<PathBuf>,
+    /// Parts of the host that the box will see. Steps name them by their place in this list.
+    pub sources: Vec<PathBuf>,
+    /// Who opens the sources: see [`Opener`].
+    pub opener: Opener,
+    /// What PID 1 does to build the box, in order.
+    pub build: Vec<Step>,
+    /// What every command is confined by.
+    pub confinement: Confinement,
+    /// What then runs: each after the one before it succeeded. The last one is the program.
+    pub commands: Vec<Command>,
+}
+
+/// Who the processes of the box are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The uid and gid of the code.
+    pub code: IdPair,
+    /// The uid and gid of PID 1, where the host lets it have its own.
+    pub init: Option<IdPair>,
+}
+
+/// One uid (and the gid of the same number) inside, and what it is on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IdPair {
+    /// As the box sees it.
+    pub inside: u32,
+    /// As the host sees it.
+    pub outside: u32,
+}
+
+/// How the box gets into its cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CgroupEntry {
+    /// There is none.
+    None,
+    /// PID 1 writes `0` to these files: moving oneself is a thousand times cheaper than being moved.
+    V1 {
+        /// One `tasks` file for each controller.
+        tasks: Vec<PathBuf>,
+    },
+    /// `clone3` puts it there from its first instruction.
+    V2 {
+        /// The directory.
+        dir: PathBuf,
+    },
+}
+
+/// Who opens the sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opener {
+    /// The keeper, as root, before the box exists: an interpreter may live where only root can look.
+    Keeper,
+    /// PID 1, with the eyes of the ordinary user who started it.
+    Init,
+}
+
+/// One step of building the box. Paths are those of the new root, and absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Enters the cgroup of version 1, if that is what the plan has.
+    JoinCgroup,
+    /// Makes the cgroup that it is in look like the root of all cgroups.
+    HideCgroup,
+    /// Sets the host name of the box.
+    Hostname(String),
+    /// Lets the box talk to itself.
+    Loopback,
+    /// Stops mounts from spreading to the host or from it.
+    PrivateMounts,
+    /// Makes the new root: an empty private tmpfs that only the next steps write to.
+    Root,
+    /// Makes a directory.
+    Dir(PathBuf, u32),
+    /// Makes a file with this content.
+    File(PathBuf, Vec<u8>),
+    /// Makes a symbolic link.
+    Symlink {
+        /// The link.
+        path: PathBuf,
+        /// What it says.
+        target: PathBuf,
+    },
+    /// Shows a part of the host.
+    Bind {
+        /// Its place in [`Plan::sources`].
+        source: u16,
+        /// Where in the box.
+        path: PathBuf,
+        /// In which way.
+        mode: BindMode,
+    },
+    /// Makes the one writable tmpfs, sized for everything that the code can write, and shows its parts.
+    Scratch {
+        /// Its size in bytes.
+        size: u64,
+        /// How many files it may hold.
+        files: u64,
+        /// The directories that the code sees.
+        parts: Vec<ScratchPart>,
+    },
+    /// Shows a directory of the host read-only, with the run's own files laid over it.
+    Workspace {
+        /// Its place in [`Plan::sources`].
+        source: u16,
+        /// Where in the box.
+        path: PathBuf,
+        /// The uid that owns the files on the host, to be shown as the code's own. `None`: they are as they are.
+        owner: Option<u32>,
+        /// The run's own files, relative to `path`.
+        files: Vec<Input>,
+    },
+    /// Puts files into a scratch directory, owned by the code.
+    Inputs {
+        /// The directory.
+        dir: PathBuf,
+        /// What goes there.
+        files: Vec<Input>,
+    },
+    /// Mounts the box's own `/proc`: its processes and nothing else of the kernel's.
+    Proc,
+    /// Makes the new root the root, and lets go of the host's.
+    Pivot,
+    /// Makes the root itself read-only.
+    SealRoot,
+    /// Hands this directory to the caller, who reads results from it after the box is dead.
+    Offer(PathBuf),
+}
+
+/// How a part of the host is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BindMode {
+    /// Read-only, no set-uid, no devices.
+    ReadOnly,
+    /// A device node that may be opened.
+    Device,
+}
+
+/// A directory of the scratch space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScratchPart {
+    /// Where in the box.
+    pub path: PathBuf,
+    /// Its permission bits.
+    pub mode: u32,
+    /// Whether files there may be executed.
+    pub executable: bool,
+}
+
+/// A file whose content comes with the plan, after it, in the payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Input {
+    /// Relative, plain components only.
+    pub path: PathBuf,
+    /// Where its content begins in the payload.
+    pub offset: u64,
+    /// How long it is.
+    pub length: u64,
+    /// Whether it may be executed.
+    pub executable: bool,
+}
+
+/// What every command is confined by, apart from the syscall policy, which is the same for all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confinement {
+    /// Resource limits, soft and hard alike.
+    pub rlimits: Vec<(Resource, u64)>,
+    /// What Landlock allows; everything else is denied. Empty: this kernel has no Landlock.
+    pub landlock: Vec<(PathBuf, Access)>,
+}
+
+/// A resource of `setrlimit(2)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are the kernel's")]
+pub enum Resource {
+    Core,
+    Cpu,
+    Data,
+    FileSize,
+    MemLock,
+    MsgQueue,
+    Nice,
+    NoFile,
+    NProc,
+    RtPrio,
+    SigPending,
+    Stack,
+}
+
+/// What may be done beneath a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read and execute.
+    Read,
+    /// Read and write, but make nothing new: devices.
+    Use,
+    /// Everything.
+    Write,
+}
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// The program, as an absolute path in the box.
+    pub program: PathBuf,
+    /// Its arguments, the first being its name.
+    pub argv: Vec<Vec<u8>>,
+    /// Its whole environment, `NAME=value` each.
+    pub env: Vec<Vec<u8>>,
+    /// Its working directory.
+    pub cwd: PathBuf,
+    /// Where its standard input comes from.
+    pub stdin: StdinFrom,
+}
+
+/// Where a command's standard input comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StdinFrom {
+    /// `/dev/null` of the box.
+    Nothing,
+    /// The pipe that came with the plan.
+    Caller,
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "enter     user pid mount net ipc uts")?;
+        if let Some(init) = self.identity.init {
+            writeln!(f, "identity  init {} (host {})", init.inside, init.outside)?;
+        }
+        writeln!(f, "identity  code {} (host {})", self.identity.code.inside, self.identity.code.outside)?;
+        match &self.cgroup {
+            CgroupEntry::None => {}
+            CgroupEntry::V1 { tasks } => {
+                tasks.iter().try_for_each(|file| writeln!(f, "cgroup    {}", file.display()))?;
+            }
+            CgroupEntry::V2 { dir } => writeln!(f, "cgroup    {}", dir.display())?,
+        }
+        for step in &self.build {
+            self.show_step(f, step)?;
+        }
+        for (resource, limit) in &self.confinement.rlimits {
+            writeln!(f, "rlimit    {resource:?} {limit}")?;
+        }
+        for (path, access) in &self.confinement.landlock {
+            writeln!(f, "landlock  {access:?} {}", path.display())?;
+        }
+        writeln!(f, "confine   capabilities none, no_new_privs, seccomp standard, then read them back")?;
+        for command in &self.commands {
+            let words: Vec<_> = command.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+            writeln!(f, "run       {} in {}", words.join(" "), command.cwd.display())?;
+        }
+        Ok(())
+    }
+}
+
+impl Plan {
+    fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+        let source = |index: u16| self.sources.get(usize::from(index)).map(|path| path.display());
+        match step {
+            Step::JoinCgroup => writeln!(f, "join      cgroup"),
+            Step::HideCgroup => writeln!(f, "enter     cgroup"),
+            Step::Hostname(name) => writeln!(f, "hostname  {name}"),
+            Step::Loopback => writeln!(f, "loopback  up"),
+            Step::PrivateMounts => writeln!(f, "private   mounts"),
+            Step::Root => writeln!(f, "root      tmpfs"),
+            Step::Dir(path, mode) => writeln!(f, "dir       {} {mode:o}", path.display()),
+            Step::File(path, content) => writeln!(f, "file      {} ({} bytes)", path.display(), content.len()),
+            Step::Symlink { path, target } => {
+                writeln!(f, "link      {} -> {}", path.display(), target.display())
+            }
+            Step::Bind { source: index, path, mode } => {
+                let word = match mode {
+                    BindMode::ReadOnly => "ro       ",
+                    BindMode::Device => "device   ",
+                };
+                match source(*index) {
+                    Some(from) if *from.to_string() != *path.display().to_string() => {
+                        writeln!(f, "{word} {} (host {from})", path.display())
+                    }
+                    _ => writeln!(f, "{word} {}", path.display()),
+                }
+            }
+            Step::Scratch { size, files, parts } => {
+                writeln!(f, "scratch   tmpfs of {size} bytes, {files} files")?;
+                parts.iter().try_for_each(|part| {
+                    let noexec = if part.executable { "" } else { " noexec" };
+                    writeln!(f, "rw        {} {:o}{noexec}", part.path.display(), part.mode)
+                })
+            }
+            Step::Workspace { source: index, path, files, .. } => {
+                let from = source(*index).map(|from| from.to_string()).unwrap_or_default();
+                writeln!(f, "ro        {} (host {from})", path.display())?;
+                show_inputs(f, path, files)
+            }
+            Step::Inputs { dir, files } => show_inputs(f, dir, files),
+            Step::Proc => writeln!(f, "proc      /proc (own processes only)"),
+            Step::Pivot => writeln!(f, "pivot     root, detach the host's"),
+            Step::SealRoot => writeln!(f, "seal      / read-only"),
+            Step::Offer(path) => writeln!(f, "offer     {} to the collector", path.display()),
+        }
+    }
+}
+
+fn show_inputs(f: &mut fmt::Formatter<'_>, dir: &std::path::Path, files: &[Input]) -> fmt::Result {
+    files.iter().try_for_each(|file| {
+        writeln!(f, "input     {} ({} bytes)", dir.join(&file.path).display(), file.length)
+    })
+}
