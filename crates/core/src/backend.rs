@@ -21,6 +21,12 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Its name in the contract.
     fn name(&self) -> BackendName;
 
+    /// Whether it can make boxes on this host at all.
+    ///
+    /// # Errors
+    /// What stands in the way, and what would help.
+    fn ready(&self) -> Result<(), BackendError>;
+
     /// What it can guarantee on this host, found out by doing it.
     fn offer(&self) -> &Offer;
 
