@@ -7,3 +7,4 @@
 
 pub mod codec;
 pub mod plan;
+pub mod seccomp;
