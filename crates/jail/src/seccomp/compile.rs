@@ -147,8 +147,7 @@ impl Backward {
         let masked = if test.mask == u32::MAX {
             compare
         } else {
-            let index = self.reach_next(compare);
-            debug_assert_eq!(index + 1, self.reversed.len());
+            self.reach_next(compare);
             Target::At(self.push(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, test.mask))
         };
         Target::At(self.load(ARGUMENTS_OFFSET + 8 * u32::from(test.argument), masked))
@@ -182,12 +181,16 @@ impl Backward {
         }
     }
 
-    /// An instruction that leads to the target and that the next one written here will run into.
-    fn reach_next(&mut self, target: Target) -> usize {
+    /// Makes the next instruction written here, which does not jump, run into the target.
+    fn reach_next(&mut self, target: Target) {
         match target {
-            Target::At(index) if index + 1 == self.reversed.len() => index,
-            Target::At(index) => self.jump(index),
-            Target::Return(verdict) => self.answer(verdict),
+            Target::At(index) if index + 1 == self.reversed.len() => {}
+            Target::At(index) => {
+                self.jump(index);
+            }
+            Target::Return(verdict) => {
+                self.answer(verdict);
+            }
         }
     }
 

@@ -29,10 +29,13 @@ fn every_number_of_the_kernel_has_one_row() {
 }
 
 #[test]
-fn every_row_has_a_name_and_a_reason_of_its_own() {
-    let names: BTreeSet<&str> = rows().map(|row| row.name).collect();
-    assert_eq!(names.len(), rows().count());
-    assert!(rows().all(|row| !row.name.is_empty() && !row.reason.is_empty()));
+fn every_row_has_a_number_and_a_name_of_its_own_and_a_reason() {
+    for policy in [&STANDARD, &REAPER] {
+        let numbers: BTreeSet<u32> = policy.rows().map(|row| row.number).collect();
+        let names: BTreeSet<&str> = policy.rows().map(|row| row.name).collect();
+        assert_eq!((numbers.len(), names.len()), (policy.rows().count(), policy.rows().count()));
+        assert!(policy.rows().all(|row| !row.name.is_empty() && !row.reason.is_empty()));
+    }
 }
 
 #[test]
