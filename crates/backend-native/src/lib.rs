@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The native backend: boxes made by this Linux host's own kernel.
+
+pub mod runtimes;
