@@ -11,7 +11,6 @@ mod ask;
 mod cache;
 mod reach;
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -99,12 +98,18 @@ impl Runtimes {
         if let Some(path) = self.override_for(language) {
             return self.examine(language, path).map_err(|refusal| refusal.into_error(language));
         }
+        let mut refused: Vec<PathBuf> = Vec::new();
         let mut first_refusal = None;
         for candidate in self.candidates(language) {
+            // Not twice through different links: `/bin` is often one to `/usr/bin`.
+            if refused.iter().any(|path| is_same_file(path, &candidate)) {
+                continue;
+            }
             match self.examine(language, &candidate) {
                 Ok(runtime) => return Ok(runtime),
                 Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
             }
+            refused.push(candidate);
         }
         Err(match first_refusal {
             Some(refusal) => refusal.into_error(language),
@@ -123,16 +128,13 @@ impl Runtimes {
 
     /// What the search path has, in order of preference. Relative directories are left out: what they mean depends
     /// on where the caller happens to stand.
-    fn candidates(&self, language: Language) -> Vec<PathBuf> {
+    fn candidates(&self, language: Language) -> impl Iterator<Item = PathBuf> {
         let directories: Vec<PathBuf> =
             std::env::split_paths(&self.settings.search_path).filter(|dir| dir.is_absolute()).collect();
-        let named = language.runtime.programs.iter();
-        let paths = named.flat_map(|name| directories.iter().map(move |dir| dir.join(name)));
-        let mut seen = HashSet::new();
-        paths
-            .filter(|path| is_program(path))
-            .filter(|path| path.canonicalize().is_ok_and(|real| seen.insert(real)))
-            .collect()
+        let names = language.runtime.programs.iter();
+        let paths =
+            names.flat_map(move |name| directories.clone().into_iter().map(move |dir| dir.join(name)));
+        paths.filter(|path| is_program(path))
     }
 
     fn examine(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
@@ -205,6 +207,10 @@ fn last_of_its_name(candidate: &Path) -> PathBuf {
 
 fn is_program(path: &Path) -> bool {
     path.is_file() && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
 fn is_script(path: &Path) -> bool {

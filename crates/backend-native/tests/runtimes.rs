@@ -53,6 +53,7 @@ fn every_language_runs_with_only_the_base_system_and_its_mounts_in_sight() {
 
     for (name, code) in PROGRAMS {
         let runtime = Runtimes::new(callers_settings()).find(language(name)).expect(name);
+        assert!(fs::read(&runtime.program).unwrap().starts_with(b"\x7fELF"), "no script: {runtime:?}");
         assert_says_hello(name, code, &runtime);
     }
 }
@@ -154,7 +155,7 @@ fn a_shim_that_cannot_say_what_it_starts_is_refused() {
 #[test]
 fn a_chain_of_links_is_followed_for_as_long_as_it_keeps_the_name() {
     let place = Place::new();
-    place.copy_program("/usr/bin/x86_64-linux-gnu-gcc-12", "tools/13/bin/real-driver");
+    place.copy_program("/usr/bin/gcc", "tools/13/bin/real-driver");
     symlink("real-driver", place.path("tools/13/bin/gcc")).unwrap();
     place.link("alternatives/gcc", &place.path("tools/13/bin/gcc"));
     place.link("bin/gcc", &place.path("alternatives/gcc"));
@@ -186,6 +187,52 @@ fn a_virtual_environment_keeps_its_packages_and_shows_no_more_of_its_project() {
         venv.display()
     );
     assert_says_hello("python", &look, &runtime);
+}
+
+#[test]
+fn the_links_on_the_way_to_a_program_are_shown_too() {
+    let place = Place::new();
+    let venv = place.path("venv");
+    let made =
+        Command::new("/usr/bin/python3").args(["-m", "venv", "--without-pip"]).arg(&venv).status().unwrap();
+    assert!(made.success(), "a virtual environment without pip");
+    place.link("home/.local/bin/python3", Path::new("/usr/bin/python3"));
+    fs::remove_file(venv.join("bin/python3")).unwrap();
+    symlink(place.path("home/.local/bin/python3"), venv.join("bin/python3")).unwrap();
+
+    let runtime = place.runtimes("venv/bin").find(language("python")).unwrap();
+    assert!(runtime.mounts.contains(&place.path("home/.local/bin/python3")), "{:?}", runtime.mounts);
+    let look = format!("import sys\nprint('hello' if sys.prefix == '{}' else sys.prefix)", venv.display());
+    assert_says_hello("python", &look, &runtime);
+}
+
+#[test]
+fn a_prefix_with_two_names_is_shown_under_both() {
+    let place = Place::new();
+    fs::create_dir_all(place.path("versions/9.1")).unwrap();
+    symlink("9.1", place.path("versions/latest")).unwrap();
+    let told = place.path("versions/latest");
+    place.script("bin/ruby", &format!("printf 'CRuby 9.1\\n/bin/true\\n{}\\n'", told.display()));
+    let runtime = place.runtimes("bin").find(language("ruby")).unwrap();
+    assert_eq!(runtime.mounts, [place.path("versions/9.1"), told]);
+}
+
+#[test]
+fn links_out_of_a_runtimes_tree_are_followed_to_the_systems_files_and_no_others() {
+    let place = Place::new();
+    let tree = place.path("opt/ruby");
+    fs::write(place.path("home/diary"), "private").unwrap();
+    place.link("opt/ruby/etc/config", Path::new("/etc/perl/Net/libnet.cfg"));
+    place.link("opt/ruby/a", Path::new("/usr/share/perl"));
+    place.link("opt/ruby/b", &place.path("home/diary"));
+    for (index, secret) in
+        ["/etc/shadow", "/etc/passwd", "/etc", "/", "/root", "/var/lib", "/proc"].iter().enumerate()
+    {
+        place.link(&format!("opt/ruby/secret{index}"), Path::new(secret));
+    }
+    place.script("bin/ruby", &format!("printf 'CRuby 9.1\\n/bin/true\\n{}\\n'", tree.display()));
+    let runtime = place.runtimes("bin").find(language("ruby")).unwrap();
+    assert_eq!(runtime.mounts, [PathBuf::from("/etc/perl/Net"), tree]);
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn read_own_file(path: &Path) -> Option<Vec<u8>> {
     if !ours || !metadata.is_file() || metadata.len() > LARGEST_ENTRY {
         return None;
     }
-    let mut content = Vec::new();
+    let mut content = Vec::with_capacity(usize::try_from(metadata.len()).ok()? + 1);
     file.take(LARGEST_ENTRY).read_to_end(&mut content).ok()?;
     Some(content)
 }
