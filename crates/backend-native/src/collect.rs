@@ -27,9 +27,9 @@ pub(crate) struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn means(&self, path: &str) -> bool {
-        self.patterns.iter().any(|glob| {
-            if path == self.source { glob.is_literally(path) } else { glob.matches(path) }
-        })
+        self.patterns
+            .iter()
+            .any(|glob| if path == self.source { glob.is_literally(path) } else { glob.matches(path) })
     }
 }
 
@@ -47,7 +47,9 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
     let (mut found, mut seen) = (Vec::new(), 0);
     let mut pending = vec![PathBuf::from(".")];
     while let Some(dir) = pending.pop() {
-        let Ok(entries) = open(root, &dir, OFlags::DIRECTORY).and_then(|fd| Ok(Dir::new(fd)?)) else { continue };
+        let Ok(entries) = open(root, &dir, OFlags::DIRECTORY).and_then(|fd| Ok(Dir::new(fd)?)) else {
+            continue;
+        };
         for entry in entries.flatten() {
             seen += 1;
             if seen > wanted.names {
@@ -90,8 +92,10 @@ fn read(root: BorrowedFd<'_>, path: PathBuf, room: &mut u64) -> Option<Collected
 
 fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
     let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let beneath =
-        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let beneath = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
     Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), beneath)?)
 }
 

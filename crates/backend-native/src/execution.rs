@@ -1,7 +1,7 @@
 //! One program in one box, from the plan to the last byte and the counters.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use belljar_core::Field;
@@ -13,7 +13,7 @@ use belljar_core::request::{Glob, Stdin};
 use belljar_jail::message::Reply;
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
@@ -42,8 +42,8 @@ pub(crate) struct Terms {
 /// A program that runs in a box.
 pub(crate) struct NativeExecution {
     keeper: Keeper,
-    /// The keeper's socket, watched; let go of before the socket itself is closed.
-    socket: Option<AsyncFd<RawFd>>,
+    /// The keeper's socket, watched: a second handle, let go of before the keeper is dismissed.
+    socket: Option<UnixDatagram>,
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
     buffer: Vec<u8>,
@@ -113,9 +113,7 @@ impl NativeExecution {
                 self.offered = beside.into_iter().next();
                 Ok(())
             }
-            Some((Reply::Failed { doing, errno }, _)) => {
-                Err(failure(&doing, errno))
-            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             Some((Reply::Ended { .. }, _)) | None => {
                 Err(setup("build the box: its keeper died")(io::ErrorKind::BrokenPipe.into()))
             }
@@ -203,7 +201,9 @@ impl NativeExecution {
     fn close(mut self) -> Result<Finished, BackendError> {
         let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
         let counters = match &self.cgroup {
-            Some(cgroup) => cgroup.counters().map_err(|error| setup("read the box's counters")(io::Error::other(error)))?,
+            Some(cgroup) => cgroup
+                .counters()
+                .map_err(|error| setup("read the box's counters")(io::Error::other(error)))?,
             None => Counters { cpu: ended.cpu, memory_peak: ended.max_rss, oom_kills: 0 },
         };
         let files = self.collect();
@@ -301,13 +301,13 @@ impl Status {
 /// The next thing that the keeper says; `None` if it has died.
 async fn hear(
     keeper: &Keeper,
-    socket: Option<&AsyncFd<RawFd>>,
+    socket: Option<&UnixDatagram>,
 ) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
     let Some(socket) = socket else { return Ok(None) };
     loop {
-        let mut ready = socket.readable().await.map_err(setup("hear from the keeper"))?;
-        match keeper.hear() {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => ready.clear_ready(),
+        socket.readable().await.map_err(setup("hear from the keeper"))?;
+        match socket.try_io(Interest::READABLE, || keeper.hear()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             other => return other.map_err(setup("hear from the keeper")),
         }
     }
@@ -325,10 +325,11 @@ fn pipe() -> io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
-fn watch_socket(keeper: &Keeper) -> io::Result<AsyncFd<RawFd>> {
-    let socket: BorrowedFd<'_> = keeper.socket()?;
-    rustix::io::ioctl_fionbio(socket, true)?;
-    AsyncFd::with_interest(socket.as_raw_fd(), Interest::READABLE)
+/// The socket keeps message boundaries, like a datagram socket, which is all that waiting for it needs to know.
+fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
+    let socket = std::os::unix::net::UnixDatagram::from(keeper.share_socket()?);
+    socket.set_nonblocking(true)?;
+    UnixDatagram::from_std(socket)
 }
 
 /// A step of ours that failed.

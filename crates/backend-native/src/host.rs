@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
@@ -14,10 +14,10 @@ use belljar_jail::message::Reply;
 use belljar_jail::plan::{IdPair, Identity, Opener};
 use rustix::fs::{Mode, OFlags};
 
-use crate::cgroup::Cgroups;
+use crate::cgroup::{self, Cgroups};
 use crate::keeper::{Keeper, ProgramEnds};
 use crate::layout::{CODE_ID, Draft};
-use crate::trial;
+use crate::{memory, trial};
 
 /// What was found out.
 #[derive(Debug)]
@@ -34,8 +34,17 @@ pub(crate) struct Host {
 
 impl Host {
     /// What was found out before, if it still holds; else tries everything once.
-    pub(crate) fn remember_or_probe(_state_dir: Option<&Path>, _runtime_dir: Option<std::path::PathBuf>) -> Host {
-        Host::probe(Cgroups::Unavailable { why: String::new(), fix: String::new() })
+    pub(crate) fn remember_or_probe(state_dir: Option<&Path>, runtime_dir: Option<PathBuf>) -> Host {
+        let settings = cgroup::Settings { runtime_dir };
+        if let Some(host) = state_dir.and_then(|dir| memory::recall(dir, &settings)) {
+            return host;
+        }
+        // Cgroups first: finding out may move this process, and keepers belong where it is.
+        let host = Host::probe(Cgroups::probe(&settings));
+        if let Some(dir) = state_dir {
+            memory::keep(dir, &host);
+        }
+        host
     }
 
     /// Tries everything once.
@@ -159,7 +168,8 @@ impl Obstacle {
         let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
         let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
-        if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") && !rustix::process::geteuid().is_root()
+        if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
+            && !rustix::process::geteuid().is_root()
         {
             return "AppArmor keeps ordinary users from making user namespaces: \
                     `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"

@@ -52,6 +52,11 @@ impl Keeper {
         self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
+    /// A second handle on the socket, which must be gone before [`dismiss`](Keeper::dismiss) can hang up.
+    pub(crate) fn share_socket(&self) -> io::Result<OwnedFd> {
+        self.socket()?.try_clone_to_owned()
+    }
+
     /// Sends the plan, the contents of its files, and the program's ends of its streams.
     pub(crate) fn order(&self, plan: &Plan, contents: &[u8], ends: &ProgramEnds) -> io::Result<()> {
         let mut payload = File::from(rustix::fs::memfd_create("plan", MemfdFlags::CLOEXEC)?);

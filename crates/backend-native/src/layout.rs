@@ -7,8 +7,8 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Stdin;
 use belljar_jail::plan::{
-    Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource, ScratchPart,
-    StdinFrom, Step,
+    Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
+    ScratchPart, StdinFrom, Step,
 };
 
 use crate::runtimes::Runtime;
@@ -52,7 +52,10 @@ const ETC: &[(&str, &str)] = &[
     ("/etc/group", "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
     ("/etc/hosts", "127.0.0.1 localhost belljar\n::1 localhost belljar\n"),
     ("/etc/hostname", "belljar\n"),
-    ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n"),
+    (
+        "/etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    ),
     ("/etc/resolv.conf", ""),
 ];
 
@@ -99,10 +102,8 @@ pub(crate) fn draft(
     layout.step(Step::PrivateMounts);
     layout.step(Step::Root);
     SYSTEM.iter().for_each(|path| layout.show(Path::new(path)));
-    ground.runtime.mounts.iter().for_each(|path| layout.show(path));
     DEVICES.iter().for_each(|path| layout.bind(Path::new(path), BindMode::Device));
-    for (path, target) in
-        [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
+    for (path, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
     {
         layout.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
     }
@@ -110,6 +111,8 @@ pub(crate) fn draft(
         layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
     }
     layout.step(scratch(sandbox));
+    // After the scratch space: a runtime may live in /tmp.
+    ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
     match &sandbox.workspace {
         None => layout.step(Step::Inputs { dir: SANDBOX.into(), files }),
         Some(workspace) => {
@@ -234,13 +237,15 @@ fn commands(
     let source = cwd.join(source.as_str());
     let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
     let runtime_path = runtime.program.to_string_lossy();
+    let cpus = sandbox.limits.cpus.milli().div_ceil(1000).to_string();
     let word = |word: &str| -> String {
         word.replace("{runtime}", &runtime_path)
             .replace("{source}", &source.to_string_lossy())
             .replace("{program}", PROGRAM)
             .replace("{memory_mb}", &memory_mb)
+            .replace("{cpus}", &cpus)
     };
-    let env = environment(sandbox, execution, runtime);
+    let env = environment(sandbox, execution, runtime, word);
     let stages = execution.language.stages;
     let command = |(index, stage): (usize, &belljar_core::language::Stage)| {
         let mut argv: Vec<Vec<u8>> = stage.argv.iter().map(|text| word(text).into_bytes()).collect();
@@ -261,17 +266,23 @@ fn commands(
 }
 
 /// The whole environment of the program. A caller's variable replaces one of ours.
-fn environment(sandbox: &SandboxSpec, execution: &ExecutionSpec, runtime: &Runtime) -> Vec<Vec<u8>> {
+fn environment(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    runtime: &Runtime,
+    word: impl Fn(&str) -> String,
+) -> Vec<Vec<u8>> {
     let home = runtime.program.parent().filter(|dir| !SYSTEM.iter().any(|path| Path::new(path) == *dir));
     let path = match home {
         Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
         None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
     };
     let ours = [("HOME", SANDBOX), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
-    let ours = ours.iter().chain(execution.language.env).copied();
+    let ours = ours.iter().chain(execution.language.env).map(|(name, value)| (*name, word(value)));
     let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
     let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));
-    kept.chain(theirs()).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
+    let theirs = theirs().map(|(name, value)| (name, value.to_owned()));
+    kept.chain(theirs).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
 }
 
 fn working_dir(sandbox: &SandboxSpec) -> PathBuf {
@@ -293,11 +304,15 @@ fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPa
         return Ok(wanted.clone());
     }
     let in_workspace = |name: &BoxPath| {
-        sandbox.workspace.as_ref().is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
+        sandbox
+            .workspace
+            .as_ref()
+            .is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
     };
     let (stem, ending) = wanted.as_str().rsplit_once('.').unwrap_or((wanted.as_str(), ""));
     let candidates = (1..100).filter_map(|n| BoxPath::parse(&format!("{stem}_{n}.{ending}")).ok());
-    let free = std::iter::once(wanted.clone()).chain(candidates).find(|name| !given(name) && !in_workspace(name));
+    let free =
+        std::iter::once(wanted.clone()).chain(candidates).find(|name| !given(name) && !in_workspace(name));
     Ok(free.unwrap_or_else(|| wanted.clone()))
 }
 

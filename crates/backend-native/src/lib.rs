@@ -6,13 +6,15 @@
 
 #![forbid(unsafe_code)]
 
-mod cgroup;
+pub mod cgroup;
 mod collect;
 mod execution;
 mod host;
 mod keeper;
 mod layout;
-mod runtimes;
+mod memory;
+pub mod runtimes;
+mod state;
 mod stdin;
 mod trial;
 
@@ -173,7 +175,6 @@ impl Backend for Native {
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
-             cgroup    {}\n\
              {}",
             runtime.label,
             runtime.program.display(),
@@ -182,7 +183,6 @@ impl Backend for Native {
             limits.pids,
             limits.disk,
             show_duration(execution.limits.timeout),
-            self.host.cgroups,
             draft.plan,
         ))
     }

@@ -43,7 +43,11 @@ fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, O
 
 fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Obstacle> {
     let impossible = || Obstacle { doing: "plan a trial box".into(), errno: 0 };
-    let limits = LimitsRequest { pids: Some(pids), timeout: Some(Duration::from_secs(10)), ..LimitsRequest::default() };
+    let limits = LimitsRequest {
+        pids: Some(pids),
+        timeout: Some(Duration::from_secs(10)),
+        ..LimitsRequest::default()
+    };
     let (box_limits, execution_limits) = limits.resolve().map_err(|_| impossible())?;
     let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
     let sandbox = SandboxSpec {

@@ -10,7 +10,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
 };
 
 use crate::fault::{Doing, Fault};
@@ -60,7 +61,9 @@ impl<'a> Site<'a> {
         match step {
             Step::JoinCgroup => self.join_cgroup().doing(|| "join the box's cgroup"),
             Step::HideCgroup => sys::enter_cgroup_namespace().doing(|| "enter a cgroup namespace"),
-            Step::Hostname(name) => rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name"),
+            Step::Hostname(name) => {
+                rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
+            }
             Step::Loopback => loopback().doing(|| "bring the loopback interface up"),
             Step::PrivateMounts => private_mounts().doing(|| "make the mounts private"),
             Step::Root => self.make_root().doing(|| "make the new root"),
@@ -96,7 +99,10 @@ impl<'a> Site<'a> {
     }
 
     fn make_root(&mut self) -> io::Result<()> {
-        let root = tmpfs(&[("size", "4m"), ("nr_inodes", "4096"), ("mode", "755")], MountAttrFlags::MOUNT_ATTR_NOEXEC)?;
+        let root = tmpfs(
+            &[("size", "4m"), ("nr_inodes", "4096"), ("mode", "755")],
+            MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        )?;
         attach(&root, CWD, Path::new(STAGING))?;
         rustix::process::fchdir(&root)?;
         self.root = Some(root);
@@ -133,7 +139,8 @@ impl<'a> Site<'a> {
     /// One tmpfs holds everything that the code can write, so that one size limits all of it. Its parts are shown
     /// where the code expects them, and the whole is hidden again.
     fn make_scratch(&self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
-        let options = [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
+        let options =
+            [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
         let options = options.each_ref().map(|(key, value)| (*key, value.as_str()));
         let whole = tmpfs(&options, MountAttrFlags::empty())?;
         let behind = self.dir_all(Path::new("/.scratch"))?;
@@ -285,10 +292,8 @@ impl<'a> Site<'a> {
 
 /// Makes detached copies of the plan's sources, with everything mounted beneath them.
 pub(crate) fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_RECURSIVE
-        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let open = |path: &PathBuf| rustix::mount::open_tree(CWD, path, flags).doing(|| named("open", path));
     plan.sources.iter().map(open).collect()
 }

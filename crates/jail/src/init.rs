@@ -60,9 +60,8 @@ impl Init<'_> {
     /// The keeper maps the box's users from outside; until then this process is nobody.
     fn wait_for_go_ahead(&self) -> std::io::Result<()> {
         let mut byte = [0];
-        let (_, length) = rustix::io::retry_on_intr(|| {
-            rustix::net::recv(&self.keeper, &mut byte, RecvFlags::empty())
-        })?;
+        let (_, length) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.keeper, &mut byte, RecvFlags::empty()))?;
         if length == 1 { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
     }
 
@@ -138,7 +137,9 @@ impl Init<'_> {
             Fork::Parent(pid) => {
                 drop(writer);
                 let mut report = Vec::new();
-                std::fs::File::from(reader).read_to_end(&mut report).doing(|| "hear of the program's start")?;
+                std::fs::File::from(reader)
+                    .read_to_end(&mut report)
+                    .doing(|| "hear of the program's start")?;
                 if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
             }
         }

@@ -149,9 +149,8 @@ struct Kept {
 impl Kept {
     /// Maps the box's users, then lets PID 1 go on. A box that could not be admitted is killed.
     fn admit(&self) -> Result<(), Fault> {
-        let admitted = map_identity(self.pid, &self.plan.identity)
-            .doing(|| "map the box's users")
-            .and_then(|()| {
+        let admitted =
+            map_identity(self.pid, &self.plan.identity).doing(|| "map the box's users").and_then(|()| {
                 let go_ahead = rustix::net::send(&self.init, b"!", SendFlags::NOSIGNAL);
                 go_ahead.map(drop).doing(|| "let PID 1 go on")
             });

@@ -112,13 +112,7 @@ fn add_rule(ruleset: &OwnedFd, path: &Path, rights: u64) -> io::Result<()> {
     let rule = PathBeneathAttr { allowed_access: rights, parent_fd: target.as_raw_fd() };
     // SAFETY: `rule` is a valid landlock_path_beneath_attr that the kernel only reads; both descriptors are open.
     checked(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset.as_raw_fd(),
-            RULE_PATH_BENEATH,
-            &raw const rule,
-            0,
-        )
+        libc::syscall(libc::SYS_landlock_add_rule, ruleset.as_raw_fd(), RULE_PATH_BENEATH, &raw const rule, 0)
     })
     .map(drop)
 }

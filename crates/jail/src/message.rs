@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
 };
 
 use crate::codec::{self, Coded, Malformed, coded_enum};
@@ -66,11 +66,7 @@ const MAX_DESCRIPTORS: usize = 4;
 ///
 /// # Errors
 /// As `sendmsg(2)`; `EPIPE` when the other side is gone.
-pub fn send<M: Coded>(
-    socket: impl AsFd,
-    message: &M,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send<M: Coded>(socket: impl AsFd, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = codec::encode(message);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);

@@ -283,7 +283,9 @@ impl Plan {
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
             Step::Dir(path, mode) => writeln!(f, "dir       {} {mode:o}", path.display()),
-            Step::File(path, content) => writeln!(f, "file      {} ({} bytes)", path.display(), content.len()),
+            Step::File(path, content) => {
+                writeln!(f, "file      {} ({} bytes)", path.display(), content.len())
+            }
             Step::Symlink { path, target } => {
                 writeln!(f, "link      {} -> {}", path.display(), target.display())
             }
