@@ -1,5 +1,7 @@
 //! What the engine makes of programs that end well, badly, late or never.
 
+#![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
+
 mod scripted;
 
 use std::future::pending;
