@@ -211,6 +211,7 @@ fn a_probe_is_remembered_and_holds() {
     let text = probed.to_text().unwrap().unwrap_or_else(|| panic!("nothing to remember: {probed:?}"));
     let remembered = Cgroups::from_text(&text, &Settings::default()).unwrap();
     assert_eq!(remembered, probed);
+    remembered.sweep();
     let cgroup = new_box(&remembered, LimitsRequest::default());
     assert_eq!(run(&cgroup, "exit 5"), 5);
     cgroup.remove().unwrap();
