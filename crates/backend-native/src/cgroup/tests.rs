@@ -306,7 +306,8 @@ fn a_missing_limit_on_swap_is_forgiven_only_where_there_is_no_swap() {
 
     // A directory that is no cgroup has no file of any limit.
     let dir = std::env::temp_dir().join(format!("belljar-test-{}-no-cgroup", std::process::id()));
-    fs::create_dir(&dir).unwrap();
+    let dir = dir.join("box");
+    fs::create_dir_all(&dir).unwrap();
     let mut cgroup = BoxCgroup::new(Version::V2);
     cgroup.groups.push(Group { dir, controllers: Controller::ALL.to_vec() });
     let turn = |demand| cgroup.turn(&Knob::new(Controller::Memory, "memory.swap.max", 0, demand));
