@@ -28,6 +28,9 @@ fn main() -> ExitCode {
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
         return belljar_jail::keep();
     }
+    if let Some(done) = belljar_transpile::run_as_worker() {
+        return done;
+    }
     let environment = |name: &str| std::env::var_os(name);
     match Cli::try_parse_from(&argv) {
         Err(usage) => problem::report_usage(&usage, &argv),
