@@ -5,7 +5,6 @@ went wrong on the way. There is no way to skip one.
 """
 
 import sys
-import time
 import traceback
 
 _checks = []
@@ -23,14 +22,6 @@ def check(function):
 def expect(condition, why):
     if not condition:
         raise Unexpected(why)
-
-
-def eventually(condition, why, seconds=30):
-    """What the kernel does after the fact, such as removing a dead process, takes its time under emulation."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        expect(time.monotonic() < deadline, f"{why}, even after {seconds} s")
-        time.sleep(0.1)
 
 
 def run_all():
