@@ -4,7 +4,7 @@ import functools
 import signal
 
 from belljar import Traces, boxed, finish, run, start, wait_until
-from checks import check as register, expect
+from checks import check as register, expect, run_all
 
 EVERY_GUARANTEE = {"filesystem", "network", "memory", "pids", "cpu", "disk", "syscalls", "privileges"}
 
@@ -22,6 +22,9 @@ for _ in range(3):
         if os.fork() == 0: time.sleep(1000)
         time.sleep(1000)
 """
+
+
+BEFORE_ALL = Traces()
 
 
 def check(function):
@@ -211,3 +214,13 @@ print(os.getuid() == 0)
     done = run(look)
     done.expect_status("exited", 0)
     expect(done.stdout == "[]\nFalse\nFalse\n", done)
+
+
+def keep_all():
+    """Runs the checks. The last one finds what came to light only after its own check had passed."""
+
+    @register
+    def nothing_is_left_in_the_end():
+        BEFORE_ALL.expect_none()
+
+    run_all()
