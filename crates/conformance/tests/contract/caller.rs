@@ -54,6 +54,47 @@ fn the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias(cell
 
 promise!(the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias);
 
+fn flag_wins_over_environment_and_environment_over_file(cell: &Cell) {
+    let scratch = Scratch::new();
+    let _config = scratch.file("belljar.toml", "[limits]\noutput-limit = \"10\"\n");
+    let named = scratch.file("named.toml", "[limits]\noutput-limit = 15\n");
+    let hundred = "printf %0100d 0";
+    let here = cell.caller_cwd(scratch.path());
+    let says = |cell: &Cell, missing: &str| {
+        let ran = cell.run(hundred);
+        assert!(
+            ran.stdout.contains(&format!("[... {missing} bytes omitted ...]")),
+            "{missing}: {}",
+            ran.stdout
+        );
+    };
+    says(&here, "90");
+    says(&here.option("--config", named.to_str().unwrap()), "85");
+    let told = here.caller_env("BELLJAR_OUTPUT_LIMIT", "20");
+    says(&told, "80");
+    says(&told.option("--output-limit", "30"), "70");
+    assert_eq!(cell.run(hundred).ok().len(), 100, "the control: the default");
+}
+
+promise!(flag_wins_over_environment_and_environment_over_file);
+
+fn a_configuration_that_is_not_understood_is_refused(cell: &Cell) {
+    let scratch = Scratch::new();
+    for (name, text) in
+        [("syntax.toml", "limits = ["), ("key.toml", "tiemout = 1"), ("value.toml", "backend = \"x\"")]
+    {
+        let config = scratch.file(name, text);
+        let refusal = cell.with_backend_unsaid().option("--config", config.to_str().unwrap()).refuse("true");
+        assert_eq!(refusal.error.code, "invalid_request", "{name}: {refusal:?}");
+        assert!(refusal.error.message.contains(name), "{refusal:?}");
+    }
+    let missing = scratch.path().join("missing.toml");
+    let refusal = cell.option("--config", missing.to_str().unwrap()).refuse("true");
+    assert!(refusal.error.message.contains("missing.toml"), "{refusal:?}");
+}
+
+promise!(a_configuration_that_is_not_understood_is_refused);
+
 fn auto_never_chooses_a_backend_without_a_box(cell: &Cell) {
     let auto = cell.with_backend_unsaid().run("true");
     assert!(!["process", "none"].contains(&auto.backend.as_str()), "{auto:?}");
