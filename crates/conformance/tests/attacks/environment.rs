@@ -79,7 +79,12 @@ fn fresh_memory_holds_nothing_of_a_run_before(cell: &Cell) {
         "import os\nm = b'{word}' * 1000000\nopen('/tmp/f', 'wb').write(m[:8000000])\nprint(len(m) > 0)"
     );
     assert_eq!(cell.language("python").run(&fill).ok(), "True\n");
-    let look = "import mmap\nm = mmap.mmap(-1, 64 << 20)\nprint(any(m[i] for i in range(0, len(m), 4096)))\nopen('/tmp/f', 'wb').truncate(8000000)\nprint(any(open('/tmp/f', 'rb').read()))";
+    let look = r"
+import mmap
+m = mmap.mmap(-1, 64 << 20)
+print(any(m[i] for i in range(0, len(m), 4096)))
+open('/tmp/f', 'wb').truncate(8000000)
+print(any(open('/tmp/f', 'rb').read()))";
     assert_eq!(cell.language("python").run(look).ok(), "False\nFalse\n");
 }
 

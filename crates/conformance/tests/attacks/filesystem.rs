@@ -71,7 +71,10 @@ promise!(the_root_holds_only_what_a_program_needs);
 fn what_is_shown_cannot_be_changed(cell: &Cell) {
     let targets = ["/usr/bin/env", "/bin/sh", "/etc/passwd", "/usr/lib", "/etc/hosts"];
     for target in targets {
-        let ran = cell.run(&format!("echo x >> {target}; chmod 777 {target}; rm -f {target}; mv {target} /tmp/; : > {target}/new; test -e {target}"));
+        let ran = cell.run(&format!(
+            "echo x >> {target}; chmod 777 {target}; rm -f {target}; mv {target} /tmp/; : > {target}/new; \
+            test -e {target}"
+        ));
         assert_eq!(ran.exit_code, 0, "{target} is still there: {ran:?}");
     }
     for seen in cell.probes(&[
@@ -90,7 +93,11 @@ promise!(what_is_shown_cannot_be_changed);
 
 /// F2
 fn the_interpreters_own_modules_cannot_be_changed(cell: &Cell) {
-    let code = "import os, sys\nfor p in [os.path.dirname(os.__file__), os.path.dirname(sys.executable), sys.prefix]:\n    try: open(os.path.join(p, 'new.py'), 'w'); print('wrote', p)\n    except OSError as e: print(e.errno)";
+    let code = r"
+import os, sys
+for p in [os.path.dirname(os.__file__), os.path.dirname(sys.executable), sys.prefix]:
+    try: open(os.path.join(p, 'new.py'), 'w'); print('wrote', p)
+    except OSError as e: print(e.errno)";
     let ran = cell.language("python").run(code);
     assert!(!ran.ok().contains("wrote"), "{}", ran.stdout);
     assert_eq!(ran.stdout.lines().count(), 3);
@@ -130,7 +137,8 @@ fn a_directory_swapped_for_a_link_leads_nowhere(cell: &Cell) {
     let word = secret();
     let _file = scratch.file("x.txt", &word);
     let code = format!(
-        "mkdir d; echo own > d/x.txt; (while :; do mv d e; ln -s {0} d; rm d; mv e d; done) & sleep 0.5; exit 0",
+        "mkdir d; echo own > d/x.txt; (while :; do mv d e; ln -s {0} d; rm d; mv e d; \
+            done) & sleep 0.5; exit 0",
         scratch.path().display()
     );
     for _ in 0..3 {
@@ -177,7 +185,10 @@ promise!(there_is_no_way_up_out_of_the_root);
 
 /// F9: CVE-2019-5736
 fn the_binary_that_entered_the_box_cannot_be_overwritten(cell: &Cell) {
-    let ran = cell.with_probe().run("for p in /proc/1/exe /proc/self/exe /proc/$PPID/exe; do ./probe write $p; ./probe read $p | cut -c1-60; done");
+    let ran = cell.with_probe().run(
+        "for p in /proc/1/exe /proc/self/exe /proc/$PPID/exe; do ./probe write $p; \
+        ./probe read $p | cut -c1-60; done",
+    );
     let seen: Vec<_> = ran.stdout.lines().filter(|line| line.contains("\"op\":\"write\"")).collect();
     assert_eq!(seen.len(), 3, "{ran:?}");
     assert!(!seen[0].contains("\"errno\":0"), "PID 1: {seen:?}");
@@ -260,7 +271,14 @@ fn dev_holds_exactly_the_harmless_devices(cell: &Cell) {
     for name in ["null", "zero", "full", "random", "urandom", "shm"] {
         assert!(names.iter().any(|there| there == name), "/dev/{name} is missing");
     }
-    assert_eq!(cell.run("echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; echo y | cat /dev/stdin; echo x 2>/dev/null > /dev/full || echo full").ok(), "3\n3\ny\nfull\n");
+    assert_eq!(
+        cell.run(
+            "echo x > /dev/null; head -c 3 /dev/zero | wc -c; head -c 3 /dev/urandom | wc -c; \
+        echo y | cat /dev/stdin; echo x 2>/dev/null > /dev/full || echo full"
+        )
+        .ok(),
+        "3\n3\ny\nfull\n"
+    );
 }
 
 promise!(dev_holds_exactly_the_harmless_devices);
@@ -288,7 +306,8 @@ promise!(attributes_of_security_cannot_be_set);
 fn strange_names_come_back_or_are_left_but_break_nothing(cell: &Cell) {
     let long = "n".repeat(255);
     let code = format!(
-        "echo a > 'new\nline.txt'; echo b > 'ü ✓.txt'; printf c > \"$(printf 'bad\\377.txt')\"; echo d > '{long}'; echo e > '-rf'; echo f > ' '; echo g > '\\'"
+        "echo a > 'new\nline.txt'; echo b > 'ü ✓.txt'; printf c > \"$(printf 'bad\\377.txt')\"; \
+            echo d > '{long}'; echo e > '-rf'; echo f > ' '; echo g > '\\'"
     );
     let ran = cell.option("--collect", "**/*").run(&code);
     let names: Vec<_> = ran.files.iter().flatten().map(|file| file.path.as_str()).collect();

@@ -238,7 +238,8 @@ promise!(the_personality_stays);
 fn made_set_uid_outside() -> i64 {
     let scratch = Scratch::new();
     let line = format!(
-        "cp {} {dir}/suid && chmod 4755 {dir}/suid && setpriv --reuid 65534 --regid 65534 --clear-groups {dir}/suid privileges",
+        "cp {} {dir}/suid && chmod 4755 {dir}/suid && \
+            setpriv --reuid 65534 --regid 65534 --clear-groups {dir}/suid privileges",
         probe_program().display(),
         dir = scratch.path().display()
     );
@@ -248,7 +249,10 @@ fn made_set_uid_outside() -> i64 {
 
 /// K10, L9
 fn a_set_uid_program_gives_nothing(cell: &Cell) {
-    let ran = cell.with_probe().run("cp probe suid && chmod 4755 suid && ./suid privileges; ./probe privileges; find / -xdev -perm -4000 -type f 2>/dev/null | head -3 >&2");
+    let ran = cell.with_probe().run(
+        "cp probe suid && chmod 4755 suid && ./suid privileges; ./probe privileges; \
+        find / -xdev -perm -4000 -type f 2>/dev/null | head -3 >&2",
+    );
     let seen = observations(ran.ok());
     assert_eq!(seen.len(), 2);
     assert!(seen.iter().all(|one| one.ret != 0), "no root: {seen:?}");
@@ -372,7 +376,14 @@ fn the_families_behind_page_cache_bugs_are_closed(cell: &Cell) {
     let scratch = Scratch::new();
     let file = scratch.file("victim", "original original original");
     let cell = cell.language("python").option("--workspace", scratch.path().to_str().unwrap());
-    let code = "import os\nr, w = os.pipe()\nos.write(w, b'x' * 65536); os.read(r, 65536)\nfd = os.open('victim', os.O_RDONLY)\nos.splice(fd, w, 1, offset_src=0) if hasattr(os, 'splice') else None\nos.write(w, b'OVERWRITTEN')\nprint(open('victim').read())";
+    let code = r"
+import os
+r, w = os.pipe()
+os.write(w, b'x' * 65536); os.read(r, 65536)
+fd = os.open('victim', os.O_RDONLY)
+os.splice(fd, w, 1, offset_src=0) if hasattr(os, 'splice') else None
+os.write(w, b'OVERWRITTEN')
+print(open('victim').read())";
     assert_eq!(cell.run(code).ok(), "original original original\n");
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "original original original");
 }

@@ -69,7 +69,11 @@ promise!(no_interface_but_a_loopback_of_its_own);
 
 /// N1
 fn a_program_may_talk_to_itself(cell: &Cell) {
-    let code = "import socket, threading\ns = socket.create_server(('127.0.0.1', 0))\nthreading.Thread(target=lambda: s.accept()[0].sendall(b'hi')).start()\nprint(socket.create_connection(s.getsockname()).recv(2))";
+    let code = r"
+import socket, threading
+s = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=lambda: s.accept()[0].sendall(b'hi')).start()
+print(socket.create_connection(s.getsockname()).recv(2))";
     assert_eq!(cell.language("python").run(code).ok(), "b'hi'\n");
 }
 
@@ -151,7 +155,10 @@ fn two_boxes_do_not_meet(cell: &Cell) {
     seen[0].fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
     seen[1].fails_with(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]);
     assert_eq!(seen[2].errno, 0, "the same name and port are free: {seen:?}");
-    let control = cell.with_probe().run(&format!("./probe meet @{name} {port} 2 & sleep 0.5; ./probe unix @{name}; ./probe connect 127.0.0.1 {port}; wait"));
+    let control = cell.with_probe().run(&format!(
+        "./probe meet @{name} {port} 2 & sleep 0.5; ./probe unix @{name}; \
+        ./probe connect 127.0.0.1 {port}; wait"
+    ));
     let control = belljar_conformance::observations(control.ok());
     assert!(control.iter().all(|one| one.errno == 0), "the control: within one box they meet: {control:?}");
     assert!(first.finish().stdout_text().contains("\"errno\":0"), "the first did listen");

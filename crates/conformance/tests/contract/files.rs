@@ -32,7 +32,8 @@ fn a_program_that_is_copied_in_stays_executable(cell: &Cell) {
 promise!(a_program_that_is_copied_in_stays_executable);
 
 fn collected_files_are_in_the_result(cell: &Cell) {
-    let code = "mkdir -p out/deep; printf '\\000\\377' > out/a.bin; echo b > out/deep/b.csv; echo c > c.txt; : > empty; echo n > not.log";
+    let code = "mkdir -p out/deep; printf '\\000\\377' > out/a.bin; echo b > out/deep/b.csv; echo c > c.txt; \
+        : > empty; echo n > not.log";
     let cell = cell.option("--collect", "out/**/*").option("--collect", "c.txt").option("--collect", "empty");
     let ran = cell.run(code);
     let mut files = ran.files.clone().expect("files, because they were asked for");

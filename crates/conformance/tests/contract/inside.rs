@@ -60,14 +60,21 @@ fn variables_are_passed_as_they_are_and_may_replace_the_usual_ones(cell: &Cell) 
 promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones);
 
 fn the_working_directory_is_writable_and_its_files_may_be_executed(cell: &Cell) {
-    let ran = cell.run("printf '#!/bin/sh\\necho ran\\n' > tool && chmod +x tool && ./tool && cp /bin/true t && ./t && echo too");
+    let ran = cell.run(
+        "printf '#!/bin/sh\\necho ran\\n' > tool && chmod +x tool && ./tool && cp /bin/true t && ./t && \
+        echo too",
+    );
     assert_eq!(ran.ok(), "ran\ntoo\n");
 }
 
 promise!(the_working_directory_is_writable_and_its_files_may_be_executed);
 
 fn temporary_files_work_as_programs_expect(cell: &Cell) {
-    let python = "import tempfile\nwith tempfile.TemporaryFile() as f: f.write(b'x')\nfrom multiprocessing import shared_memory as s\nm = s.SharedMemory(create=True, size=10); m.close(); m.unlink(); print('both')";
+    let python = r"
+import tempfile
+with tempfile.TemporaryFile() as f: f.write(b'x')
+from multiprocessing import shared_memory as s
+m = s.SharedMemory(create=True, size=10); m.close(); m.unlink(); print('both')";
     assert_eq!(cell.language("python").run(python).ok(), "both\n");
 }
 
@@ -107,7 +114,8 @@ fn everything_writable_shares_one_budget(cell: &Cell) {
 promise!(everything_writable_shares_one_budget);
 
 fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
-    let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; else echo none; fi";
+    let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
+        else echo none; fi";
     // `script` gives belljar a terminal of its own.
     let mut words =
         vec![format!("belljar run sh -c {} --backend {}", belljar_conformance::quote(code), cell.backend())];
@@ -131,7 +139,10 @@ fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     let file = scratch.file("src/input.txt", "from the host");
     let cell = cell.option("--workspace", scratch.path().to_str().unwrap());
     assert_eq!(cell.run("pwd; cat src/input.txt; echo; echo $HOME").ok(), "/work\nfrom the host\n/sandbox\n");
-    let tries = cell.run("for p in new src/new src/input.txt /work/x; do echo x > $p && echo wrote $p; done; rm -f src/input.txt; mkdir d; true");
+    let tries = cell.run(
+        "for p in new src/new src/input.txt /work/x; do echo x > $p && echo wrote $p; done; \
+        rm -f src/input.txt; mkdir d; true",
+    );
     assert!(!tries.stdout.contains("wrote"), "{}", tries.stdout);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "from the host");
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1);

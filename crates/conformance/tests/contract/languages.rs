@@ -321,7 +321,10 @@ fn both_kinds_of_javascript_module_run(cell: &Cell) {
         "import { EOL } from 'node:os';\nawait null;\nconsole.log(typeof import.meta.url, EOL === '\\n');";
     assert_eq!(node.run(module).ok(), "string true\n");
     assert_eq!(node.run("console.log(typeof require, typeof module)").ok(), "function object\n");
-    let typed = "import type { X } from './nowhere';\nexport const a: number = await Promise.resolve(1);\nconsole.log(a)";
+    let typed = r"
+import type { X } from './nowhere';
+export const one: number = await Promise.resolve(1);
+console.log(one);";
     assert_eq!(cell.language("typescript").run(typed).ok(), "1\n");
 }
 
