@@ -1,1 +1,194 @@
-//! Placeholder.
+//! The native backend: this host's kernel keeps the promises, with no daemon and nothing to install.
+//!
+//! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
+//! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
+//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back.
+
+#![forbid(unsafe_code)]
+
+pub mod cgroup;
+mod collect;
+mod execution;
+mod host;
+mod keeper;
+mod layout;
+mod memory;
+pub mod runtimes;
+mod state;
+mod stdin;
+mod trial;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+
+use belljar_core::backend::{
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+};
+use belljar_core::guarantee::Offer;
+use belljar_core::language::Language;
+use belljar_core::limits::show_duration;
+use belljar_core::request::{BackendName, Network, Stdin};
+use belljar_jail::plan::CgroupEntry;
+
+use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
+use crate::execution::{NativeExecution, Terms};
+use crate::host::Host;
+use crate::keeper::Keeper;
+use crate::layout::{Draft, Ground};
+use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
+
+/// What the backend needs to know of its caller's surroundings: it reads no environment itself.
+#[derive(Debug, Default)]
+pub struct Settings {
+    /// `PATH`: where interpreters are looked for.
+    pub search_path: OsString,
+    /// `HOME`, which version managers want to know.
+    pub home: Option<PathBuf>,
+    /// `XDG_RUNTIME_DIR`: where the user's systemd listens.
+    pub runtime_dir: Option<PathBuf>,
+    /// Where what was found out is remembered between runs.
+    pub state_dir: Option<PathBuf>,
+    /// Interpreters that the configuration names.
+    pub overrides: Vec<(Language, PathBuf)>,
+}
+
+/// The native backend on this host.
+#[derive(Debug)]
+pub struct Native {
+    host: Host,
+    offer: Offer,
+    runtimes: Runtimes,
+}
+
+impl Native {
+    /// Finds out what this host can do, or remembers it; cleans up what a crashed predecessor left. A host that
+    /// can do nothing still has a backend, which says why.
+    #[must_use]
+    pub fn open(settings: Settings) -> Native {
+        let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
+        host.cgroups.sweep();
+        let offer = host.offer();
+        let runtimes = Runtimes::new(RuntimeSettings {
+            search_path: settings.search_path,
+            home: settings.home,
+            manager_env: Vec::new(),
+            overrides: settings.overrides,
+            cache_dir: settings.state_dir,
+        });
+        Native { host, offer, runtimes }
+    }
+
+    /// The whole of a start: while the keeper loads, everything that it needs is made ready.
+    async fn begin(
+        &self,
+        sandbox: SandboxSpec,
+        mut execution: ExecutionSpec,
+    ) -> Result<Box<dyn Execution>, BackendError> {
+        self.ready()?;
+        let keeper = Keeper::start().map_err(|source| setup("start the keeper", source))?;
+        let runtime = self.runtimes.find(execution.language)?;
+        let cgroup = self.make_cgroup(&sandbox)?;
+        let draft = self.draft(&sandbox, &execution, &runtime, keeper.id(), cgroup.as_ref())?;
+        let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        let terms = Terms {
+            runtime: runtime.label,
+            limits: sandbox.limits,
+            cpu_time: execution.limits.cpu_time,
+            collect: execution.collect,
+        };
+        Ok(Box::new(NativeExecution::begin(keeper, draft, cgroup, input, terms).await?))
+    }
+
+    fn make_cgroup(&self, sandbox: &SandboxSpec) -> Result<Option<BoxCgroup>, BackendError> {
+        if let Cgroups::Unavailable { .. } = self.host.cgroups {
+            return Ok(None);
+        }
+        let name = BoxName::next().map_err(|source| setup("name the box", source))?;
+        let made = self.host.cgroups.create(&name, &sandbox.limits);
+        made.map(Some).map_err(|error| setup("make the box's cgroup", io::Error::other(error)))
+    }
+
+    fn draft(
+        &self,
+        sandbox: &SandboxSpec,
+        execution: &ExecutionSpec,
+        runtime: &Runtime,
+        keeper: u32,
+        cgroup: Option<&BoxCgroup>,
+    ) -> Result<Draft, BackendError> {
+        let ground = Ground {
+            runtime,
+            identity: host::identity(self.host.opener, keeper),
+            opener: self.host.opener,
+            cgroup: cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
+            orphans: cgroup.map(BoxCgroup::dirs).unwrap_or_default(),
+            landlock: self.host.landlock > 0,
+        };
+        layout::draft(sandbox, execution, ground)
+    }
+}
+
+impl Backend for Native {
+    fn name(&self) -> BackendName {
+        BackendName::Native
+    }
+
+    fn ready(&self) -> Result<(), BackendError> {
+        self.host.boxes.as_ref().map(drop).map_err(|obstacle| BackendError::Unavailable {
+            backend: BackendName::Native,
+            reason: obstacle.to_string(),
+            hint: obstacle.hint(),
+        })
+    }
+
+    fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Egress will come in here: a network namespace with a way out through a proxy on this host.
+    fn provides(&self, network: &Network) -> bool {
+        match network {
+            Network::None => true,
+            Network::Full | Network::Allow(_) => false,
+        }
+    }
+
+    fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
+        let runtime = self.runtimes.find(language)?;
+        Ok(RuntimeInfo { label: runtime.label, location: runtime.program.display().to_string() })
+    }
+
+    fn start<'a>(
+        &'a self,
+        sandbox: SandboxSpec,
+        execution: ExecutionSpec,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
+        Box::pin(self.begin(sandbox, execution))
+    }
+
+    fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
+        self.ready()?;
+        let runtime = self.runtimes.find(execution.language)?;
+        let limits = &sandbox.limits;
+        let draft = self.draft(sandbox, execution, &runtime, std::process::id(), None)?;
+        Ok(format!(
+            "runtime   {} ({})\n\
+             limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
+             {}",
+            runtime.label,
+            runtime.program.display(),
+            limits.memory,
+            limits.cpus,
+            limits.pids,
+            limits.disk,
+            show_duration(execution.limits.timeout),
+            draft.plan,
+        ))
+    }
+}
+
+fn setup(step: &str, source: io::Error) -> BackendError {
+    let hint = "`belljar doctor` shows what this host can do".to_owned();
+    BackendError::Setup { step: step.to_owned(), hint, source }
+}

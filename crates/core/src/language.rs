@@ -106,9 +106,9 @@ pub struct Row {
     pub runtime: Discovery,
     /// The commands, in order; the last is the program. In their words stand for: `{runtime}` the interpreter
     /// or compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the
-    /// memory limit.
+    /// memory limit, `{cpus}` the CPU limit, rounded up.
     pub stages: &'static [Stage],
-    /// Environment that this language needs inside a box.
+    /// Environment that this language needs inside a box. The same words stand in its values.
     pub env: &'static [(&'static str, &'static str)],
     /// The image for backends that take one, where the contract names one.
     pub image: Option<&'static str>,
@@ -132,22 +132,36 @@ pub enum Preparation {
 pub struct Discovery {
     /// Program names to look for, in order of preference.
     pub programs: &'static [&'static str],
-    /// Arguments that make it print, one a line, what it is: see [`Answer`].
-    pub ask: &'static [&'static str],
-    /// How to read the answer.
+    /// Arguments that make it print what it is and where it lives, one line each; where one command cannot tell
+    /// both, several. A runtime that fails one of them is not usable.
+    ///
+    /// A line that is an absolute path is a place that the runtime needs: the first file among them is the real
+    /// executable, because behind a version manager's shim only the runtime itself knows it. Directories alone mean
+    /// that it is in the `bin` of one of them; no path at all, that it is the program that was found.
+    pub ask: &'static [&'static [&'static str]],
+    /// How to read the label out of the answer.
     pub answer: Answer,
-    /// Files and directories outside of its prefix that it needs, if they exist.
+    /// Files and directories that it needs and does not tell, if they exist.
     pub also: &'static [&'static str],
 }
 
 /// How to read what a runtime prints about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Three kinds of lines: the label (`CPython 3.11.7`), the real executable, then directories that it needs.
-    /// Behind a version manager's shim, only the runtime itself knows where it lives.
+    /// The first line is the label, `CPython 3.11.7`.
     Told,
-    /// Free text; the label is this name and the first thing in it that looks like a version number.
-    Version(&'static str),
+    /// Free text; the label is the first of these names that occurs in it, else the last, and the first thing that
+    /// looks like a version number.
+    Version(&'static [&'static str]),
+    /// `key = value` lines.
+    Settings {
+        /// As in [`Answer::Version`].
+        names: &'static [&'static str],
+        /// The key of the version.
+        version: &'static str,
+        /// The key of the directory that it lives in.
+        home: &'static str,
+    },
 }
 
 /// One command of a language.
@@ -171,19 +185,24 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["python3", "python"],
-            ask: &[
+            // The unpacked arguments are a syntax error for Python 2, which may still be called `python`. A virtual
+            // environment is recognised by where its link to the executable is, so there the link is the program.
+            ask: &[&[
                 "-c",
-                "import os, platform, sys, sysconfig\n\
-                 print(platform.python_implementation() + ' ' + platform.python_version())\n\
-                 print(os.path.realpath(sys.executable))\n\
-                 for d in dict.fromkeys([sys.base_prefix, sys.base_exec_prefix, sys.prefix]): print(d)",
-            ],
+                "import os, platform, site, sys, sysconfig\n\
+                 venv = sys.prefix != sys.base_prefix\n\
+                 print(platform.python_implementation(), platform.python_version())\n\
+                 print(sys.executable if venv else os.path.realpath(sys.executable))\n\
+                 print(*[sys.base_prefix, sys.base_exec_prefix, sys.prefix], sep='\\n')\n\
+                 print(sysconfig.get_path('stdlib'), *site.getsitepackages(), sep='\\n')",
+            ]],
             answer: Answer::Told,
-            also: &["/etc/python3", "/etc/python3.11", "/etc/python3.12", "/etc/python3.13"],
+            also: &[],
         },
-        stages: &[run(&["{runtime}", "{source}"])],
-        // Bytecode of imported files would be charged to the box's disk and never be read again.
-        env: &[("PYTHONDONTWRITEBYTECODE", "1")],
+        // -u: what was printed before a timeout is not lost in a buffer. -B: bytecode of imported files would be
+        // charged to the box's disk and never be read again.
+        stages: &[run(&["{runtime}", "-u", "-B", "{source}"])],
+        env: &[],
         image: Some("python:3.11-slim"),
         package: "python3",
     },
@@ -195,7 +214,7 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::DetectModule,
         runtime: NODE,
         stages: &[run(&["{runtime}", "{source}"])],
-        env: NODE_ENV,
+        env: &[],
         image: Some("node:22-alpine"),
         package: "nodejs",
     },
@@ -207,7 +226,7 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::StripTypes,
         runtime: NODE,
         stages: &[run(&["{runtime}", "{source}"])],
-        env: NODE_ENV,
+        env: &[],
         image: Some("node:22-alpine"),
         package: "nodejs",
     },
@@ -219,8 +238,12 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["bash"],
-            ask: &["--version"],
-            answer: Answer::Version("GNU bash"),
+            // In `$( )`, or the shell would become the last command instead of starting it.
+            ask: &[&[
+                "-c",
+                "echo \"GNU bash ${BASH_VERSION%%(*}\"; exe=$(readlink /proc/$$/exe); echo \"$exe\"",
+            ]],
+            answer: Answer::Told,
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
@@ -236,8 +259,12 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["sh"],
-            ask: &["-c", "readlink -f /proc/$$/exe"],
-            answer: Answer::Version("POSIX shell"),
+            // No path is told: bash and busybox are a POSIX shell only under the name of `sh`.
+            ask: &[&[
+                "-c",
+                "exe=$(readlink /proc/$$/exe); echo \"${exe##*/}${BASH_VERSION:+ ${BASH_VERSION%%[!0-9.]*}}\"",
+            ]],
+            answer: Answer::Told,
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
@@ -253,9 +280,9 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["zsh"],
-            ask: &["--version"],
-            answer: Answer::Version("zsh"),
-            also: &["/etc/zsh"],
+            ask: &[&["-fc", "echo \"zsh $ZSH_VERSION\"; exe=$(readlink /proc/$$/exe); echo \"$exe\""]],
+            answer: Answer::Told,
+            also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
@@ -270,14 +297,14 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["ruby"],
-            ask: &[
+            ask: &[&[
                 "-rrbconfig",
                 "-e",
                 "puts \"#{RUBY_ENGINE == 'ruby' ? 'CRuby' : RUBY_ENGINE} #{RUBY_VERSION}\", \
-                 File.realpath(RbConfig.ruby), RbConfig::CONFIG['prefix'], Gem.default_dir",
-            ],
+                 File.realpath(RbConfig.ruby), RbConfig::CONFIG['prefix'], $LOAD_PATH, Gem.default_dir",
+            ]],
             answer: Answer::Told,
-            also: &["/var/lib/gems"],
+            also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
@@ -292,11 +319,17 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["php"],
-            ask: &["-r", "echo 'PHP ', PHP_VERSION, \"\\n\", realpath(PHP_BINARY), \"\\n\", PHP_PREFIX, \"\\n\";"],
+            ask: &[&[
+                "-r",
+                "echo 'PHP ', implode('.', [PHP_MAJOR_VERSION, PHP_MINOR_VERSION, PHP_RELEASE_VERSION]), \"\\n\", \
+                 implode(\"\\n\", [realpath(PHP_BINARY), PHP_PREFIX, PHP_EXTENSION_DIR, php_ini_loaded_file(), \
+                 PHP_CONFIG_FILE_SCAN_DIR]);",
+            ]],
             answer: Answer::Told,
-            also: &["/etc/php"],
+            also: &[],
         },
-        stages: &[run(&["{runtime}", "{source}"])],
+        // Whether errors are shown, logged or neither, and where, depends on each distribution's php.ini.
+        stages: &[run(&["{runtime}", "-d", "display_errors=stderr", "-d", "log_errors=0", "{source}"])],
         env: &[],
         image: Some("php:8.3-cli-alpine"),
         package: "php-cli",
@@ -309,14 +342,13 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["perl"],
-            ask: &[
-                "-MConfig",
+            ask: &[&[
                 "-MCwd=realpath",
                 "-e",
-                "printf \"Perl %vd\\n\", $^V; print realpath($^X), \"\\n\", $Config{prefix}, \"\\n\";",
-            ],
+                "printf \"Perl %vd\\n\", $^V; print \"$_\\n\" for realpath($^X), @INC;",
+            ]],
             answer: Answer::Told,
-            also: &["/etc/perl"],
+            also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
@@ -331,8 +363,9 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["lua", "lua5.4", "lua5.3", "luajit"],
-            ask: &["-v"],
-            answer: Answer::Version("Lua"),
+            // Lua cannot read a link, but the first line of its memory map ends in its executable.
+            ask: &[&["-v", "-e", "print((io.open('/proc/self/maps'):read('*l'):match('/.*')))"]],
+            answer: Answer::Version(&["LuaJIT", "Lua"]),
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
@@ -348,14 +381,15 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["Rscript"],
-            ask: &[
+            ask: &[&[
                 "--vanilla",
                 "-e",
                 "cat(sprintf('R %s.%s', R.version$major, R.version$minor), \
-                 normalizePath(Sys.which('Rscript')), R.home(), sep = '\\n')",
-            ],
+                 normalizePath(file.path(R.home('bin'), 'Rscript')), R.home(), R.home('share'), R.home('doc'), \
+                 .libPaths(), sep = '\\n')",
+            ]],
             answer: Answer::Told,
-            also: &["/etc/R"],
+            also: &[],
         },
         stages: &[run(&["{runtime}", "--vanilla", "{source}"])],
         env: &[],
@@ -370,9 +404,9 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["gcc", "clang", "cc"],
-            ask: &["--version"],
-            answer: Answer::Version("C compiler"),
-            also: COMPILER_FILES,
+            ask: &[&["--version"]],
+            answer: Answer::Version(&["clang", "gcc"]),
+            also: &[],
         },
         stages: &[
             run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lm", "-lpthread"]),
@@ -390,9 +424,9 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["g++", "clang++", "c++"],
-            ask: &["--version"],
-            answer: Answer::Version("C++ compiler"),
-            also: COMPILER_FILES,
+            ask: &[&["--version"]],
+            answer: Answer::Version(&["clang", "g++"]),
+            also: &[],
         },
         stages: &[
             run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lpthread"]),
@@ -410,12 +444,15 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["go"],
-            ask: &["env", "GOVERSION", "GOROOT"],
-            answer: Answer::Version("Go"),
-            also: &["/usr/share/go-1.19", "/usr/share/go-1.22", "/usr/share/go-1.24", "/usr/lib/go"],
+            ask: &[&["env", "GOVERSION", "GOROOT"]],
+            answer: Answer::Version(&["Go"]),
+            also: &[],
         },
-        stages: &[run(&["{runtime}", "build", "-o", "{program}", "{source}"]), run(&["{program}"])],
+        // One package at a time: each compiler takes its own share of the memory.
+        stages: &[run(&["{runtime}", "build", "-p=1", "-o", "{program}", "{source}"]), run(&["{program}"])],
         env: &[
+            // Go starts threads by the number of the host's processors, which may be more than the box may have.
+            ("GOMAXPROCS", "{cpus}"),
             ("GOCACHE", "/tmp/.gocache"),
             ("GOPATH", "/tmp/.gopath"),
             ("GOFLAGS", "-buildvcs=false"),
@@ -434,12 +471,24 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["rustc"],
-            ask: &["--print", "sysroot"],
-            answer: Answer::Version("rustc"),
-            also: COMPILER_FILES,
+            ask: &[&["--version"], &["--print", "sysroot"]],
+            answer: Answer::Version(&["rustc"]),
+            also: &[],
         },
         stages: &[
-            run(&["{runtime}", "--edition", "2021", "-C", "opt-level=1", "-o", "{program}", "{source}"]),
+            // One codegen unit is one thread, however many processors the host has.
+            run(&[
+                "{runtime}",
+                "--edition",
+                "2021",
+                "-C",
+                "opt-level=1",
+                "-C",
+                "codegen-units=1",
+                "-o",
+                "{program}",
+                "{source}",
+            ]),
             run(&["{program}"]),
         ],
         env: &[],
@@ -454,9 +503,14 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["java"],
-            ask: &["-XshowSettings:properties", "-version"],
-            answer: Answer::Version("Java"),
-            also: &["/etc/java-17-openjdk", "/etc/java-21-openjdk", "/etc/java-11-openjdk", "/etc/ssl/certs/java"],
+            // A JRE without the compiler cannot run source code, and fails the second question.
+            ask: &[&["-XshowSettings:properties", "-version"], &["--describe-module", "jdk.compiler"]],
+            answer: Answer::Settings {
+                names: &["OpenJDK", "Java"],
+                version: "java.version",
+                home: "java.home",
+            },
+            also: &[],
         },
         // The single-file source launcher compiles in memory and runs in the same process.
         stages: &[run(&[
@@ -465,7 +519,6 @@ pub static ROWS: &[Row] = &[
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
-            "-Xshare:auto",
             "{source}",
         ])],
         env: &[],
@@ -476,18 +529,10 @@ pub static ROWS: &[Row] = &[
 
 const NODE: Discovery = Discovery {
     programs: &["node", "nodejs"],
-    ask: &[
-        "-p",
-        "`Node.js ${process.versions.node}\\n${fs.realpathSync(process.execPath)}\\n\
-         ${path.dirname(path.dirname(fs.realpathSync(process.execPath)))}`",
-    ],
+    ask: &[&["-p", "`Node.js ${process.versions.node}\\n${fs.realpathSync(process.execPath)}`"]],
     answer: Answer::Told,
-    also: &["/usr/share/nodejs"],
+    also: &[],
 };
-
-const NODE_ENV: &[(&str, &str)] = &[("NODE_NO_WARNINGS", "1")];
-
-const COMPILER_FILES: &[&str] = &[];
 
 /// The known name or alias at the smallest edit distance, if it is small enough to be a slip of the finger.
 fn nearest(name: &str) -> Option<&'static str> {
@@ -545,7 +590,9 @@ mod tests {
 
     #[test]
     fn an_unknown_language_suggests_the_nearest() {
-        for (slip, meant) in [("pyhton", "python"), ("javascrpt", "javascript"), ("rubby", "ruby"), ("phyton", "python")] {
+        for (slip, meant) in
+            [("pyhton", "python"), ("javascrpt", "javascript"), ("rubby", "ruby"), ("phyton", "python")]
+        {
             let hint = Language::parse(slip).unwrap_err().hint;
             assert!(hint.contains(&format!("'{meant}'")), "{slip}: {hint}");
         }

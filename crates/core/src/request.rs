@@ -234,9 +234,8 @@ fn check_strings<'a>(
             return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
         }
         if text.len() > MAX_STRING || total > MAX_STRINGS {
-            let message = format!(
-                "an {what} may have {MAX_STRING} bytes, and all of them together {MAX_STRINGS}"
-            );
+            let message =
+                format!("an {what} may have {MAX_STRING} bytes, and all of them together {MAX_STRINGS}");
             return Err(Invalid::too_large(field, message, "pass large data on standard input or as a file"));
         }
     }

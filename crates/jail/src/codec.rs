@@ -214,3 +214,101 @@ coded_enum!(Resource {
 coded_enum!(Access { 0 => Read, 1 => Use, 2 => Write });
 coded_struct!(Command { program, argv, env, cwd, stdin });
 coded_enum!(StdinFrom { 0 => Nothing, 1 => Caller });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Plan {
+        let input = Input { path: "a/b".into(), offset: 3, length: 4, executable: true };
+        Plan {
+            identity: Identity {
+                code: IdPair { inside: 1000, outside: 5 },
+                init: Some(IdPair { inside: 0, outside: 4 }),
+            },
+            cgroup: CgroupEntry::V1 { tasks: vec!["/t".into()] },
+            orphans: vec!["/o".into()],
+            sources: vec!["/usr".into(), "/home/w".into()],
+            opener: Opener::Keeper,
+            build: vec![
+                Step::JoinCgroup,
+                Step::HideCgroup,
+                Step::Hostname("h".into()),
+                Step::Loopback,
+                Step::PrivateMounts,
+                Step::Root,
+                Step::Dir("/d".into(), 0o755),
+                Step::File("/f".into(), vec![0, 255]),
+                Step::Symlink { path: "/l".into(), target: "t".into() },
+                Step::Bind { source: 0, path: "/usr".into(), mode: BindMode::ReadOnly },
+                Step::Scratch {
+                    size: 1,
+                    files: 2,
+                    parts: vec![ScratchPart { path: "/s".into(), mode: 0o700, executable: false }],
+                },
+                Step::Workspace {
+                    source: 1,
+                    path: "/work".into(),
+                    owner: Some((1, 2)),
+                    files: vec![input.clone()],
+                },
+                Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
+                Step::Proc,
+                Step::Pivot,
+                Step::SealRoot,
+                Step::Offer("/sandbox".into()),
+            ],
+            confinement: Confinement {
+                rlimits: vec![(Resource::NoFile, 1024), (Resource::Stack, 8)],
+                landlock: vec![("/".into(), Access::Read), ("/tmp".into(), Access::Write)],
+            },
+            commands: vec![Command {
+                program: "/bin/true".into(),
+                argv: vec![b"true".to_vec(), vec![0xff]],
+                env: vec![b"A=1".to_vec()],
+                cwd: "/".into(),
+                stdin: StdinFrom::Caller,
+            }],
+        }
+    }
+
+    #[test]
+    fn a_plan_reads_back_as_it_was_written() {
+        assert_eq!(decode::<Plan>(&encode(&sample())).unwrap(), sample());
+    }
+
+    #[test]
+    fn a_plan_with_a_byte_missing_or_to_spare_is_refused() {
+        let bytes = encode(&sample());
+        for length in 0..bytes.len() {
+            assert_eq!(decode::<Plan>(&bytes[..length]), Err(Malformed), "{length}");
+        }
+        let longer = [bytes.as_slice(), &[0]].concat();
+        assert_eq!(decode::<Plan>(&longer), Err(Malformed));
+    }
+
+    #[test]
+    fn a_length_that_lies_costs_no_memory() {
+        assert_eq!(decode::<Vec<u8>>(&u32::MAX.to_le_bytes()), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn a_changed_byte_is_refused_or_means_another_plan(at in any::<prop::sample::Index>(), to: u8) {
+            let mut bytes = encode(&sample());
+            let at = at.index(bytes.len());
+            bytes[at] = to;
+            if let Ok(plan) = decode::<Plan>(&bytes) {
+                prop_assert_eq!(encode(&plan), bytes);
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let _ = decode::<Plan>(&bytes);
+            let _ = decode::<crate::message::Reply>(&bytes);
+            let _ = decode::<crate::message::Request>(&bytes);
+        }
+    }
+}

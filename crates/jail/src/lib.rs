@@ -1,9 +1,47 @@
 //! The jail: performs a [`Plan`](plan::Plan), then hands over to the program.
 //!
-//! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`.
+//! ```text
+//! caller ──plan, descriptors──▶ keeper ──clone3──▶ PID 1 ──fork──▶ the program
+//!        ◀──started, ended────        ◀──reports──       ◀──wait──
+//! ```
+//!
+//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `keeper` is the
+//! process outside of the box, `init` is PID 1 inside; `build` performs the plan's steps; `confine` is what the
+//! program's own process does to itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys`
+//! holds the system calls that have no safe wrapper.
+//!
+//! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
+//! nothing: what a plan does not say does not happen.
 
 #![allow(unsafe_code, reason = "system calls between clone and exec; every block says why it is sound")]
 #![deny(missing_docs)]
 
+mod build;
 pub mod codec;
+mod confine;
+mod fault;
+mod init;
+mod keeper;
+pub mod landlock;
+pub mod message;
 pub mod plan;
+pub mod seccomp;
+mod sys;
+
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+/// The name under which the binary starts itself anew as the keeper.
+pub const KEEPER: &str = "belljar-keeper";
+
+/// Whether a process of this name is to be the keeper: the first question in `main`.
+#[must_use]
+pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
+    argv0 == Some(OsStr::new(KEEPER))
+}
+
+/// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
+#[must_use]
+pub fn keep() -> ExitCode {
+    keeper::live()
+}

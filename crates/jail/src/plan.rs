@@ -122,8 +122,9 @@ pub enum Step {
         source: u16,
         /// Where in the box.
         path: PathBuf,
-        /// The uid that owns the files on the host, to be shown as the code's own. `None`: they are as they are.
-        owner: Option<u32>,
+        /// The uid and gid that own the directory on the host, to be shown as the code's own, so that it can read
+        /// what its owner can. `None`: owners are as they are, because the code already is that user on the host.
+        owner: Option<(u32, u32)>,
         /// The run's own files, relative to `path`.
         files: Vec<Input>,
     },
@@ -164,7 +165,7 @@ pub struct ScratchPart {
     pub executable: bool,
 }
 
-/// A file whose content comes with the plan, after it, in the payload.
+/// A file whose content comes with the plan, in the payload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Input {
     /// Relative, plain components only.
@@ -282,7 +283,9 @@ impl Plan {
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
             Step::Dir(path, mode) => writeln!(f, "dir       {} {mode:o}", path.display()),
-            Step::File(path, content) => writeln!(f, "file      {} ({} bytes)", path.display(), content.len()),
+            Step::File(path, content) => {
+                writeln!(f, "file      {} ({} bytes)", path.display(), content.len())
+            }
             Step::Symlink { path, target } => {
                 writeln!(f, "link      {} -> {}", path.display(), target.display())
             }

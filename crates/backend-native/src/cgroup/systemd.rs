@@ -1,0 +1,615 @@
+//! Asks a systemd manager for a scope of our own: a cgroup that it promises to leave alone, which is the only way
+//! for an ordinary user to get one.
+//!
+//! One method call is all that is needed, so this speaks just that much of the D-Bus protocol (the specification's
+//! "Message Protocol" and "Authentication Protocol") instead of bringing a client library and its async runtime.
+//! What comes from the other side is bounded and every length is checked: the socket is the user's own, but the
+//! path to it came from the environment.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The manager of this user, wherever it can be reached.
+#[derive(Debug, Clone)]
+pub(super) struct Manager {
+    sockets: Vec<Socket>,
+    uid: u32,
+}
+
+/// A socket that may lead to the manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Socket {
+    /// The manager itself.
+    Private(PathBuf),
+    /// The user's message bus, where we must introduce ourselves first.
+    Bus(PathBuf),
+}
+
+/// A unit to be made around this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Scope {
+    /// Ends in `.scope`.
+    pub(super) unit: String,
+    /// The process that moves into it.
+    pub(super) pid: u32,
+}
+
+/// Why there is no scope.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScopeError {
+    #[error("no systemd user manager answers at {tried}")]
+    NoManager {
+        tried: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the systemd user manager broke off at {socket}")]
+    Conversation {
+        socket: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the systemd user manager refused the scope {unit}: {name}: {message}")]
+    Refused { unit: String, name: String, message: String },
+}
+
+/// How long each answer may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl Manager {
+    /// The manager of the user `uid`; `runtime_dir` is the `XDG_RUNTIME_DIR` of that user, if there is one.
+    pub(super) fn of_user(uid: u32, runtime_dir: Option<&Path>) -> Manager {
+        let mut dirs: Vec<PathBuf> = runtime_dir.map(Path::to_owned).into_iter().collect();
+        let usual = PathBuf::from(format!("/run/user/{uid}"));
+        if !dirs.contains(&usual) {
+            dirs.push(usual);
+        }
+        let private = dirs.iter().map(|dir| Socket::Private(dir.join("systemd/private")));
+        let bus = dirs.iter().map(|dir| Socket::Bus(dir.join("bus")));
+        Manager { sockets: private.chain(bus).collect(), uid }
+    }
+
+    /// Has the scope made. When this returns, the job is accepted; that the process has moved is seen in
+    /// `/proc/self/cgroup` soon after.
+    pub(super) fn start(&self, scope: &Scope) -> Result<(), ScopeError> {
+        let (socket, stream) = self.connect()?;
+        let conversation =
+            |source| ScopeError::Conversation { socket: socket.path().display().to_string(), source };
+        match socket.ask(stream, self.uid, scope).map_err(conversation)? {
+            Reply::Done => Ok(()),
+            Reply::Error { name, message } => {
+                Err(ScopeError::Refused { unit: scope.unit.clone(), name, message })
+            }
+        }
+    }
+
+    fn connect(&self) -> Result<(&Socket, UnixStream), ScopeError> {
+        let mut refusal = io::Error::from(io::ErrorKind::NotFound);
+        for socket in &self.sockets {
+            match UnixStream::connect(socket.path()) {
+                Ok(stream) => return Ok((socket, stream)),
+                Err(error) => refusal = error,
+            }
+        }
+        let tried: Vec<_> = self.sockets.iter().map(|socket| socket.path().display().to_string()).collect();
+        Err(ScopeError::NoManager { tried: tried.join(" or "), source: refusal })
+    }
+}
+
+impl Socket {
+    fn path(&self) -> &Path {
+        match self {
+            Socket::Private(path) | Socket::Bus(path) => path,
+        }
+    }
+
+    fn ask(&self, mut stream: UnixStream, uid: u32, scope: &Scope) -> io::Result<Reply> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        authenticate(&mut stream, uid)?;
+        if let Socket::Bus(_) = self {
+            let reply = call(&mut stream, HELLO, &hello())?;
+            let Reply::Done = reply else { return Ok(reply) };
+        }
+        call(&mut stream, START, &start_transient_unit(scope))
+    }
+}
+
+/// The serial numbers of our two calls.
+const HELLO: u32 = 1;
+const START: u32 = 2;
+
+/// `EXTERNAL`: the kernel tells the other side who we are, we only name the uid, in hexadecimal of its digits.
+fn authenticate(stream: &mut UnixStream, uid: u32) -> io::Result<()> {
+    let uid: String = uid.to_string().bytes().map(|digit| format!("{digit:02x}")).collect();
+    stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
+    let answer = read_line(stream)?;
+    if !answer.starts_with(b"OK ") {
+        let answer = String::from_utf8_lossy(&answer).trim().escape_debug().to_string();
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            format!("authentication answered '{answer}'"),
+        ));
+    }
+    stream.write_all(b"BEGIN\r\n")
+}
+
+/// One line, read byte by byte because what follows it belongs to the next protocol.
+fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
+    const LONGEST: usize = 1024;
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte)?;
+        line.extend(byte);
+        if line.len() > LONGEST {
+            return Err(malformed("an endless line"));
+        }
+    }
+    Ok(line)
+}
+
+fn call(stream: &mut UnixStream, serial: u32, message: &[u8]) -> io::Result<Reply> {
+    /// Signals of the manager may come before the answer; a manager that sends nothing else must not hold us.
+    const MOST_MESSAGES: usize = 64;
+    stream.write_all(message)?;
+    for _ in 0..MOST_MESSAGES {
+        if let Some(reply) = Incoming::read(stream)?.reply_to(serial)? {
+            return Ok(reply);
+        }
+    }
+    Err(malformed("many messages and no answer"))
+}
+
+fn hello() -> Vec<u8> {
+    let call = Call {
+        path: "/org/freedesktop/DBus",
+        interface: "org.freedesktop.DBus",
+        member: "Hello",
+        destination: "org.freedesktop.DBus",
+        signature: "",
+    };
+    call.message(HELLO, &Marshal::default())
+}
+
+/// `StartTransientUnit(name, mode, properties, auxiliary units)`, org.freedesktop.systemd1(5).
+fn start_transient_unit(scope: &Scope) -> Vec<u8> {
+    let mut body = Marshal::default();
+    body.string(&scope.unit);
+    body.string("fail");
+    body.array(8, |properties| {
+        properties.property("PIDs", "au", |value| value.array(4, |pids| pids.u32(scope.pid)));
+        properties.property("Delegate", "b", |value| value.u32(1));
+        // Gone when its processes are, even after a failure: nothing is left to `reset-failed`.
+        properties.property("CollectMode", "s", |value| value.string("inactive-or-failed"));
+        let description = format!("Belljar boxes of process {}", scope.pid);
+        properties.property("Description", "s", |value| value.string(&description));
+    });
+    body.array(8, |_no_auxiliary_units| {});
+    let call = Call {
+        path: "/org/freedesktop/systemd1",
+        interface: "org.freedesktop.systemd1.Manager",
+        member: "StartTransientUnit",
+        destination: "org.freedesktop.systemd1",
+        signature: "ssa(sv)a(sa(sv))",
+    };
+    call.message(START, &body)
+}
+
+struct Call {
+    path: &'static str,
+    interface: &'static str,
+    member: &'static str,
+    destination: &'static str,
+    signature: &'static str,
+}
+
+/// Kinds of messages and codes of header fields, as the specification numbers them.
+const METHOD_CALL: u8 = 1;
+const METHOD_RETURN: u8 = 2;
+const ERROR: u8 = 3;
+const FIELD_PATH: u8 = 1;
+const FIELD_INTERFACE: u8 = 2;
+const FIELD_MEMBER: u8 = 3;
+const FIELD_ERROR_NAME: u8 = 4;
+const FIELD_REPLY_SERIAL: u8 = 5;
+const FIELD_DESTINATION: u8 = 6;
+const FIELD_SIGNATURE: u8 = 8;
+
+impl Call {
+    fn message(&self, serial: u32, body: &Marshal) -> Vec<u8> {
+        let mut message = Marshal::default();
+        message.0.extend([b'l', METHOD_CALL, 0, 1]);
+        message.u32(body.length());
+        message.u32(serial);
+        message.array(8, |fields| {
+            fields.header(FIELD_PATH, "o", |value| value.string(self.path));
+            fields.header(FIELD_INTERFACE, "s", |value| value.string(self.interface));
+            fields.header(FIELD_MEMBER, "s", |value| value.string(self.member));
+            fields.header(FIELD_DESTINATION, "s", |value| value.string(self.destination));
+            if !self.signature.is_empty() {
+                fields.header(FIELD_SIGNATURE, "g", |value| value.signature(self.signature));
+            }
+        });
+        message.align(8);
+        message.0.extend(&body.0);
+        message.0
+    }
+}
+
+/// Values in the order they are written, little endian. Alignment counts from the start of the message, which is
+/// the same as from the start of the body, because the header is padded to eight.
+#[derive(Default)]
+struct Marshal(Vec<u8>);
+
+impl Marshal {
+    fn align(&mut self, to: usize) {
+        self.0.resize(self.0.len().next_multiple_of(to), 0);
+    }
+
+    fn length(&self) -> u32 {
+        length(self.0.len())
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.align(4);
+        self.0.extend(value.to_le_bytes());
+    }
+
+    fn string(&mut self, text: &str) {
+        self.u32(length(text.len()));
+        self.0.extend(text.as_bytes());
+        self.0.push(0);
+    }
+
+    fn signature(&mut self, text: &'static str) {
+        debug_assert!(text.len() < 256, "a signature has a length of one byte");
+        self.0.push(text.len().to_le_bytes()[0]);
+        self.0.extend(text.as_bytes());
+        self.0.push(0);
+    }
+
+    /// The length of an array does not count the padding before its first element.
+    fn array(&mut self, element_alignment: usize, elements: impl FnOnce(&mut Marshal)) {
+        self.u32(0);
+        let length_ends = self.0.len();
+        self.align(element_alignment);
+        let start = self.0.len();
+        elements(self);
+        let length = length(self.0.len() - start);
+        self.0[length_ends - 4..length_ends].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// One element of `a(sv)`.
+    fn property(&mut self, name: &str, kind: &'static str, value: impl FnOnce(&mut Marshal)) {
+        self.align(8);
+        self.string(name);
+        self.signature(kind);
+        value(self);
+    }
+
+    /// One element of `a(yv)`.
+    fn header(&mut self, code: u8, kind: &'static str, value: impl FnOnce(&mut Marshal)) {
+        self.align(8);
+        self.0.push(code);
+        self.signature(kind);
+        value(self);
+    }
+}
+
+/// Everything that we send is a few hundred bytes long.
+fn length(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Reply {
+    Done,
+    Error { name: String, message: String },
+}
+
+/// A message from the other side.
+struct Incoming {
+    kind: u8,
+    order: Order,
+    /// From the first byte of the message to the end of its header fields.
+    header: Vec<u8>,
+    body: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+enum Order {
+    Little,
+    Big,
+}
+
+impl Incoming {
+    fn read(stream: &mut impl Read) -> io::Result<Incoming> {
+        /// The part that every header has: order, kind, flags, version, three lengths.
+        const FIXED: usize = 16;
+        const LONGEST: usize = 1 << 20;
+        let mut header = vec![0; FIXED];
+        stream.read_exact(&mut header)?;
+        let order = match header[0] {
+            b'l' => Order::Little,
+            b'B' => Order::Big,
+            _ => return Err(malformed("a message of unknown byte order")),
+        };
+        let mut fixed = Unmarshal { order, bytes: &header, at: 4 };
+        let (body, _serial, fields) = (fixed.size()?, fixed.size()?, fixed.size()?);
+        if body > LONGEST || fields > LONGEST {
+            return Err(malformed("a message that is too long"));
+        }
+        header.resize(FIXED + fields.next_multiple_of(8), 0);
+        stream.read_exact(&mut header[FIXED..])?;
+        let mut body = vec![0; body];
+        stream.read_exact(&mut body)?;
+        header.truncate(FIXED + fields);
+        Ok(Incoming { kind: header[1], order, header, body })
+    }
+
+    /// What this message says about the call of that number, if it is an answer to it.
+    fn reply_to(&self, serial: u32) -> io::Result<Option<Reply>> {
+        let fields = self.fields()?;
+        if fields.reply_serial != Some(serial) {
+            return Ok(None);
+        }
+        match self.kind {
+            METHOD_RETURN => Ok(Some(Reply::Done)),
+            ERROR => {
+                let message =
+                    if fields.signature.starts_with('s') { self.first_string()? } else { String::new() };
+                Ok(Some(Reply::Error { name: printable(&fields.error_name), message: printable(&message) }))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn fields(&self) -> io::Result<Fields> {
+        let mut fields = Fields::default();
+        let mut reader = Unmarshal { order: self.order, bytes: &self.header, at: 16 };
+        while reader.at < self.header.len() {
+            reader.align(8)?;
+            let code = reader.byte()?;
+            let kind = reader.signature()?;
+            match (code, kind.as_str()) {
+                (FIELD_REPLY_SERIAL, "u") => fields.reply_serial = Some(reader.u32()?),
+                (FIELD_ERROR_NAME, "s") => fields.error_name = reader.string()?,
+                (FIELD_SIGNATURE, "g") => fields.signature = reader.signature()?,
+                (_, "s" | "o") => drop(reader.string()?),
+                (_, "u") => drop(reader.u32()?),
+                (_, "g") => drop(reader.signature()?),
+                _ => return Err(malformed("a header field of unknown type")),
+            }
+        }
+        Ok(fields)
+    }
+
+    fn first_string(&self) -> io::Result<String> {
+        Unmarshal { order: self.order, bytes: &self.body, at: 0 }.string()
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    reply_serial: Option<u32>,
+    error_name: String,
+    signature: String,
+}
+
+struct Unmarshal<'a> {
+    order: Order,
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl Unmarshal<'_> {
+    fn take(&mut self, length: usize) -> io::Result<&[u8]> {
+        let end = self.at.checked_add(length).ok_or_else(|| malformed("a length beyond its message"))?;
+        let taken = self.bytes.get(self.at..end).ok_or_else(|| malformed("a length beyond its message"))?;
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn align(&mut self, to: usize) -> io::Result<()> {
+        self.take(self.at.next_multiple_of(to) - self.at).map(drop)
+    }
+
+    fn byte(&mut self) -> io::Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u32(&mut self) -> io::Result<u32> {
+        self.align(4)?;
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(self.take(4)?);
+        Ok(match self.order {
+            Order::Little => u32::from_le_bytes(bytes),
+            Order::Big => u32::from_be_bytes(bytes),
+        })
+    }
+
+    fn size(&mut self) -> io::Result<usize> {
+        usize::try_from(self.u32()?).map_err(|_| malformed("a length beyond its message"))
+    }
+
+    fn string(&mut self) -> io::Result<String> {
+        let length = self.size()?;
+        self.text(length)
+    }
+
+    fn signature(&mut self) -> io::Result<String> {
+        let length = self.byte()?;
+        self.text(usize::from(length))
+    }
+
+    fn text(&mut self, length: usize) -> io::Result<String> {
+        let text = self.take(length)?.to_vec();
+        let text = String::from_utf8(text).map_err(|_| malformed("a string that is not UTF-8"))?;
+        match self.byte()? {
+            0 => Ok(text),
+            _ => Err(malformed("a string without an end")),
+        }
+    }
+}
+
+/// The words of the other side end up in a terminal.
+fn printable(text: &str) -> String {
+    text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn malformed(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it sent {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+    use std::thread::JoinHandle;
+
+    // Reference bytes from another implementation of the protocol: jeepney 0.9's `new_method_call(..)`,
+    // `new_method_return(..)` and `new_error(..)`, each with `.serialise(serial)`.
+    const REFERENCE_START: &str = "6c010001d000000002000000b600000001016f00190000002f6f72672f667265656465736b746f702f73797374656d64310000000000000002017300200000006f72672e667265656465736b746f702e73797374656d64312e4d616e616765720000000000000000030173001200000053746172745472616e7369656e74556e697400000000000006017300180000006f72672e667265656465736b746f702e73797374656d643100000000000000000801670010737361287376296128736128737629290000001600000062656c6c6a61722d343234322d3737372e73636f70650000040000006661696c0000000096000000000000000400000050494473000261750000000004000000921000000800000044656c65676174650001620001000000000000000b000000436f6c6c6563744d6f6465000173000012000000696e6163746976652d6f722d6661696c65640000000000000b0000004465736372697074696f6e00017300001d00000042656c6c6a617220626f786573206f662070726f6365737320343234320000000000000000000000";
+    const REFERENCE_HELLO: &str = "6c01000100000000010000006d00000001016f00150000002f6f72672f667265656465736b746f702f4442757300000002017300140000006f72672e667265656465736b746f702e4442757300000000030173000500000048656c6c6f00000006017300140000006f72672e667265656465736b746f702e4442757300000000";
+    const REFERENCE_RETURN: &str = "6c02000125000000090000000f000000050175000200000008016700016f0000200000002f6f72672f667265656465736b746f702f73797374656d64312f6a6f622f313700";
+    const REFERENCE_ERROR: &str = "6c030001300000000a0000003f00000004017300230000006f72672e667265656465736b746f702e73797374656d64312e556e69744578697374730000000000050175000200000008016700017300002b000000556e69742062656c6c6a61722d343234322d3737372e73636f706520616c7265616479206578697374732e00";
+
+    fn scope() -> Scope {
+        Scope { unit: "belljar-4242-777.scope".into(), pid: 4242 }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        hex.as_bytes()
+            .chunks(2)
+            .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn the_calls_are_byte_for_byte_those_of_another_implementation() {
+        assert_eq!(hex(&start_transient_unit(&scope())), REFERENCE_START);
+        assert_eq!(hex(&hello()), REFERENCE_HELLO);
+    }
+
+    #[test]
+    fn answers_of_another_implementation_are_understood() {
+        let incoming = |hex: &str| Incoming::read(&mut bytes(hex).as_slice()).unwrap();
+        assert_eq!(incoming(REFERENCE_RETURN).reply_to(2).unwrap(), Some(Reply::Done));
+        assert_eq!(incoming(REFERENCE_RETURN).reply_to(1).unwrap(), None);
+        assert_eq!(
+            incoming(REFERENCE_ERROR).reply_to(2).unwrap(),
+            Some(Reply::Error {
+                name: "org.freedesktop.systemd1.UnitExists".into(),
+                message: "Unit belljar-4242-777.scope already exists.".into(),
+            })
+        );
+    }
+
+    #[test]
+    fn a_message_that_is_cut_short_or_lies_about_its_lengths_is_an_error_and_not_a_crash() {
+        let whole = bytes(REFERENCE_ERROR);
+        for end in 0..whole.len() {
+            assert!(Incoming::read(&mut &whole[..end]).is_err(), "{end}");
+        }
+        for at in 0..whole.len() {
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut changed = whole.clone();
+                changed[at] = value;
+                // Whatever it comes to, it comes to an end.
+                let _ = Incoming::read(&mut changed.as_slice()).and_then(|message| message.reply_to(2));
+            }
+        }
+    }
+
+    /// A manager that knows the one conversation it is to have, and holds us to every byte of it.
+    fn manager(dir: &Path, socket: &str, exchange: Vec<(Vec<u8>, Vec<u8>)>) -> JoinHandle<()> {
+        let path = dir.join(socket);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let listener = UnixListener::bind(path).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            for (expected, answer) in exchange {
+                let mut heard = vec![0; expected.len()];
+                stream.read_exact(&mut heard).unwrap();
+                assert_eq!(String::from_utf8_lossy(&heard), String::from_utf8_lossy(&expected));
+                stream.write_all(&answer).unwrap();
+            }
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "more was said than the protocol has");
+        })
+    }
+
+    fn sasl() -> (Vec<u8>, Vec<u8>) {
+        // 1000, digit by digit.
+        (b"\0AUTH EXTERNAL 31303030\r\n".to_vec(), b"OK 1234deadbeef\r\n".to_vec())
+    }
+
+    fn start(answer: &str) -> (Vec<u8>, Vec<u8>) {
+        ([b"BEGIN\r\n".as_slice(), &bytes(REFERENCE_START)].concat(), bytes(answer))
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("belljar-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_private_socket_is_asked_without_an_introduction() {
+        let dir = directory("private");
+        let thread = manager(&dir, "systemd/private", vec![sasl(), start(REFERENCE_RETURN)]);
+        Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap();
+        thread.join().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn on_the_bus_we_say_hello_first_and_pass_over_what_is_not_our_answer() {
+        let dir = directory("bus");
+        let hello = [b"BEGIN\r\n".as_slice(), &bytes(REFERENCE_HELLO)].concat();
+        // The answer to the first call, then an unrelated answer, then the answer to the second.
+        let mut welcome = bytes(REFERENCE_RETURN);
+        welcome[20] = 1;
+        let stranger = [bytes(REFERENCE_RETURN), bytes(REFERENCE_RETURN)].concat();
+        let mut stranger_first = stranger;
+        stranger_first[20] = 99;
+        let exchange = vec![sasl(), (hello, welcome), (bytes(REFERENCE_START), stranger_first)];
+        let thread = manager(&dir, "bus", exchange);
+        Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap();
+        thread.join().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_refusal_carries_the_managers_words() {
+        let dir = directory("refusal");
+        let thread = manager(&dir, "systemd/private", vec![sasl(), start(REFERENCE_ERROR)]);
+        let error = Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap_err();
+        assert!(
+            error.to_string().contains("UnitExists: Unit belljar-4242-777.scope already exists."),
+            "{error}"
+        );
+        thread.join().unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_rejected_authentication_and_an_absent_manager_are_errors() {
+        let dir = directory("rejected");
+        let rejected = (sasl().0, b"REJECTED EXTERNAL\r\n".to_vec());
+        let thread = manager(&dir, "systemd/private", vec![rejected]);
+        let error = Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap_err();
+        assert!(matches!(error, ScopeError::Conversation { .. }), "{error}");
+        thread.join().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let error =
+            Manager { sockets: vec![Socket::Bus(dir.join("bus"))], uid: 1000 }.start(&scope()).unwrap_err();
+        assert!(matches!(error, ScopeError::NoManager { .. }), "{error}");
+    }
+}

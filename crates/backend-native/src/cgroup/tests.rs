@@ -1,0 +1,298 @@
+//! The promises, kept by the kernel that this runs on: version 1 or 2, root or an ordinary user with a systemd
+//! manager. A host that cannot keep them fails these tests, and says why.
+
+use std::mem;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use belljar_core::limits::LimitsRequest;
+
+use super::v2::{Claim, Ground};
+use super::*;
+
+/// The cgroups of this host, with a directory for the boxes of this test alone.
+fn cgroups(test: &str) -> Cgroups {
+    let cgroups =
+        Cgroups::probe_beneath(&format!("belljar-test-{}-{test}", std::process::id()), &Settings::default());
+    for guarantee in Verdicts::GUARANTEES {
+        let standing = cgroups.standing(guarantee);
+        assert!(
+            matches!(standing, Standing::Kept { .. }),
+            "these tests need root, or a delegated cgroup v2: {standing:?}"
+        );
+    }
+    cgroups
+}
+
+fn limits(request: LimitsRequest) -> BoxLimits {
+    request.resolve().unwrap().0
+}
+
+fn new_box(cgroups: &Cgroups, request: LimitsRequest) -> BoxCgroup {
+    cgroups.create(&BoxName::next().unwrap(), &limits(request)).unwrap()
+}
+
+/// Starts a shell that enters the box as the jail would and then does `script`.
+fn start(cgroup: &BoxCgroup, script: &str) -> Child {
+    let doors = match cgroup.entry() {
+        CgroupEntry::V1 { tasks } => tasks,
+        CgroupEntry::V2 { dir } => vec![dir.join("cgroup.procs")],
+        CgroupEntry::None => panic!("a box without an entry"),
+    };
+    let enter = "while [ $# -gt 0 ]; do echo 0 > \"$1\" || exit 99; shift; done; echo in; exec 1>&2;";
+    let mut child = Command::new("sh")
+        .args(["-c", &format!("{enter} {script}"), "sh"])
+        .args(doors)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut word = [0; 3];
+    io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut word)
+        .expect("the shell could not enter the box");
+    child
+}
+
+/// The exit status, or minus the signal.
+fn end(mut child: Child) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    let status = child.wait().unwrap();
+    status.code().unwrap_or_else(|| -status.signal().unwrap())
+}
+
+fn run(cgroup: &BoxCgroup, script: &str) -> i32 {
+    end(start(cgroup, script))
+}
+
+/// Every directory that the test's boxes were in is gone, and so are those that held them.
+fn assert_nothing_left(dirs: &[PathBuf]) {
+    assert!(!dirs.is_empty());
+    for dir in dirs {
+        assert!(!dir.exists(), "{}", dir.display());
+        assert!(!dir.parent().unwrap().exists(), "{}", dir.display());
+    }
+}
+
+#[test]
+fn memory_beyond_the_limit_kills_and_is_counted() {
+    let cgroups = cgroups("memory");
+    let hog = "x=$(head -c 100000000 /dev/zero | tr '\\0' x); exit 7";
+
+    let roomy = new_box(&cgroups, LimitsRequest { memory: Some(1 << 30), ..Default::default() });
+    assert_eq!(run(&roomy, hog), 7);
+    let counters = roomy.counters().unwrap();
+    assert_eq!(counters.oom_kills, 0);
+    assert!((100_000_000..1 << 30).contains(&counters.memory_peak), "{counters:?}");
+
+    let tight = new_box(&cgroups, LimitsRequest { memory: Some(32 << 20), ..Default::default() });
+    assert_eq!(run(&tight, hog), -9);
+    let counters = tight.counters().unwrap();
+    assert!(counters.oom_kills >= 1, "{counters:?}");
+    assert!((16 << 20..=32 << 20).contains(&counters.memory_peak), "{counters:?}");
+}
+
+#[test]
+fn one_process_beyond_the_limit_cannot_be_made() {
+    let cgroups = cgroups("pids");
+    // The shell stands for the first process of the box, which the caller does not count.
+    let fork = |count| format!("for i in $(seq {count}); do sleep 0.3 & done; wait; exit 7");
+    let four = || new_box(&cgroups, LimitsRequest { pids: Some(4), ..Default::default() });
+    let enough = four();
+    // `seq` is gone before the first `sleep`.
+    assert_eq!(run(&enough, &fork(4)), 7);
+    assert_ne!(run(&four(), &fork(5)), 7);
+}
+
+#[test]
+fn cpu_time_is_counted_and_its_rate_is_kept() {
+    let cgroups = cgroups("cpu");
+    let used_at = |cpus| {
+        let cgroup = new_box(&cgroups, LimitsRequest { cpus: Some(cpus), ..Default::default() });
+        let started = Instant::now();
+        let mut child = start(&cgroup, "while :; do :; done");
+        thread::sleep(Duration::from_millis(1000));
+        child.kill().unwrap();
+        end(child);
+        cgroup.counters().unwrap().cpu.as_secs_f64() / started.elapsed().as_secs_f64()
+    };
+    let (whole, tenth) = (used_at(1.0), used_at(0.1));
+    assert!((0.02..0.16).contains(&tenth), "a tenth of a CPU came to {tenth}");
+    assert!(whole > 2.0 * tenth, "a whole CPU came to {whole}, a tenth to {tenth}");
+}
+
+#[test]
+fn a_removed_box_leaves_nothing_behind() {
+    let cgroup = new_box(&cgroups("remove"), LimitsRequest::default());
+    let dirs = cgroup.dirs();
+    assert!(dirs.iter().all(|dir| dir.is_dir()));
+    assert_eq!(run(&cgroup, "exit 3"), 3);
+    cgroup.remove().unwrap();
+    assert_nothing_left(&dirs);
+}
+
+#[test]
+fn a_box_that_is_not_dead_is_not_removed_silently() {
+    let cgroup = new_box(&cgroups("busy"), LimitsRequest::default());
+    let dirs = cgroup.dirs();
+    let child = start(&cgroup, "exec sleep 60");
+    let error = cgroup.remove().unwrap_err();
+    assert!(matches!(error, CgroupError::Remove { .. }), "{error}");
+    // The last resort came after the report.
+    assert_eq!(end(child), -9);
+    assert_nothing_left(&dirs);
+}
+
+#[test]
+fn a_dropped_box_is_killed_and_removed() {
+    let cgroup = new_box(&cgroups("drop"), LimitsRequest::default());
+    let dirs = cgroup.dirs();
+    let child = start(&cgroup, "sleep 60 & exec sleep 60");
+    drop(cgroup);
+    assert_eq!(end(child), -9);
+    assert_nothing_left(&dirs);
+}
+
+#[test]
+fn a_sweep_removes_the_boxes_of_the_dead_and_nothing_else() {
+    let cgroups = cgroups("sweep");
+    let mut owner = Command::new("sleep").arg("60").spawn().unwrap();
+    let name = |serial| BoxName::owned_by(owner.id(), serial).unwrap();
+    let (empty, inhabited) = (name(0), name(1));
+    let abandon = |name| {
+        let cgroup = cgroups.create(name, &limits(LimitsRequest::default())).unwrap();
+        (cgroup.dirs(), mem::ManuallyDrop::new(cgroup))
+    };
+    let (empty_dirs, _) = abandon(&empty);
+    let (inhabited_dirs, inhabited) = abandon(&inhabited);
+    let inmate = start(&inhabited, "exec sleep 60");
+    let living = new_box(&cgroups, LimitsRequest::default());
+    let foreign = living.dirs()[0].parent().unwrap().join("box-of-somebody-else");
+    fs::create_dir(&foreign).unwrap();
+
+    assert_eq!(cgroups.sweep(), 0);
+    assert!(empty_dirs.iter().chain(&inhabited_dirs).all(|dir| dir.is_dir()));
+
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(cgroups.sweep(), 2);
+    assert_eq!(end(inmate), -9);
+    assert!(empty_dirs.iter().chain(&inhabited_dirs).all(|dir| !dir.exists()));
+    assert!(living.dirs().iter().all(|dir| dir.is_dir()));
+    assert!(foreign.is_dir());
+
+    fs::remove_dir(foreign).unwrap();
+    let dirs = living.dirs();
+    living.remove().unwrap();
+    assert_nothing_left(&dirs);
+    assert_eq!(cgroups.sweep(), 0);
+}
+
+#[test]
+fn boxes_that_come_and_go_do_not_take_the_ground_from_each_other() {
+    let cgroups = cgroups("race");
+    let dirs = new_box(&cgroups, LimitsRequest::default()).dirs();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    new_box(&cgroups, LimitsRequest::default()).remove().unwrap();
+                    cgroups.sweep();
+                }
+            });
+        }
+    });
+    assert_nothing_left(&dirs);
+}
+
+#[test]
+fn a_probe_is_remembered_and_holds() {
+    let probed = Cgroups::probe(&Settings::default());
+    let text = probed.to_text().unwrap().unwrap_or_else(|| panic!("nothing to remember: {probed:?}"));
+    let remembered = Cgroups::from_text(&text, &Settings::default()).unwrap();
+    assert_eq!(remembered, probed);
+    let cgroup = new_box(&remembered, LimitsRequest::default());
+    assert_eq!(run(&cgroup, "exit 5"), 5);
+    cgroup.remove().unwrap();
+
+    let elsewhere = text.replacen("host ", "host x", 1);
+    assert!(matches!(Cgroups::from_text(&elsewhere, &Settings::default()), Err(Stale::Elsewhere)));
+    let nowhere = Cgroups::Unavailable { why: "none".into(), fix: "some".into() };
+    assert_eq!(nowhere.to_text().unwrap(), None);
+}
+
+/// A version 2 without controllers (they may all be with version 1) can still hold a box and kill it.
+#[test]
+fn on_version_2_a_box_is_killed_at_once() {
+    assert!(rustix::process::geteuid().is_root(), "this test needs root");
+    let mounts = mounts::mounts().unwrap();
+    let mount = mounts
+        .iter()
+        .find(|mount| mount.kind == mounts::Kind::V2)
+        .expect("this test needs a mounted cgroup2");
+    let base = mount.point.join(format!("belljar-test-{}-kill", std::process::id()));
+    fs::create_dir(&base).unwrap();
+    let unmet = Standing::Unmet { why: "not tried".into(), fix: String::new() };
+    let cgroups = Cgroups::V2(V2 {
+        parent: base.join("belljar"),
+        ground: Ground { claim: Claim::Top, base: base.clone() },
+        verdicts: Verdicts::by_asking(|_| unmet.clone()),
+    });
+
+    let cgroup = new_box(&cgroups, LimitsRequest::default());
+    let child = start(&cgroup, "(sleep 60 & sleep 60 & wait) & exec sleep 60");
+    thread::sleep(Duration::from_millis(20));
+    assert!(cgroup.kill().unwrap());
+    assert_eq!(end(child), -9);
+    assert!(cgroup.counters().unwrap().cpu > Duration::ZERO);
+    let dirs = cgroup.dirs();
+    cgroup.remove().unwrap();
+    assert_nothing_left(&dirs);
+    fs::remove_dir(base).unwrap();
+}
+
+#[test]
+fn on_version_1_nothing_is_killed_at_once() {
+    let cgroup = BoxCgroup::new(Version::V1);
+    assert!(!cgroup.kill().unwrap());
+}
+
+#[test]
+fn a_guarantee_without_its_controller_is_unmet_and_the_others_are_kept() {
+    let mut cgroup = new_box(&cgroups("partial"), LimitsRequest::default());
+    for group in &mut cgroup.groups {
+        group.controllers.retain(|controller| *controller != Controller::Pids);
+    }
+    let error = cgroup.prove(Guarantee::Pids).unwrap_err();
+    assert_eq!(error.to_string(), "the pids controller is not available");
+    cgroup.prove(Guarantee::Memory).unwrap();
+    cgroup.prove(Guarantee::Cpu).unwrap();
+
+    cgroup.limit(&Caps::TYPICAL).expect_err("pids was promised");
+    cgroup.promised.retain(|guarantee| *guarantee != Guarantee::Pids);
+    cgroup.limit(&Caps::TYPICAL).unwrap();
+    cgroup.counters().unwrap();
+}
+
+#[test]
+fn a_rate_is_kept_in_short_periods_with_quotas_that_the_kernel_takes() {
+    let bandwidth = |cpus| Caps::from(&limits(LimitsRequest { cpus: Some(cpus), ..Default::default() })).cpu;
+    assert_eq!(bandwidth(1.0), Bandwidth { quota: 10_000, period: 10_000 });
+    assert_eq!(bandwidth(2.5), Bandwidth { quota: 25_000, period: 10_000 });
+    assert_eq!(bandwidth(0.01), Bandwidth { quota: 1_000, period: 100_000 });
+    for milli in 1..=5000 {
+        let Bandwidth { quota, period } = Bandwidth::of_milli_cpus(milli);
+        assert!(quota >= 1_000 && (10_000..=1_000_000).contains(&period), "{milli}: {quota}/{period}");
+        let error = quota.abs_diff(u64::from(milli) * period / 1000);
+        assert_eq!(error, 0);
+    }
+}
+
+#[test]
+fn keys_are_whole_words() {
+    let events = "low 0\noom 3\noom_kill 2\noom_group_kill 1\n";
+    assert_eq!(keyed(events, "oom"), Some(3));
+    assert_eq!(keyed(events, "oom_kill"), Some(2));
+    assert_eq!(keyed(events, "kill"), None);
+    assert_eq!(keyed("oom_kill -1\n", "oom_kill"), None);
+}

@@ -1,0 +1,224 @@
+//! Version 1: a hierarchy for each controller, or for several that are mounted together. Only root can use it:
+//! there is no safe way to hand a part of it to an ordinary user.
+
+use std::io;
+use std::time::Duration;
+
+use belljar_core::guarantee::{Guarantee, Standing};
+
+use super::mounts::{self, Kind, Mount};
+use super::{
+    BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, Refusal,
+    Verdicts, Version, chain, make_box_dir, make_parent_dir, read_key, read_number,
+};
+
+/// The hierarchies of version 1 that boxes are made in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct V1 {
+    /// The directory that holds the boxes, in each.
+    pub(super) hierarchies: Vec<Group>,
+    pub(super) verdicts: Verdicts,
+}
+
+/// The hierarchies that have controllers of ours, each with the directory for our boxes in it; none if version 1 has
+/// nothing to limit with.
+pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
+    let mut hierarchies: Vec<Group> = Vec::new();
+    for controller in Controller::ALL {
+        let has = |mount: &&Mount| match &mount.kind {
+            Kind::V1 { options } => options.iter().any(|option| option == controller.name()),
+            Kind::V2 => false,
+        };
+        let Some(mount) = mounts::preferred(mounts.iter().filter(has)) else { continue };
+        let dir = mount.point.join(parent);
+        match hierarchies.iter_mut().find(|hierarchy| hierarchy.dir == dir) {
+            Some(hierarchy) => hierarchy.controllers.push(controller),
+            None => hierarchies.push(Group { dir, controllers: vec![controller] }),
+        }
+    }
+    // One that only counts does not limit: then version 2 may.
+    let limits = |group: &Group| group.controllers != [Controller::CpuAcct];
+    hierarchies.iter().any(limits).then_some(hierarchies)
+}
+
+impl V1 {
+    pub(super) fn probe(found: &[Group]) -> Result<V1, Refusal> {
+        let mut obstacle = None;
+        let mut usable = |group: &&Group| match make_parent_dir(&group.dir) {
+            Ok(()) => true,
+            Err(error) => {
+                obstacle.get_or_insert(error);
+                false
+            }
+        };
+        let hierarchies: Vec<Group> = found.iter().filter(&mut usable).cloned().collect();
+        let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
+        if let (true, Some(error)) = (hierarchies.is_empty(), obstacle) {
+            return Err(refused(error));
+        }
+        let unknown = Standing::Unmet { why: String::new(), fix: String::new() };
+        let mut v1 = V1 { hierarchies, verdicts: Verdicts::by_asking(|_| unknown.clone()) };
+        let name = BoxName::next()
+            .map_err(|source| refused(CgroupError::Read { file: "/proc/self/stat".into(), source }))?;
+        let trial = v1.make(&name).map_err(refused)?;
+        v1.verdicts = Verdicts::by_asking(|guarantee| standing(guarantee, trial.prove(guarantee)));
+        trial.remove().map_err(refused)?;
+        Ok(v1)
+    }
+
+    pub(super) fn make(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
+        let mut made = BoxCgroup::new(Version::V1);
+        for Group { dir: parent, controllers } in &self.hierarchies {
+            let dir = parent.join(name.to_string());
+            make_box_dir(&dir, || make_parent_dir(parent))?;
+            made.groups.push(Group { dir, controllers: controllers.clone() });
+        }
+        Ok(made)
+    }
+
+    /// What a probe found that had nothing to complain about.
+    pub(super) fn known_good(hierarchies: Vec<Group>) -> V1 {
+        V1 { hierarchies, verdicts: Verdicts::by_asking(kept) }
+    }
+}
+
+/// Memory and swap together may not exceed memory alone, so no swap is used; the second limit may never be below the
+/// first, which is why it is set later.
+pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
+    use Controller::{Cpu, Memory, Pids};
+    vec![
+        Knob::new(Memory, "memory.limit_in_bytes", caps.memory, Demand::Must),
+        Knob::new(Memory, "memory.memsw.limit_in_bytes", caps.memory, Demand::UnlessNoSwap),
+        Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
+        Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
+        Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
+        Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),
+        // What was not used in quiet periods, up to one quota, may be made up for: starting up is not quiet.
+        Knob::new(Cpu, "cpu.cfs_burst_us", caps.cpu.quota, Demand::Welcome),
+    ]
+}
+
+pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, CgroupError> {
+    Ok(MemoryCounters {
+        peak: read_number(&cgroup.file(Controller::Memory, "memory.max_usage_in_bytes")?)?,
+        oom_kills: read_key(&cgroup.file(Controller::Memory, "memory.oom_control")?, "oom_kill")?,
+    })
+}
+
+pub(super) fn cpu_time(cgroup: &BoxCgroup) -> Result<Duration, CgroupError> {
+    Ok(Duration::from_nanos(read_number(&cgroup.file(Controller::CpuAcct, "cpuacct.usage")?)?))
+}
+
+fn standing(guarantee: Guarantee, proof: Result<(), CgroupError>) -> Standing {
+    match proof {
+        Ok(()) => kept(guarantee),
+        Err(error) => Standing::Unmet { fix: remedy(&error).into(), why: chain(&error) },
+    }
+}
+
+fn kept(guarantee: Guarantee) -> Standing {
+    let how = match guarantee {
+        Guarantee::Memory => "memory.limit_in_bytes and no swap beyond it (cgroup v1)",
+        Guarantee::Pids => "pids.max (cgroup v1)",
+        Guarantee::Cpu => "cpu.cfs_quota_us, counted by cpuacct (cgroup v1)",
+        Guarantee::Filesystem
+        | Guarantee::Network
+        | Guarantee::Disk
+        | Guarantee::Syscalls
+        | Guarantee::Privileges => "",
+    };
+    Standing::Kept { how: how.into() }
+}
+
+fn remedy(error: &CgroupError) -> &'static str {
+    match error {
+        CgroupError::Make { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            "in a container: start it with --privileged, or on a host with cgroup v2 with --security-opt \
+             writable-cgroups=true (Docker 28) or --security-opt unmask=/sys/fs/cgroup (Podman)"
+        }
+        CgroupError::Make { .. } if rustix::process::geteuid().is_root() => {
+            "run as root of the host, with its cgroups writable"
+        }
+        CgroupError::Make { .. } => {
+            "run as root, or boot with systemd.unified_cgroup_hierarchy=1: cgroup v1 cannot be delegated to an \
+             ordinary user"
+        }
+        CgroupError::UnlimitedSwap { .. } => "swapoff -a, or boot with swapaccount=1",
+        CgroupError::NoController { controller: Controller::Memory } => "boot with cgroup_enable=memory",
+        CgroupError::NoController { .. }
+        | CgroupError::Unavailable { .. }
+        | CgroupError::SetLimit { .. }
+        | CgroupError::NotTaken { .. }
+        | CgroupError::Read { .. }
+        | CgroupError::Malformed { .. }
+        | CgroupError::Remove { .. } => {
+            "use a kernel with CONFIG_MEMCG, CONFIG_CGROUP_PIDS, CONFIG_CFS_BANDWIDTH and CONFIG_CGROUP_CPUACCT, and \
+             their controllers mounted"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::cgroup::Bandwidth;
+    use crate::cgroup::mounts::Writable;
+
+    fn mount(point: &str, options: &str) -> Mount {
+        let options = options.split(',').map(str::to_owned).collect();
+        Mount { root: "/".into(), point: point.into(), writable: Writable::Yes, kind: Kind::V1 { options } }
+    }
+
+    #[test]
+    fn controllers_that_are_mounted_together_share_a_directory() {
+        let found = find(
+            &[
+                mount("/c/systemd", "rw,name=systemd"),
+                mount("/c/cpu,cpuacct", "rw,cpu,cpuacct"),
+                mount("/c/memory", "rw,memory"),
+            ],
+            "belljar",
+        );
+        let group = |dir: &str, controllers: &[Controller]| Group {
+            dir: PathBuf::from(dir),
+            controllers: controllers.to_vec(),
+        };
+        assert_eq!(
+            found.unwrap(),
+            [
+                group("/c/memory/belljar", &[Controller::Memory]),
+                group("/c/cpu,cpuacct/belljar", &[Controller::Cpu, Controller::CpuAcct]),
+            ]
+        );
+    }
+
+    #[test]
+    fn hierarchies_that_limit_nothing_are_not_a_version_1() {
+        assert_eq!(
+            find(&[mount("/c/systemd", "rw,name=systemd"), mount("/c/acct", "rw,cpuacct")], "belljar"),
+            None
+        );
+        assert_eq!(find(&[], "belljar"), None);
+    }
+
+    #[test]
+    fn swap_is_limited_after_memory() {
+        let caps = Caps { memory: 64 << 20, pids: 11, cpu: Bandwidth::of_milli_cpus(500) };
+        let written: Vec<_> =
+            knobs(&caps).iter().map(|knob| format!("{}={}", knob.file, knob.value)).collect();
+        assert_eq!(
+            written,
+            [
+                "memory.limit_in_bytes=67108864",
+                "memory.memsw.limit_in_bytes=67108864",
+                "memory.swappiness=0",
+                "pids.max=11",
+                "cpu.cfs_period_us=10000",
+                "cpu.cfs_quota_us=5000",
+                "cpu.cfs_burst_us=5000",
+            ]
+        );
+    }
+}

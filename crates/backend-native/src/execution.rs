@@ -1,0 +1,356 @@
+//! One program in one box, from the plan to the last byte and the counters.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use belljar_core::Field;
+use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
+use belljar_core::limits::BoxLimits;
+use belljar_core::outcome::{CollectedFile, Start};
+use belljar_core::path::BoxPath;
+use belljar_core::request::{Glob, Stdin};
+use belljar_jail::message::Reply;
+use rustix::pipe::PipeFlags;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::net::unix::pipe::Receiver;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+
+use crate::cgroup::{BoxCgroup, Counters};
+use crate::collect::{self, Wanted};
+use crate::host::Obstacle;
+use crate::keeper::{Keeper, ProgramEnds};
+use crate::layout::Draft;
+use crate::stdin;
+
+/// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
+const BUILD_LIMIT: Duration = Duration::from_secs(20);
+/// How often the counters of a running box are read.
+const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How long the keeper may take to say that a box which was killed is dead.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What an execution needs to know of the request.
+pub(crate) struct Terms {
+    pub(crate) runtime: String,
+    pub(crate) limits: BoxLimits,
+    pub(crate) cpu_time: Option<Duration>,
+    pub(crate) collect: Vec<Glob>,
+}
+
+/// A program that runs in a box.
+pub(crate) struct NativeExecution {
+    keeper: Keeper,
+    /// The keeper's socket, watched: a second handle, let go of before the keeper is dismissed.
+    socket: Option<UnixDatagram>,
+    stdout: Option<Receiver>,
+    stderr: Option<Receiver>,
+    buffer: Vec<u8>,
+    cgroup: Option<BoxCgroup>,
+    offered: Option<OwnedFd>,
+    source: BoxPath,
+    terms: Terms,
+    watch: Interval,
+    killed_at: Option<Instant>,
+    cpu_exhausted: bool,
+    ended: Option<Ended>,
+}
+
+/// What the keeper said at the end.
+#[derive(Clone, Copy)]
+struct Ended {
+    status: i32,
+    cpu: Duration,
+    max_rss: u64,
+}
+
+impl NativeExecution {
+    /// Orders the box, and returns when its first command runs.
+    pub(crate) async fn begin(
+        keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        input: Stdin,
+        terms: Terms,
+    ) -> Result<NativeExecution, BackendError> {
+        let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
+        let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
+        let stdin = stdin::feed(input).map_err(setup("make a pipe for stdin"))?;
+        let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
+        keeper.order(&draft.plan, &draft.contents, &ends).map_err(setup("send the plan to the keeper"))?;
+        drop(ends);
+        let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
+        let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
+        watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut execution = NativeExecution {
+            keeper,
+            socket: Some(socket),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            buffer: vec![0; 64 * 1024],
+            cgroup,
+            offered: None,
+            source: draft.source,
+            terms,
+            watch,
+            killed_at: None,
+            cpu_exhausted: false,
+            ended: None,
+        };
+        match tokio::time::timeout(BUILD_LIMIT, execution.hear_start()).await {
+            Ok(started) => started.map(|()| execution),
+            Err(_) => {
+                execution.keeper.kill();
+                Err(setup("build the box in time")(io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    async fn hear_start(&mut self) -> Result<(), BackendError> {
+        match hear(&self.keeper, self.socket.as_ref()).await? {
+            Some((Reply::Started, beside)) => {
+                self.offered = beside.into_iter().next();
+                Ok(())
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some((Reply::Ended { .. }, _)) | None => {
+                Err(setup("build the box: its keeper died")(io::ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+
+    /// Waits for the next thing to happen: output (which stream, how much of the buffer), or the end.
+    async fn happens(&mut self) -> Result<Option<(Stream, usize)>, BackendError> {
+        loop {
+            if self.ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
+                return Ok(None);
+            }
+            let lives = self.ended.is_none();
+            let happened = tokio::select! {
+                () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
+                () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
+                said = hear(&self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
+                _ = self.watch.tick(), if lives => Happened::Tick,
+            };
+            match happened {
+                Happened::Readable(stream) => {
+                    if let Some(length) = self.read(stream) {
+                        return Ok(Some((stream, length)));
+                    }
+                }
+                Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
+                    self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
+                }
+                // Our own keeper was killed: then the kernel has killed the box.
+                Happened::Said(None) => {
+                    self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
+                }
+                Happened::Said(Some((Reply::Started | Reply::Failed { .. }, _))) => {}
+                Happened::Tick => self.look_at_counters(),
+            }
+        }
+    }
+
+    /// Reads what is there; `None` if that was nothing, or the end of the stream.
+    fn read(&mut self, stream: Stream) -> Option<usize> {
+        let pipe = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        match pipe.as_ref()?.try_read(&mut self.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(0) | Err(_) => {
+                *pipe = None;
+                None
+            }
+            Ok(length) => Some(length),
+        }
+    }
+
+    /// Enforces what the kernel only counts: CPU time of the whole tree, and that an OOM kill of one process ends
+    /// them all (which version 1 cgroups do not do by themselves). Also gives up on a keeper that does not react.
+    fn look_at_counters(&mut self) {
+        if self.killed_at.is_some_and(|at| at.elapsed() > KILL_PATIENCE) {
+            self.keeper.kill();
+        }
+        let Some(Ok(counters)) = self.cgroup.as_ref().map(BoxCgroup::counters) else { return };
+        if self.killed_at.is_none() && self.terms.cpu_time.is_some_and(|limit| counters.cpu > limit) {
+            self.cpu_exhausted = true;
+            self.kill_tree();
+        }
+        if self.killed_at.is_none() && counters.oom_kills > 0 {
+            self.kill_tree();
+        }
+    }
+
+    fn kill_tree(&mut self) {
+        self.killed_at.get_or_insert_with(Instant::now);
+        if let Some(cgroup) = &self.cgroup {
+            let _ = cgroup.kill();
+        }
+        self.keeper.kill_box();
+    }
+
+    fn dismiss_keeper(&mut self) {
+        self.socket = None;
+        self.keeper.dismiss();
+    }
+
+    /// Reads the counters, brings back files, and removes every trace.
+    fn close(mut self) -> Result<Finished, BackendError> {
+        let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
+        let counters = match &self.cgroup {
+            Some(cgroup) => cgroup
+                .counters()
+                .map_err(|error| setup("read the box's counters")(io::Error::other(error)))?,
+            None => Counters { cpu: ended.cpu, memory_peak: ended.max_rss, oom_kills: 0 },
+        };
+        let files = self.collect();
+        let ending = self.ending(ended.status, &counters);
+        self.offered = None;
+        if let Some(cgroup) = self.cgroup.take() {
+            cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
+        }
+        self.dismiss_keeper();
+        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+    }
+
+    fn collect(&self) -> Vec<CollectedFile> {
+        let Some(dir) = &self.offered else { return Vec::new() };
+        let wanted = Wanted {
+            patterns: &self.terms.collect,
+            source: self.source.as_str(),
+            bytes: self.terms.limits.disk.get(),
+            names: self.terms.limits.max_files(),
+        };
+        collect::collect(dir, &wanted)
+    }
+
+    fn ending(&self, status: i32, counters: &Counters) -> Ending {
+        let status = Status(status);
+        let spent = self.terms.cpu_time.is_some_and(|limit| counters.cpu >= limit);
+        if counters.oom_kills > 0 {
+            Ending::OutOfMemory
+        } else if self.cpu_exhausted || (spent && status.signal().is_some()) {
+            Ending::CpuTimeExhausted
+        } else if let Some(signal) = status.signal() {
+            Ending::Signaled(signal)
+        } else {
+            Ending::Exited(status.exit_code())
+        }
+    }
+}
+
+impl Execution for NativeExecution {
+    fn start(&self) -> Start {
+        Start::Cold
+    }
+
+    fn runtime(&self) -> &str {
+        &self.terms.runtime
+    }
+
+    fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>> {
+        Box::pin(async {
+            Ok(match self.happens().await? {
+                Some((stream, length)) => Event::Output(stream, &self.buffer[..length]),
+                None => Event::Ended,
+            })
+        })
+    }
+
+    fn kill(&mut self) {
+        self.kill_tree();
+    }
+
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
+        Box::pin(async { self.close() })
+    }
+}
+
+impl Drop for NativeExecution {
+    fn drop(&mut self) {
+        // The keeper takes the box with it; the cgroup must be empty before it can be removed.
+        self.kill_tree();
+        self.dismiss_keeper();
+    }
+}
+
+enum Happened {
+    Readable(Stream),
+    Said(Option<(Reply, Vec<OwnedFd>)>),
+    Tick,
+}
+
+/// A raw wait status.
+#[derive(Clone, Copy)]
+struct Status(i32);
+
+impl Status {
+    fn signal(self) -> Option<u8> {
+        let signal = u8::try_from(self.0 & 0x7f).unwrap_or_default();
+        (signal != 0).then_some(signal)
+    }
+
+    fn exit_code(self) -> u8 {
+        u8::try_from((self.0 >> 8) & 0xff).unwrap_or_default()
+    }
+}
+
+/// The next thing that the keeper says; `None` if it has died.
+async fn hear(
+    keeper: &Keeper,
+    socket: Option<&UnixDatagram>,
+) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
+    let Some(socket) = socket else { return Ok(None) };
+    loop {
+        socket.readable().await.map_err(setup("hear from the keeper"))?;
+        match socket.try_io(Interest::READABLE, || keeper.hear()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other.map_err(setup("hear from the keeper")),
+        }
+    }
+}
+
+async fn readable(pipe: Option<&Receiver>) {
+    match pipe {
+        Some(pipe) => drop(pipe.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((Receiver::from_owned_fd(reader)?, writer))
+}
+
+/// The socket keeps message boundaries, like a datagram socket, which is all that waiting for it needs to know.
+fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
+    let socket = std::os::unix::net::UnixDatagram::from(keeper.share_socket()?);
+    socket.set_nonblocking(true)?;
+    UnixDatagram::from_std(socket)
+}
+
+/// A step of ours that failed.
+fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
+    move |source| BackendError::Setup {
+        step: step.to_owned(),
+        hint: "`belljar doctor` shows what this host can do".into(),
+        source,
+    }
+}
+
+/// A step of the keeper's or the box's that failed.
+fn failure(doing: &str, errno: i32) -> BackendError {
+    let source = io::Error::from_raw_os_error(errno);
+    if doing.starts_with("write the run's files") && errno == rustix::io::Errno::NOSPC.raw_os_error() {
+        return BackendError::Unusable {
+            field: Field::Files,
+            message: "the run's files do not fit into --disk".into(),
+            hint: "raise the limit with --disk".into(),
+        };
+    }
+    let obstacle = Obstacle { doing: doing.to_owned(), errno };
+    BackendError::Setup { step: doing.to_owned(), hint: obstacle.hint(), source }
+}

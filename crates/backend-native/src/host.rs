@@ -1,0 +1,201 @@
+//! What this host can do, found out by doing it: a trial box is built exactly like a real one. Version numbers and
+//! settings are read only afterwards, to explain a failure.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use belljar_core::guarantee::{Guarantee, Offer, Standing};
+use belljar_jail::landlock;
+use belljar_jail::message::Reply;
+use belljar_jail::plan::{IdPair, Identity, Opener};
+use rustix::fs::{Mode, OFlags};
+
+use crate::cgroup::{self, Cgroups};
+use crate::keeper::{Keeper, ProgramEnds};
+use crate::layout::{CODE_ID, Draft};
+use crate::{memory, trial};
+
+/// What was found out.
+#[derive(Debug)]
+pub(crate) struct Host {
+    /// Who opens the sources, and so: whether this is root's way of making boxes or everybody's.
+    pub(crate) opener: Opener,
+    /// Whether a box can be built, and if not, at which step it fails.
+    pub(crate) boxes: Result<(), Obstacle>,
+    /// Whether the limit on processes holds without a cgroup.
+    pub(crate) counts_processes: bool,
+    pub(crate) landlock: u32,
+    pub(crate) cgroups: Cgroups,
+}
+
+impl Host {
+    /// What was found out before, if it still holds; else tries everything once.
+    pub(crate) fn remember_or_probe(state_dir: Option<&Path>, runtime_dir: Option<PathBuf>) -> Host {
+        let settings = cgroup::Settings { runtime_dir };
+        if let Some(host) = state_dir.and_then(|dir| memory::recall(dir, &settings)) {
+            return host;
+        }
+        // Cgroups first: finding out may move this process, and keepers belong where it is.
+        let host = Host::probe(Cgroups::probe(&settings));
+        if let Some(dir) = state_dir {
+            memory::keep(dir, &host);
+        }
+        host
+    }
+
+    /// Tries everything once.
+    pub(crate) fn probe(cgroups: Cgroups) -> Host {
+        let landlock = landlock::abi();
+        let (opener, boxes) = try_openers(landlock > 0);
+        let counts_processes = boxes.is_ok() && trial::process_limit_holds(opener, landlock > 0);
+        Host { opener, boxes, counts_processes, landlock, cgroups }
+    }
+
+    /// What this means for each guarantee.
+    pub(crate) fn offer(&self) -> Offer {
+        Offer::by_asking(|guarantee| match &self.boxes {
+            Err(obstacle) => Standing::Unmet { why: obstacle.to_string(), fix: obstacle.hint() },
+            Ok(()) => self.standing(guarantee),
+        })
+    }
+
+    fn standing(&self, guarantee: Guarantee) -> Standing {
+        let kept = |how: String| Standing::Kept { how };
+        match guarantee {
+            Guarantee::Filesystem => kept(match self.landlock {
+                0 => "private root, read-only mounts (this kernel has no Landlock)".to_owned(),
+                abi => format!("private root, read-only mounts, Landlock ABI {abi}"),
+            }),
+            Guarantee::Network => kept("network namespace with nothing but a loopback".into()),
+            Guarantee::Disk => kept("one tmpfs with a size and a number of files".into()),
+            Guarantee::Syscalls => kept("seccomp allow-list".into()),
+            Guarantee::Privileges => kept(match self.opener {
+                Opener::Keeper => "no capabilities, no_new_privs, a host uid for each box".into(),
+                Opener::Init => "no capabilities, no_new_privs, a user namespace for each box".into(),
+            }),
+            Guarantee::Pids if self.counts_processes && !self.cgroups_keep(Guarantee::Pids) => {
+                kept("RLIMIT_NPROC in a user namespace of its own".into())
+            }
+            Guarantee::Memory | Guarantee::Pids | Guarantee::Cpu => self.cgroups.standing(guarantee),
+        }
+    }
+
+    fn cgroups_keep(&self, guarantee: Guarantee) -> bool {
+        matches!(self.cgroups.standing(guarantee), Standing::Kept { .. })
+    }
+}
+
+/// Root's way first, if this is root: it works where interpreters live in private places, and gives each box a
+/// host uid of its own. A root without the right to it (in a container, say) still has everybody's way.
+fn try_openers(landlock: bool) -> (Opener, Result<(), Obstacle>) {
+    if rustix::process::geteuid().is_root() && trial::box_can_be_built(Opener::Keeper, landlock).is_ok() {
+        return (Opener::Keeper, Ok(()));
+    }
+    (Opener::Init, trial::box_can_be_built(Opener::Init, landlock))
+}
+
+/// Who the processes of a new box are. As root, two host ids that no other live box has, because no other live
+/// keeper has this process id; otherwise the caller's own id for all of them.
+pub(crate) fn identity(opener: Opener, keeper: u32) -> Identity {
+    match opener {
+        Opener::Init => {
+            let outside = rustix::process::geteuid().as_raw();
+            Identity { code: IdPair { inside: CODE_ID, outside }, init: None }
+        }
+        Opener::Keeper => {
+            let base = id_base() + 2 * (keeper % (ID_SLOTS));
+            Identity {
+                code: IdPair { inside: CODE_ID, outside: base + 1 },
+                init: Some(IdPair { inside: 0, outside: base }),
+            }
+        }
+    }
+}
+
+/// More slots than there can be processes (`PID_MAX_LIMIT` is 2^22).
+const ID_SLOTS: u32 = 1 << 22;
+/// Beyond what distributions, systemd and container managers hand out (systemd's documentation, "Users, Groups,
+/// UIDs and GIDs"), below the numbers that are special.
+const ID_BASE: u32 = 0x7200_0000;
+
+fn id_base() -> u32 {
+    ID_BASE
+}
+
+/// Orders one trial box, and says how it ended: its exit code.
+pub(crate) fn order_trial(keeper: &Keeper, draft: &Draft) -> Result<i32, Obstacle> {
+    let null = || -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    };
+    let ordered = || -> io::Result<()> {
+        let ends = ProgramEnds { stdin: None, stdout: null()?, stderr: null()? };
+        keeper.order(&draft.plan, &draft.contents, &ends)?;
+        let patience = Some(Duration::from_secs(10));
+        let timeout = rustix::net::sockopt::Timeout::Recv;
+        Ok(rustix::net::sockopt::set_socket_timeout(keeper.socket()?, timeout, patience)?)
+    };
+    ordered().map_err(|error| Obstacle::new("order a trial box", &error))?;
+    loop {
+        match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
+            Some((Reply::Started, _)) => {}
+            Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
+            Some((Reply::Ended { status, .. }, _)) => return Ok(status),
+            None => {
+                return Err(Obstacle::new("hear from the keeper", &io::ErrorKind::BrokenPipe.into()));
+            }
+        }
+    }
+}
+
+/// The step that failed, and what the kernel said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    pub(crate) doing: String,
+    pub(crate) errno: i32,
+}
+
+impl Obstacle {
+    pub(crate) fn new(doing: &str, error: &io::Error) -> Obstacle {
+        Obstacle { doing: doing.to_owned(), errno: error.raw_os_error().unwrap_or(0) }
+    }
+
+    /// What would help, from what can be read about this host.
+    pub(crate) fn hint(&self) -> String {
+        let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
+        let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
+        if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
+            && !rustix::process::geteuid().is_root()
+        {
+            return "AppArmor keeps ordinary users from making user namespaces: \
+                    `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
+                .into();
+        }
+        if about_users && is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+            return "user namespaces are switched off: `sysctl -w kernel.unprivileged_userns_clone=1`".into();
+        }
+        if about_users && is("/proc/sys/user/max_user_namespaces", "0") {
+            return "user namespaces are switched off: `sysctl -w user.max_user_namespaces=10000`".into();
+        }
+        if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
+            return "this is a container: start it with `--security-opt seccomp=unconfined \
+                    --security-opt systempaths=unconfined --security-opt apparmor=unconfined`, \
+                    or run belljar on the host"
+                .into();
+        }
+        if about_users {
+            return "user namespaces are needed: check `sysctl user.max_user_namespaces` and what runs belljar".into();
+        }
+        "`belljar doctor` shows what this host can do".into()
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {}", self.doing, io::Error::from_raw_os_error(self.errno))
+    }
+}

@@ -1,0 +1,364 @@
+//! What a box looks like: from a request to a [`Plan`]. Pure but for looking at which parts of the host exist.
+
+use std::path::{Path, PathBuf};
+
+use belljar_core::Field;
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::path::BoxPath;
+use belljar_core::request::Stdin;
+use belljar_jail::plan::{
+    Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
+    ScratchPart, StdinFrom, Step,
+};
+
+use crate::runtimes::Runtime;
+
+/// The directory that is always writable, and the home of the code's user.
+pub(crate) const SANDBOX: &str = "/sandbox";
+const WORK: &str = "/work";
+/// Where a compiler puts its result: not in the working directory, where a collector would find it.
+const PROGRAM: &str = "/tmp/main";
+
+/// The parts of the host's system that every box sees, if they exist. Not among them: `/usr/local`, `/opt`,
+/// `/var`, `/srv`, `/home`, `/root`, `/run`, `/sys`, `/boot`, and of `/etc` all but these.
+const SYSTEM: &[&str] = &[
+    "/usr/bin",
+    "/usr/sbin",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libexec",
+    "/usr/include",
+    "/usr/share",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc/alternatives",
+    "/etc/ld.so.cache",
+];
+
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+
+/// `/etc` as the box sees it: nothing of the host's users, names or machine.
+const ETC: &[(&str, &str)] = &[
+    (
+        "/etc/passwd",
+        "root:x:0:0:root:/:/usr/sbin/nologin\n\
+         sandbox:x:1000:1000:sandbox:/sandbox:/bin/sh\n\
+         nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    ),
+    ("/etc/group", "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n"),
+    ("/etc/hosts", "127.0.0.1 localhost belljar\n::1 localhost belljar\n"),
+    ("/etc/hostname", "belljar\n"),
+    (
+        "/etc/nsswitch.conf",
+        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+    ),
+    ("/etc/resolv.conf", ""),
+];
+
+/// A uid that every box's code has inside.
+pub(crate) const CODE_ID: u32 = 1000;
+
+/// What a plan is made from, besides the request.
+pub(crate) struct Ground<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) identity: Identity,
+    pub(crate) opener: Opener,
+    pub(crate) cgroup: CgroupEntry,
+    /// Cgroup directories that the keeper removes if we die.
+    pub(crate) orphans: Vec<PathBuf>,
+    pub(crate) landlock: bool,
+}
+
+/// A plan, and the contents of the files that it mentions.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) plan: Plan,
+    pub(crate) contents: Vec<u8>,
+    /// What the code's own file is called in the working directory.
+    pub(crate) source: BoxPath,
+}
+
+/// Everything that will be done for one run, in order.
+pub(crate) fn draft(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    ground: Ground<'_>,
+) -> Result<Draft, BackendError> {
+    check_workspace(sandbox)?;
+    let source = name_source(sandbox, execution)?;
+    let (files, contents) = inputs(sandbox, execution, &source)?;
+    let mut layout = Layout::default();
+
+    if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
+        layout.step(Step::JoinCgroup);
+    }
+    layout.step(Step::HideCgroup);
+    layout.step(Step::Hostname("belljar".into()));
+    layout.step(Step::Loopback);
+    layout.step(Step::PrivateMounts);
+    layout.step(Step::Root);
+    SYSTEM.iter().for_each(|path| layout.show(Path::new(path)));
+    DEVICES.iter().for_each(|path| layout.bind(Path::new(path), BindMode::Device));
+    for (path, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
+    {
+        layout.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
+    }
+    for (path, content) in ETC {
+        layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
+    }
+    layout.step(scratch(sandbox));
+    // After the scratch space: a runtime may live in /tmp.
+    ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
+    match &sandbox.workspace {
+        None => layout.step(Step::Inputs { dir: SANDBOX.into(), files }),
+        Some(workspace) => {
+            let source = layout.source(workspace.as_path());
+            let owner = match ground.opener {
+                Opener::Keeper => owner_of(workspace.as_path()),
+                Opener::Init => None,
+            };
+            layout.step(Step::Workspace { source, path: WORK.into(), owner, files });
+        }
+    }
+    layout.step(Step::Proc);
+    layout.step(Step::Pivot);
+    layout.step(Step::SealRoot);
+    if !execution.collect.is_empty() {
+        layout.step(Step::Offer(SANDBOX.into()));
+    }
+
+    let confinement = confinement(sandbox, execution, &ground);
+    let commands = commands(sandbox, execution, ground.runtime, &source);
+    let plan = Plan {
+        identity: ground.identity,
+        cgroup: ground.cgroup,
+        orphans: ground.orphans,
+        sources: layout.sources,
+        opener: ground.opener,
+        build: layout.steps,
+        confinement,
+        commands,
+    };
+    Ok(Draft { plan, contents, source })
+}
+
+/// A plan under construction.
+#[derive(Default)]
+struct Layout {
+    sources: Vec<PathBuf>,
+    steps: Vec<Step>,
+}
+
+impl Layout {
+    fn step(&mut self, step: Step) {
+        self.steps.push(step);
+    }
+
+    fn source(&mut self, path: &Path) -> u16 {
+        self.sources.push(path.to_owned());
+        u16::try_from(self.sources.len() - 1).unwrap_or(u16::MAX)
+    }
+
+    fn bind(&mut self, path: &Path, mode: BindMode) {
+        let source = self.source(path);
+        self.step(Step::Bind { source, path: path.to_owned(), mode });
+    }
+
+    /// Shows a part of the host where it is on the host: a link as the same link, anything else read-only. What
+    /// the host does not have, the box does not have either.
+    fn show(&mut self, path: &Path) {
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() => {
+                if let Ok(target) = std::fs::read_link(path) {
+                    self.step(Step::Symlink { path: path.to_owned(), target });
+                }
+            }
+            Ok(_) => self.bind(path, BindMode::ReadOnly),
+            Err(_) => {}
+        }
+    }
+}
+
+/// One budget for everything that the code can write.
+fn scratch(sandbox: &SandboxSpec) -> Step {
+    let part = |path: &str, mode, executable| ScratchPart { path: path.into(), mode, executable };
+    Step::Scratch {
+        size: sandbox.limits.disk.get(),
+        files: sandbox.limits.max_files(),
+        parts: vec![part(SANDBOX, 0o755, true), part("/tmp", 0o1777, true), part("/dev/shm", 0o1777, false)],
+    }
+}
+
+fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground<'_>) -> Confinement {
+    // Where PID 1 cannot have a user of its own, it counts as one of the code's processes.
+    let ours = u64::from(ground.identity.init.is_none());
+    let mut rlimits = vec![
+        // One byte: enough to say "no core file", and unlike zero it also keeps the kernel from starting the
+        // host's crash handler with the core of a box (core(5), "Piping core dumps to a program").
+        (Resource::Core, 1),
+        (Resource::FileSize, sandbox.limits.disk.get()),
+        (Resource::MemLock, 0),
+        (Resource::MsgQueue, 0),
+        (Resource::Nice, 0),
+        (Resource::NoFile, 1024),
+        (Resource::NProc, u64::from(sandbox.limits.pids) + ours),
+        (Resource::RtPrio, 0),
+        (Resource::SigPending, 1024),
+        (Resource::Stack, 8 << 20),
+    ];
+    if let Some(time) = execution.limits.cpu_time {
+        // For each process, in whole seconds: a backstop behind the watch on the whole tree.
+        rlimits.push((Resource::Cpu, time.as_secs() + 2));
+    }
+    if ground.cgroup == CgroupEntry::None {
+        // Better than nothing where the memory guarantee was waived: it bounds each process, not their sum.
+        rlimits.push((Resource::Data, sandbox.limits.memory.get()));
+    }
+    let mut landlock = Vec::new();
+    if ground.landlock {
+        landlock.push((PathBuf::from("/"), Access::Read));
+        landlock.extend(DEVICES.iter().map(|path| (PathBuf::from(path), Access::Use)));
+        landlock.extend([SANDBOX, "/tmp", "/dev/shm"].map(|path| (PathBuf::from(path), Access::Write)));
+    }
+    Confinement { rlimits, landlock }
+}
+
+fn commands(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    runtime: &Runtime,
+    source: &BoxPath,
+) -> Vec<Command> {
+    let cwd = working_dir(sandbox);
+    let source = cwd.join(source.as_str());
+    let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
+    let runtime_path = runtime.program.to_string_lossy();
+    let cpus = sandbox.limits.cpus.milli().div_ceil(1000).to_string();
+    let word = |word: &str| -> String {
+        word.replace("{runtime}", &runtime_path)
+            .replace("{source}", &source.to_string_lossy())
+            .replace("{program}", PROGRAM)
+            .replace("{memory_mb}", &memory_mb)
+            .replace("{cpus}", &cpus)
+    };
+    let env = environment(sandbox, execution, runtime, word);
+    let stages = execution.language.stages;
+    let command = |(index, stage): (usize, &belljar_core::language::Stage)| {
+        let mut argv: Vec<Vec<u8>> = stage.argv.iter().map(|text| word(text).into_bytes()).collect();
+        let is_program = index + 1 == stages.len();
+        if is_program {
+            argv.extend(execution.args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
+        }
+        let reads = is_program && !matches!(execution.stdin, Stdin::Empty);
+        Command {
+            program: word(stage.argv[0]).into(),
+            argv,
+            env: env.clone(),
+            cwd: cwd.clone(),
+            stdin: if reads { StdinFrom::Caller } else { StdinFrom::Nothing },
+        }
+    };
+    stages.iter().enumerate().map(command).collect()
+}
+
+/// The whole environment of the program. A caller's variable replaces one of ours.
+fn environment(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    runtime: &Runtime,
+    word: impl Fn(&str) -> String,
+) -> Vec<Vec<u8>> {
+    let home = runtime.program.parent().filter(|dir| !SYSTEM.iter().any(|path| Path::new(path) == *dir));
+    let path = match home {
+        Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
+        None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
+    };
+    let ours = [("HOME", SANDBOX), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
+    let ours = ours.iter().chain(execution.language.env).map(|(name, value)| (*name, word(value)));
+    let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
+    let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));
+    let theirs = theirs().map(|(name, value)| (name, value.to_owned()));
+    kept.chain(theirs).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
+}
+
+fn working_dir(sandbox: &SandboxSpec) -> PathBuf {
+    PathBuf::from(if sandbox.workspace.is_some() { WORK } else { SANDBOX })
+}
+
+/// What the code's file is called. A name that the caller did not choose gives way to files that are there.
+fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
+    let wanted = &execution.source.name;
+    let given = |name: &BoxPath| execution.files.iter().any(|file| file.path == *name);
+    if execution.source.named_by_caller {
+        if given(wanted) {
+            return Err(BackendError::Unusable {
+                field: Field::Files,
+                message: format!("the file '{wanted}' would replace the code of the same name"),
+                hint: format!("give it another name in the box: --file {wanted}:OTHER"),
+            });
+        }
+        return Ok(wanted.clone());
+    }
+    let in_workspace = |name: &BoxPath| {
+        sandbox
+            .workspace
+            .as_ref()
+            .is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
+    };
+    let (stem, ending) = wanted.as_str().rsplit_once('.').unwrap_or((wanted.as_str(), ""));
+    let candidates = (1..100).filter_map(|n| BoxPath::parse(&format!("{stem}_{n}.{ending}")).ok());
+    let free =
+        std::iter::once(wanted.clone()).chain(candidates).find(|name| !given(name) && !in_workspace(name));
+    Ok(free.unwrap_or_else(|| wanted.clone()))
+}
+
+fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
+    let Some(workspace) = &sandbox.workspace else { return Ok(()) };
+    let shown = workspace.as_path().display();
+    let unusable = |message: String| BackendError::Unusable {
+        field: Field::Workspace,
+        message,
+        hint: "name an existing directory, such as --workspace .".into(),
+    };
+    match std::fs::metadata(workspace.as_path()) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
+        Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
+    }
+}
+
+fn owner_of(dir: &Path) -> Option<(u32, u32)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(dir).ok().map(|found| (found.uid(), found.gid()))
+}
+
+/// The files that go into the working directory, and their contents one after the other.
+fn inputs(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    source: &BoxPath,
+) -> Result<(Vec<Input>, Vec<u8>), BackendError> {
+    let code = (source, execution.source.text.as_slice(), false);
+    let files = execution.files.iter().map(|file| (&file.path, file.content.as_slice(), file.executable));
+    let (mut inputs, mut contents) = (Vec::new(), Vec::new());
+    for (path, content, executable) in std::iter::once(code).chain(files) {
+        let offset = contents.len() as u64;
+        contents.extend_from_slice(content);
+        let path = PathBuf::from(path.as_str());
+        inputs.push(Input { path, offset, length: content.len() as u64, executable });
+    }
+    let pages: u64 = inputs.iter().map(|input| input.length.div_ceil(4096) * 4096).sum();
+    let disk = sandbox.limits.disk;
+    if pages > disk.get() {
+        return Err(BackendError::Unusable {
+            field: Field::Files,
+            message: format!("the run's files need {pages} bytes, and --disk allows {disk}"),
+            hint: format!("raise the limit: --disk {}M", (pages >> 20) + 16),
+        });
+    }
+    Ok((inputs, contents))
+}

@@ -1,0 +1,267 @@
+//! Finds what runs a language on this host, and the least of the host that it has to see for that.
+//!
+//! What is on the search path is often not the interpreter: it is a version manager's shim, a proxy, a chain of
+//! links or a virtual environment. None of these work in a box, where the manager is not there. Taking each
+//! manager's layout apart would mean knowing them all; instead the candidate is run once and asked what it really
+//! is, by the words in the language's row. The answer is kept in a small file until something that it depends on
+//! changes, because asking costs more than a whole run does otherwise.
+
+mod answer;
+mod ask;
+mod cache;
+mod reach;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use belljar_core::Field;
+use belljar_core::backend::BackendError;
+use belljar_core::language::Language;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use answer::Answered;
+use cache::Cache;
+pub use reach::BASE_SYSTEM;
+use reach::Reach;
+
+/// Variables by which version managers find their files or choose a version. Whoever reads the environment passes
+/// those of them that are set as [`RuntimeSettings::manager_env`].
+pub const MANAGER_VARIABLES: &[&str] = &[
+    "ASDF_DATA_DIR",
+    "ASDF_DIR",
+    "CARGO_HOME",
+    "JENV_ROOT",
+    "MISE_CONFIG_DIR",
+    "MISE_DATA_DIR",
+    "NODENV_ROOT",
+    "NODENV_VERSION",
+    "PLENV_ROOT",
+    "PLENV_VERSION",
+    "PYENV_ROOT",
+    "PYENV_VERSION",
+    "RBENV_ROOT",
+    "RBENV_VERSION",
+    "RUSTUP_HOME",
+    "RUSTUP_TOOLCHAIN",
+    "VOLTA_HOME",
+];
+
+/// Where to look, as the caller would.
+#[derive(Debug, Clone, Default)]
+pub struct RuntimeSettings {
+    /// The caller's `PATH`.
+    pub search_path: OsString,
+    /// The caller's home, where managers keep their choices. It is never shown to a box as a whole.
+    pub home: Option<PathBuf>,
+    /// Those of [`MANAGER_VARIABLES`] that the caller has set.
+    pub manager_env: Vec<(OsString, OsString)>,
+    /// Programs that the configuration names; they are taken instead of searching.
+    pub overrides: Vec<(Language, PathBuf)>,
+    /// Where answers are kept. Without it every search asks.
+    pub cache_dir: Option<PathBuf>,
+}
+
+/// A runtime of this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Runtime {
+    /// Name and version, `CPython 3.11.7`.
+    pub label: String,
+    /// The executable itself: no shim, no proxy. A link only where the name or the place means something to the
+    /// program: `sh`, `clang++`, a virtual environment.
+    pub program: PathBuf,
+    /// Files and directories that it needs beyond [`BASE_SYSTEM`], parents first, none inside another. Each is to be
+    /// shown read-only at its own path; one that is a link, as what it leads to.
+    pub mounts: Vec<PathBuf>,
+}
+
+/// Finds runtimes.
+#[derive(Debug)]
+pub struct Runtimes {
+    settings: RuntimeSettings,
+    cache: Option<Cache>,
+}
+
+impl Runtimes {
+    /// Nothing is looked for yet.
+    #[must_use]
+    pub fn new(settings: RuntimeSettings) -> Runtimes {
+        let cache = settings.cache_dir.clone().map(Cache::new);
+        Runtimes { settings, cache }
+    }
+
+    /// Finds the runtime of a language: what the configuration names, else the first program on the search path that
+    /// can be used. May run it, for at most some seconds.
+    ///
+    /// # Errors
+    /// There is none, or none that a box could use; with how to get one.
+    pub fn find(&self, language: Language) -> Result<Runtime, BackendError> {
+        if let Some(path) = self.override_for(language) {
+            return self.examine(language, path).map_err(|refusal| refusal.into_error(language));
+        }
+        let mut refused: Vec<PathBuf> = Vec::new();
+        let mut first_refusal = None;
+        for candidate in self.candidates(language) {
+            // Not twice through different links: `/bin` is often one to `/usr/bin`.
+            if refused.iter().any(|path| is_same_file(path, &candidate)) {
+                continue;
+            }
+            match self.examine(language, &candidate) {
+                Ok(runtime) => return Ok(runtime),
+                Err(refusal) => first_refusal = first_refusal.or(Some(refusal)),
+            }
+            refused.push(candidate);
+        }
+        Err(match first_refusal {
+            Some(refusal) => refusal.into_error(language),
+            None => BackendError::RuntimeMissing { language, hint: how_to_get(language) },
+        })
+    }
+
+    /// TypeScript runs on what JavaScript runs on, also where only the latter is configured.
+    fn override_for(&self, language: Language) -> Option<&Path> {
+        let overrides = &self.settings.overrides;
+        let exact = overrides.iter().find(|(of, _)| *of == language);
+        let same_runtime =
+            || overrides.iter().find(|(of, _)| of.runtime.programs == language.runtime.programs);
+        exact.or_else(same_runtime).map(|(_, path)| path.as_path())
+    }
+
+    /// What the search path has, in order of preference. Relative directories are left out: what they mean depends
+    /// on where the caller happens to stand.
+    fn candidates(&self, language: Language) -> impl Iterator<Item = PathBuf> {
+        let directories: Vec<PathBuf> =
+            std::env::split_paths(&self.settings.search_path).filter(|dir| dir.is_absolute()).collect();
+        let names = language.runtime.programs.iter();
+        let paths =
+            names.flat_map(move |name| directories.clone().into_iter().map(move |dir| dir.join(name)));
+        paths.filter(|path| is_program(path))
+    }
+
+    fn examine(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+        if !candidate.is_absolute() || !is_program(candidate) {
+            return Err(Refusal::NoProgram { path: candidate.to_owned() });
+        }
+        let key = cache::Key::of(language, candidate, &self.settings);
+        if let Some(runtime) = self.cache.as_ref().and_then(|cache| cache.load(&key)) {
+            return Ok(runtime);
+        }
+        let runtime = self.inspect(language, candidate)?;
+        if let Some(cache) = &self.cache {
+            cache.store(&key, &runtime);
+        }
+        Ok(runtime)
+    }
+
+    fn inspect(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+        let text = ask::ask(candidate, language.runtime.ask, &self.settings)
+            .map_err(|source| Refusal::NoAnswer { path: candidate.to_owned(), source })?;
+        let answered = Answered::read(language.runtime.answer, &text)
+            .ok_or_else(|| Refusal::UnclearAnswer { path: candidate.to_owned() })?;
+        let program = real_program(candidate, &answered)?;
+        let mut reach = Reach::new(self.settings.home.as_deref());
+        for path in &answered.places {
+            reach.add_needed(path)?;
+        }
+        if answered.places.is_empty() {
+            reach.add_guessed_prefix(&program);
+        }
+        language.runtime.also.iter().try_for_each(|path| reach.add_needed(Path::new(path)))?;
+        reach.add_program(&program)?;
+        Ok(Runtime { label: answered.label, program, mounts: reach.into_mounts() })
+    }
+}
+
+/// The executable that a candidate stands for.
+fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, Refusal> {
+    if let Some(told) = &answered.executable {
+        return Ok(with_real_parent(told));
+    }
+    let name = candidate.file_name().unwrap_or_default();
+    let in_bin = answered.places.iter().map(|dir| dir.join("bin").join(name)).find(|path| is_program(path));
+    if let Some(program) = in_bin {
+        return Ok(program.canonicalize().unwrap_or(program));
+    }
+    let program = last_of_its_name(candidate);
+    if reach::is_in_base_system(&program) || !is_script(&program) {
+        return Ok(program);
+    }
+    Err(Refusal::Opaque { path: candidate.to_owned() })
+}
+
+/// The path with everything resolved but its last part: in a virtual environment that is a link, and has to stay one.
+fn with_real_parent(path: &Path) -> PathBuf {
+    match (path.parent().and_then(|parent| parent.canonicalize().ok()), path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+/// Follows links for as long as they keep the name. Compiler drivers and multi-call binaries look at the name that
+/// they are called by: `clang++` is a link to `clang`, `sh` one to `busybox`.
+fn last_of_its_name(candidate: &Path) -> PathBuf {
+    let name = candidate.file_name();
+    let same_name = |path: &PathBuf| path.file_name() == name;
+    let last = reach::links(candidate).into_iter().rfind(same_name).unwrap_or_else(|| candidate.to_owned());
+    with_real_parent(&last)
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && accessat(CWD, path, Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
+}
+
+fn is_script(path: &Path) -> bool {
+    use std::io::Read as _;
+    let mut start = [0; 2];
+    std::fs::File::open(path).and_then(|mut file| file.read_exact(&mut start)).is_ok() && start == *b"#!"
+}
+
+/// Why a program that was found cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{} is not a program that can be run", path.display())]
+    NoProgram { path: PathBuf },
+    #[error("{} does not say what it is: {source}", path.display())]
+    NoAnswer { path: PathBuf, source: ask::NoAnswer },
+    #[error("{} does not say what it is in the expected way", path.display())]
+    UnclearAnswer { path: PathBuf },
+    #[error("{} is a script that does not say where the real program is", path.display())]
+    Opaque { path: PathBuf },
+    #[error("it needs {}, which has more in it than a runtime", path.display())]
+    TooBroad { path: PathBuf },
+    #[error("{} may not be read by other users, as whom code runs", path.display())]
+    Unreadable { path: PathBuf },
+}
+
+impl Refusal {
+    fn into_error(self, language: Language) -> BackendError {
+        let hint = match &self {
+            Refusal::NoProgram { .. } => "correct the path in the configuration, or remove it".to_owned(),
+            Refusal::Unreadable { path } => format!("chmod -R o+rX {}", path.display()),
+            Refusal::TooBroad { .. } => {
+                format!("install it in a directory of its own, or {}", how_to_get(language))
+            }
+            Refusal::NoAnswer { .. } | Refusal::UnclearAnswer { .. } | Refusal::Opaque { .. } => {
+                how_to_get(language)
+            }
+        };
+        let message = format!("the runtime for {language} cannot be used: {self}");
+        BackendError::Unusable { field: Field::Language, message, hint }
+    }
+}
+
+fn how_to_get(language: Language) -> String {
+    let program = language.runtime.programs.first().unwrap_or(&language.name);
+    format!(
+        "install it with `apt-get install {}` or what this system has instead, or put `{program}` on the PATH",
+        language.package
+    )
+}
+
+/// Home directories, by what is known of this host.
+fn is_home(path: &Path, home: Option<&Path>) -> bool {
+    home == Some(path) || path == Path::new("/root") || path.parent() == Some(Path::new("/home"))
+}

@@ -1,0 +1,156 @@
+//! Runs a candidate once and listens to what it says about itself.
+//!
+//! It runs outside of any box, as the caller would run it, but with next to no environment, in `/`, and only for so
+//! long: what is on the search path may be anything.
+
+use std::io::{self, Read};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+
+use super::RuntimeSettings;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const LONGEST_ANSWER: usize = 64 * 1024;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("it cannot be started ({0})")]
+    NotStarted(io::Error),
+    #[error("it cannot be listened to ({0})")]
+    NotHeard(io::Error),
+    #[error("no answer within {} s", PATIENCE.as_secs())]
+    TooLate,
+    #[error("an answer without an end")]
+    TooLong,
+    #[error("{status}{}", last_words(.text))]
+    Failed { status: ExitStatus, text: String },
+}
+
+/// Asks all the questions and returns the answers one after the other.
+pub(super) fn ask(
+    program: &Path,
+    questions: &[&[&str]],
+    settings: &RuntimeSettings,
+) -> Result<String, NoAnswer> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut answers = String::new();
+    for question in questions {
+        let mut command = quiet_command(program, settings);
+        answers.push_str(&listen(command.args(*question), deadline)?);
+        answers.push('\n');
+    }
+    Ok(answers)
+}
+
+fn quiet_command(program: &Path, settings: &RuntimeSettings) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().envs(settings.manager_env.iter().map(|(name, value)| (name, value)));
+    command.env("PATH", &settings.search_path).env("LANG", "C.UTF-8");
+    // Asking a proxy for its version must not make it download one.
+    command.env("RUSTUP_AUTO_INSTALL", "0");
+    if let Some(home) = &settings.home {
+        command.env("HOME", home);
+    }
+    command.current_dir("/").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn listen(command: &mut Command, deadline: Instant) -> Result<String, NoAnswer> {
+    let mut asked = Asked(command.spawn().map_err(NoAnswer::NotStarted)?);
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    asked.hear(&mut output, &mut errors, deadline)?;
+    let status = asked.0.wait().map_err(NoAnswer::NotHeard)?;
+    // Some answer on the one stream, some on the other; warnings beside an answer are not part of it.
+    let said = if output.iter().all(u8::is_ascii_whitespace) { errors } else { output };
+    let text = String::from_utf8_lossy(&said).into_owned();
+    if status.success() { Ok(text) } else { Err(NoAnswer::Failed { status, text }) }
+}
+
+/// A running candidate. Dropping it ends it and everything that it has started.
+struct Asked(Child);
+
+impl Asked {
+    /// Collects what it writes until it is gone. Not until its pipes are closed: a child of its own may hold them.
+    fn hear(
+        &mut self,
+        output: &mut Vec<u8>,
+        errors: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<(), NoAnswer> {
+        let (Some(mut stdout), Some(mut stderr)) = (self.0.stdout.take(), self.0.stderr.take()) else {
+            return Ok(());
+        };
+        let exit = pidfd_open(Pid::from_child(&self.0), PidfdFlags::empty()).map_err(heard)?;
+        let (mut stdout_open, mut stderr_open, mut running) = (true, true, true);
+        loop {
+            let left =
+                if running { deadline.saturating_duration_since(Instant::now()) } else { Duration::ZERO };
+            let watch = |open: bool| if open { PollFlags::IN } else { PollFlags::empty() };
+            let mut watched = [
+                PollFd::from_borrowed_fd(stdout.as_fd(), watch(stdout_open)),
+                PollFd::from_borrowed_fd(stderr.as_fd(), watch(stderr_open)),
+                PollFd::from_borrowed_fd(exit.as_fd(), watch(running)),
+            ];
+            let timeout = Timespec::try_from(left).map_err(|_| NoAnswer::TooLate)?;
+            match poll(&mut watched, Some(&timeout)) {
+                Err(rustix::io::Errno::INTR) => continue,
+                other => other.map_err(heard)?,
+            };
+            let [said_out, said_err, exited] =
+                watched.each_ref().map(|fd| fd.revents().intersects(PollFlags::IN | PollFlags::HUP));
+            let (read_out, read_err) = (stdout_open && said_out, stderr_open && said_err);
+            if read_out {
+                stdout_open = take(&mut stdout, output)?;
+            }
+            if read_err {
+                stderr_open = take(&mut stderr, errors)?;
+            }
+            match (running, exited) {
+                (true, true) => running = false,
+                (true, false) if Instant::now() >= deadline => return Err(NoAnswer::TooLate),
+                (true, false) => {}
+                // It is gone, and nothing that it wrote is left in the pipes.
+                (false, _) if !read_out && !read_err => return Ok(()),
+                (false, _) => {}
+            }
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            // It leads a group of its own, and its number is not free before it is waited for.
+            let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
+            let _ = self.0.wait();
+        }
+    }
+}
+
+/// Reads what is there. False at the end of the stream.
+fn take(stream: &mut impl Read, into: &mut Vec<u8>) -> Result<bool, NoAnswer> {
+    let mut piece = [0; 4096];
+    let count = stream.read(&mut piece).map_err(NoAnswer::NotHeard)?;
+    into.extend_from_slice(&piece[..count]);
+    if into.len() > LONGEST_ANSWER { Err(NoAnswer::TooLong) } else { Ok(count > 0) }
+}
+
+fn heard(errno: rustix::io::Errno) -> NoAnswer {
+    NoAnswer::NotHeard(errno.into())
+}
+
+/// The last line of what a failed candidate said, made harmless for a terminal.
+fn last_words(text: &str) -> String {
+    match text.lines().rev().find(|line| !line.trim().is_empty()) {
+        Some(line) => format!(", {}", line.trim().chars().take(200).collect::<String>().escape_debug()),
+        None => String::new(),
+    }
+}

@@ -1,0 +1,85 @@
+//! Trial boxes: real ones, with a trivial program in them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belljar_core::backend::{ExecutionSpec, SandboxSpec, Source};
+use belljar_core::guarantee::{Offer, Standing, resolve};
+use belljar_core::language::Language;
+use belljar_core::limits::LimitsRequest;
+use belljar_core::path::BoxPath;
+use belljar_core::request::{Network, Stdin};
+use belljar_jail::plan::{CgroupEntry, Opener};
+
+use crate::host::{self, Obstacle};
+use crate::keeper::Keeper;
+use crate::layout::{self, Draft, Ground};
+use crate::runtimes::Runtime;
+
+/// Whether a box can be built and a program runs in it.
+pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obstacle> {
+    match run(opener, landlock, "exit 42", 50)? {
+        status if status == 42 << 8 => Ok(()),
+        _ => Err(Obstacle { doing: "run a trial program in a box".into(), errno: 0 }),
+    }
+}
+
+/// Whether the kernel counts the processes of a user namespace on their own (Linux 5.14), so that a limit on them
+/// is a limit on the box: eight at a time are too many where four are allowed.
+pub(crate) fn process_limit_holds(opener: Opener, landlock: bool) -> bool {
+    let eight = "sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & exit 0";
+    let held = |pids| run(opener, landlock, eight, pids).is_ok_and(|status| status != 0);
+    held(4) && !held(40)
+}
+
+/// Runs a shell script in a box without a cgroup; returns its wait status.
+fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, Obstacle> {
+    let mut keeper = Keeper::start().map_err(|error| Obstacle::new("start the keeper", &error))?;
+    let draft = draft(opener, landlock, script, pids, keeper.id())?;
+    let status = host::order_trial(&keeper, &draft);
+    keeper.dismiss();
+    status
+}
+
+fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Obstacle> {
+    let impossible = || Obstacle { doing: "plan a trial box".into(), errno: 0 };
+    let limits = LimitsRequest {
+        pids: Some(pids),
+        timeout: Some(Duration::from_secs(10)),
+        ..LimitsRequest::default()
+    };
+    let (box_limits, execution_limits) = limits.resolve().map_err(|_| impossible())?;
+    let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
+    let sandbox = SandboxSpec {
+        limits: box_limits,
+        network: Network::None,
+        workspace: None,
+        env: Vec::new(),
+        image: None,
+        enforcement: resolve(&everything, &[]).map_err(|_| impossible())?,
+    };
+    let execution = ExecutionSpec {
+        id: "trial".into(),
+        language: Language::by_name("sh").ok_or_else(impossible)?,
+        source: Source {
+            name: BoxPath::parse("main.sh").map_err(|_| impossible())?,
+            named_by_caller: true,
+            text: script.as_bytes().to_vec(),
+        },
+        args: Vec::new(),
+        stdin: Stdin::Empty,
+        files: Vec::new(),
+        collect: Vec::new(),
+        limits: execution_limits,
+    };
+    let runtime = Runtime { label: "sh".into(), program: PathBuf::from("/bin/sh"), mounts: Vec::new() };
+    let ground = Ground {
+        runtime: &runtime,
+        identity: host::identity(opener, keeper),
+        opener,
+        cgroup: CgroupEntry::None,
+        orphans: Vec::new(),
+        landlock,
+    };
+    layout::draft(&sandbox, &execution, ground).map_err(|_| impossible())
+}

@@ -1,0 +1,379 @@
+//! Building the box: PID 1 performs the plan's steps, in order, one small function a step.
+//!
+//! Until [`Step::Pivot`] the process still sees the host, in a mount namespace of its own. Everything is built on
+//! a tmpfs that nobody else can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a
+//! link which the plan makes cannot lead a later step out of it.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags,
+};
+
+use crate::fault::{Doing, Fault};
+use crate::plan::{BindMode, IdPair, Input, Plan, ScratchPart, Step};
+use crate::sys::{self, Subtree};
+
+/// Where the new root is mounted until it becomes the root: any directory that every host has will do, and its
+/// own content is opened before it is covered.
+const STAGING: &str = "/dev";
+
+/// What the steps work with.
+pub(crate) struct Site<'a> {
+    /// Who the code is.
+    pub(crate) code: IdPair,
+    /// Detached copies of the plan's sources, in its order; each is used once.
+    pub(crate) sources: Vec<Option<OwnedFd>>,
+    /// The `tasks` files of a version 1 cgroup.
+    pub(crate) tasks: Vec<OwnedFd>,
+    /// The contents of the plan's inputs.
+    pub(crate) payload: BorrowedFd<'a>,
+    /// The new root, once there is one.
+    root: Option<OwnedFd>,
+    /// The directory that the caller will get.
+    offered: Option<OwnedFd>,
+}
+
+impl<'a> Site<'a> {
+    pub(crate) fn new(
+        code: IdPair,
+        sources: Vec<OwnedFd>,
+        tasks: Vec<OwnedFd>,
+        payload: BorrowedFd<'a>,
+    ) -> Site<'a> {
+        let sources = sources.into_iter().map(Some).collect();
+        Site { code, sources, tasks, payload, root: None, offered: None }
+    }
+
+    /// Performs every step, and returns the directory that was offered.
+    pub(crate) fn build(mut self, steps: &[Step]) -> Result<Option<OwnedFd>, Fault> {
+        for step in steps {
+            self.perform(step)?;
+        }
+        Ok(self.offered)
+    }
+
+    fn perform(&mut self, step: &Step) -> Result<(), Fault> {
+        match step {
+            Step::JoinCgroup => self.join_cgroup().doing(|| "join the box's cgroup"),
+            Step::HideCgroup => sys::enter_cgroup_namespace().doing(|| "enter a cgroup namespace"),
+            Step::Hostname(name) => {
+                rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
+            }
+            Step::Loopback => loopback().doing(|| "bring the loopback interface up"),
+            Step::PrivateMounts => private_mounts().doing(|| "make the mounts private"),
+            Step::Root => self.make_root().doing(|| "make the new root"),
+            Step::Dir(path, mode) => self.make_dir(path, *mode).doing(|| named("make the directory", path)),
+            Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),
+            Step::Symlink { path, target } => {
+                self.make_symlink(path, target).doing(|| named("make the link", path))
+            }
+            Step::Bind { source, path, mode } => {
+                self.bind(*source, path, *mode).doing(|| named("mount", path))
+            }
+            Step::Scratch { size, files, parts } => {
+                self.make_scratch(*size, *files, parts).doing(|| "make the writable directories")
+            }
+            Step::Workspace { source, path, files, .. } => {
+                self.show_workspace(*source, path, files).doing(|| named("mount the workspace at", path))
+            }
+            Step::Inputs { dir, files } => {
+                self.put_inputs(dir, files).doing(|| named("write the run's files to", dir))
+            }
+            Step::Proc => self.mount_proc().doing(|| "mount /proc"),
+            Step::Pivot => self.pivot().doing(|| "make the new root the root"),
+            Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
+            Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
+        }
+    }
+
+    fn join_cgroup(&mut self) -> io::Result<()> {
+        for tasks in self.tasks.drain(..) {
+            rustix::io::write(&tasks, b"0")?;
+        }
+        Ok(())
+    }
+
+    fn make_root(&mut self) -> io::Result<()> {
+        let root = tmpfs(
+            &[("size", "4m"), ("nr_inodes", "4096"), ("mode", "755")],
+            MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        )?;
+        attach(&root, CWD, Path::new(STAGING))?;
+        rustix::process::fchdir(&root)?;
+        self.root = Some(root);
+        Ok(())
+    }
+
+    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
+        let dir = self.dir_all(path)?;
+        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?)
+    }
+
+    fn make_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent_of(path)?;
+        create_file(&parent, name, 0o644)?.write_all(content)
+    }
+
+    fn make_symlink(&self, path: &Path, target: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent_of(path)?;
+        Ok(rustix::fs::symlinkat(target, &parent, name)?)
+    }
+
+    fn bind(&mut self, source: u16, path: &Path, mode: BindMode) -> io::Result<()> {
+        let tree = self.take_source(source)?;
+        let mut attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID;
+        attributes |= match mode {
+            BindMode::ReadOnly => MountAttrFlags::MOUNT_ATTR_NODEV,
+            BindMode::Device => MountAttrFlags::MOUNT_ATTR_NOEXEC,
+        };
+        sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole)?;
+        let point = if is_dir(&tree)? { self.dir_all(path)? } else { self.mount_point_file(path)? };
+        attach_to(&tree, &point)
+    }
+
+    /// One tmpfs holds everything that the code can write, so that one size limits all of it. Its parts are shown
+    /// where the code expects them, and the whole is hidden again.
+    fn make_scratch(&self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
+        let options =
+            [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
+        let options = options.each_ref().map(|(key, value)| (*key, value.as_str()));
+        let whole = tmpfs(&options, MountAttrFlags::empty())?;
+        let behind = self.dir_all(Path::new("/.scratch"))?;
+        attach_to(&whole, &behind)?;
+        for (index, part) in parts.iter().enumerate() {
+            self.show_part(&whole, &index.to_string(), part)?;
+        }
+        self.hide(Path::new(".scratch"))
+    }
+
+    fn show_part(&self, whole: &OwnedFd, name: &str, part: &ScratchPart) -> io::Result<()> {
+        rustix::fs::mkdirat(whole, name, Mode::from_raw_mode(0o700))?;
+        let dir = open_dir(whole.as_fd(), name)?;
+        self.give_to_code(&dir)?;
+        rustix::fs::fchmod(&dir, Mode::from_raw_mode(part.mode))?;
+        let tree = clone_tree(&dir)?;
+        if !part.executable {
+            let noexec = MountAttrFlags::MOUNT_ATTR_NOEXEC.bits().into();
+            sys::mount_setattr(tree.as_fd(), noexec, Subtree::Top)?;
+        }
+        attach_to(&tree, &self.dir_all(&part.path)?)
+    }
+
+    /// The workspace is the lower layer of a read-only overlay, the run's own files are the upper one. So the
+    /// working directory holds both, nothing of the host is written to, and a socket that some server of the
+    /// host has in there is just a name: the overlay's inode is not the one that the server listens on.
+    fn show_workspace(&mut self, source: u16, path: &Path, files: &[Input]) -> io::Result<()> {
+        let tree = self.take_source(source)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
+            | MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV;
+        sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole)?;
+        attach_to(&tree, &self.dir_all(Path::new("/.lower"))?)?;
+
+        let own = tmpfs(&[("mode", "755")], MountAttrFlags::empty())?;
+        attach_to(&own, &self.dir_all(Path::new("/.own"))?)?;
+        for file in files {
+            self.put_input(own.as_fd(), file)?;
+        }
+
+        let overlay = new_mount("overlay", &[("lowerdir", ".own:.lower")], attributes)?;
+        attach_to(&overlay, &self.dir_all(path)?)?;
+        self.hide(Path::new(".own"))?;
+        self.hide(Path::new(".lower"))
+    }
+
+    fn put_inputs(&self, dir: &Path, files: &[Input]) -> io::Result<()> {
+        let dir = self.dir_all(dir)?;
+        files.iter().try_for_each(|file| self.put_input(dir.as_fd(), file))
+    }
+
+    fn put_input(&self, dir: BorrowedFd<'_>, input: &Input) -> io::Result<()> {
+        let mut parent = reopen_dir(dir)?;
+        let mut names = input.path.components().peekable();
+        while let Some(name) = names.next() {
+            let Component::Normal(name) = name else { return Err(io::ErrorKind::InvalidInput.into()) };
+            if names.peek().is_some() {
+                match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
+                    Ok(()) => self.give_to_code(&open_dir(parent.as_fd(), name)?)?,
+                    Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                parent = open_dir(parent.as_fd(), name)?;
+            } else {
+                let mode = if input.executable { 0o755 } else { 0o644 };
+                let file = create_file(&parent, Path::new(name), mode)?;
+                copy(self.payload, input.offset, input.length, file.as_fd())?;
+                self.give_to_code(&file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Of `/proc`, the box's own processes and nothing else (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`,
+    /// `keys`, … that would have to be masked one by one. PID 1 is not shown to the code (`hidepid`).
+    fn mount_proc(&self) -> io::Result<()> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+            | MountAttrFlags::MOUNT_ATTR_NODEV
+            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let proc = new_mount("proc", &[("subset", "pid"), ("hidepid", "invisible")], attributes)?;
+        attach_to(&proc, &self.dir_all(Path::new("/proc"))?)
+    }
+
+    /// `pivot_root(".", ".")` stacks the old root on the new one, so that no directory for it is needed; it is
+    /// then the topmost mount at `.` and is detached with everything in it.
+    fn pivot(&self) -> io::Result<()> {
+        rustix::process::fchdir(self.root()?)?;
+        rustix::process::pivot_root(".", ".")?;
+        rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        Ok(rustix::process::chdir("/")?)
+    }
+
+    fn seal_root(&self) -> io::Result<()> {
+        let read_only = MountAttrFlags::MOUNT_ATTR_RDONLY.bits().into();
+        sys::mount_setattr(self.root()?.as_fd(), read_only, Subtree::Top)
+    }
+
+    fn offer(&mut self, path: &Path) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        self.offered = Some(rustix::fs::open(path, flags, Mode::empty())?);
+        Ok(())
+    }
+
+    fn take_source(&mut self, index: u16) -> io::Result<OwnedFd> {
+        let slot = self.sources.get_mut(usize::from(index));
+        slot.and_then(Option::take).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn root(&self) -> io::Result<&OwnedFd> {
+        self.root.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    /// The directory of that path in the new root, made if need be, with its parents.
+    fn dir_all(&self, path: &Path) -> io::Result<OwnedFd> {
+        let mut so_far = PathBuf::new();
+        for name in path.components().filter(|part| *part != Component::RootDir) {
+            so_far.push(name);
+            match rustix::fs::mkdirat(self.root()?, &so_far, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        open_in_root(self.root()?, path, OFlags::DIRECTORY)
+    }
+
+    fn parent_of<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p Path)> {
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        Ok((self.dir_all(path.parent().unwrap_or(Path::new("/")))?, Path::new(name)))
+    }
+
+    fn mount_point_file(&self, path: &Path) -> io::Result<OwnedFd> {
+        let (parent, name) = self.parent_of(path)?;
+        drop(create_file(&parent, name, 0o444)?);
+        open_in_root(self.root()?, path, OFlags::NOFOLLOW)
+    }
+
+    fn give_to_code(&self, file: impl AsFd) -> io::Result<()> {
+        let id = self.code.inside;
+        Ok(rustix::fs::fchown(file, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?)
+    }
+
+    /// Takes a mount out of sight; what was mounted from it elsewhere stays.
+    fn hide(&self, name: &Path) -> io::Result<()> {
+        rustix::process::fchdir(self.root()?)?;
+        rustix::mount::unmount(name, UnmountFlags::DETACH)?;
+        Ok(rustix::fs::unlinkat(self.root()?, name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+/// Makes detached copies of the plan's sources, with everything mounted beneath them.
+pub(crate) fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let open = |path: &PathBuf| rustix::mount::open_tree(CWD, path, flags).doing(|| named("open", path));
+    plan.sources.iter().map(open).collect()
+}
+
+fn named(what: &str, path: &Path) -> String {
+    format!("{what} {}", path.display())
+}
+
+fn loopback() -> io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    sys::loopback_up(socket)
+}
+
+fn private_mounts() -> io::Result<()> {
+    let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    Ok(rustix::mount::mount_change("/", flags)?)
+}
+
+fn tmpfs(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let always = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    new_mount("tmpfs", options, always | attributes)
+}
+
+fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        rustix::mount::fsconfig_set_string(&context, *key, *value)?;
+    }
+    rustix::mount::fsconfig_create(&context)?;
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
+fn attach(mount: &OwnedFd, dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    Ok(rustix::mount::move_mount(mount, "", dir, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
+}
+
+fn attach_to(mount: &OwnedFd, point: &OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(mount, "", point, "", flags)?)
+}
+
+fn clone_tree(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(rustix::mount::open_tree(dir, "", flags)?)
+}
+
+fn open_in_root(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
+}
+
+fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+}
+
+fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    open_dir(dir, ".")
+}
+
+fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode))?;
+    // Whatever umask this process came with.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    Ok(file.into())
+}
+
+fn copy(from: BorrowedFd<'_>, offset: u64, length: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+    let (mut offset, end) = (offset, offset.saturating_add(length));
+    while offset < end {
+        let count = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        if rustix::fs::sendfile(to, from, Some(&mut offset), count)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(())
+}
+
+fn is_dir(file: &OwnedFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode).is_dir())
+}

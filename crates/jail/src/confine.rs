@@ -1,0 +1,163 @@
+//! The last steps before the program: what a command's own process does to itself between `fork` and `exec`.
+//!
+//! The order matters. Descriptors first, while paths can still be opened; limits and identity while there is the
+//! privilege to set them; then everything that takes privilege away; the syscall filter last, because the steps
+//! before it need calls that it refuses. What can be read back is read back before the hand-over: a box that is
+//! not what the plan says must not run anything.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::fault::{Doing, Fault};
+use crate::plan::{Command, Confinement, IdPair, StdinFrom};
+use crate::seccomp::Filter;
+use crate::{landlock, sys};
+
+/// The three streams of the program.
+pub(crate) struct Streams<'a> {
+    pub(crate) stdin: Option<BorrowedFd<'a>>,
+    pub(crate) stdout: BorrowedFd<'a>,
+    pub(crate) stderr: BorrowedFd<'a>,
+}
+
+/// Becomes the command, confined. Returns only if that failed.
+pub(crate) fn become_command(
+    command: &Command,
+    confinement: &Confinement,
+    id: IdPair,
+    streams: &Streams<'_>,
+    filter: &Filter,
+) -> Fault {
+    match confine(command, confinement, id, streams, filter) {
+        Ok(ready) => {
+            let error = sys::exec(&ready.program, &ready.argv, &ready.env);
+            Fault::new(format_args!("execute {}", command.program.display()), &error)
+        }
+        Err(fault) => fault,
+    }
+}
+
+fn confine(
+    command: &Command,
+    confinement: &Confinement,
+    id: IdPair,
+    streams: &Streams<'_>,
+    filter: &Filter,
+) -> Result<Ready, Fault> {
+    let ready = Ready::new(command).doing(|| "read the command")?;
+    rustix::process::setsid().doing(|| "begin a session")?;
+    sys::default_signals().doing(|| "reset signals")?;
+    install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
+    rustix::process::chdir(&command.cwd)
+        .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
+    for (resource, limit) in &confinement.rlimits {
+        sys::set_limit(*resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
+    }
+    empty_bounding_set().doing(|| "empty the capability bounding set")?;
+    take_identity(id).doing(|| "become the code's user")?;
+    drop_capabilities().doing(|| "drop capabilities")?;
+    rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
+    if !confinement.landlock.is_empty() {
+        landlock::restrict(&confinement.landlock).doing(|| "apply Landlock")?;
+    }
+    filter.load().doing(|| "load the syscall filter")?;
+    verify(id).doing(|| "verify that the box is confined")?;
+    sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
+    Ok(ready)
+}
+
+/// A command in the form that `execve` takes, made before privilege and memory become scarce.
+struct Ready {
+    program: CString,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+}
+
+impl Ready {
+    fn new(command: &Command) -> io::Result<Ready> {
+        let all = |strings: &[Vec<u8>]| -> io::Result<Vec<CString>> {
+            strings.iter().map(|text| sys::c_string(text)).collect()
+        };
+        Ok(Ready {
+            program: sys::c_path(&command.program)?,
+            argv: all(&command.argv)?,
+            env: all(&command.env)?,
+        })
+    }
+}
+
+fn install_streams(from: StdinFrom, streams: &Streams<'_>) -> io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let stdin = match from {
+        StdinFrom::Nothing => null.as_fd(),
+        StdinFrom::Caller => streams.stdin.ok_or(io::ErrorKind::NotFound)?,
+    };
+    sys::install(stdin, 0)?;
+    sys::install(streams.stdout, 1)?;
+    sys::install(streams.stderr, 2)
+}
+
+/// The largest capability number that kernels know is far below 64; those that this kernel does not know answer
+/// EINVAL, and then there are no more.
+fn empty_bounding_set() -> io::Result<()> {
+    for number in 0..64 {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(rustix::thread::clear_ambient_capability_set()?)
+}
+
+/// Becomes one user in one group. An ordinary caller's box has one user only, and is it already; its namespace
+/// was forbidden to change groups when it was made, which is how the kernel wants it (`user_namespaces(7)`).
+pub(crate) fn take_identity(id: IdPair) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(id.inside), Gid::from_raw(id.inside));
+    match rustix::thread::set_thread_groups(&[]) {
+        Ok(()) | Err(rustix::io::Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
+}
+
+pub(crate) fn drop_capabilities() -> io::Result<()> {
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// Reads back what can be read back.
+fn verify(id: IdPair) -> io::Result<()> {
+    let capabilities = rustix::thread::capabilities(None)?;
+    let no_capability = capabilities.effective.is_empty()
+        && capabilities.permitted.is_empty()
+        && capabilities.inheritable.is_empty();
+    let nothing_to_gain = !rustix::thread::capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN)?;
+    let no_new_privs = rustix::thread::no_new_privs()?;
+    let filtered = seccomp_mode()? == SECCOMP_MODE_FILTER;
+    let own_user = rustix::process::getuid().as_raw() == id.inside
+        && rustix::process::geteuid().as_raw() == id.inside
+        && rustix::process::getgid().as_raw() == id.inside;
+    let inside = rustix::process::getcwd(Vec::new())?.to_bytes().starts_with(b"/");
+    if no_capability && nothing_to_gain && no_new_privs && filtered && own_user && inside {
+        return Ok(());
+    }
+    Err(io::Error::from_raw_os_error(libc::EPERM))
+}
+
+const SECCOMP_MODE_FILTER: i32 = 2;
+
+fn seccomp_mode() -> io::Result<i32> {
+    // SAFETY: takes integers only and returns a number.
+    let mode = unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) };
+    sys::checked(mode.into())?;
+    Ok(mode)
+}

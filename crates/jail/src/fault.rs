@@ -1,0 +1,43 @@
+use std::fmt::Display;
+use std::io;
+
+use crate::codec;
+use crate::message::Reply;
+
+/// What was being done when the kernel said no. It travels to the caller, so that the cause is known, not guessed.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    doing: String,
+    errno: i32,
+}
+
+impl Fault {
+    pub(crate) fn new(doing: impl Display, error: &io::Error) -> Fault {
+        Fault { doing: doing.to_string(), errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
+    }
+
+    /// The fault that a child process reported before it died.
+    pub(crate) fn from_report(report: &[u8]) -> Fault {
+        match codec::decode(report) {
+            Ok(Reply::Failed { doing, errno }) => Fault { doing, errno },
+            Ok(Reply::Started | Reply::Ended { .. }) | Err(_) => {
+                Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }
+            }
+        }
+    }
+
+    pub(crate) fn into_reply(self) -> Reply {
+        Reply::Failed { doing: self.doing, errno: self.errno }
+    }
+}
+
+/// Names what was being done.
+pub(crate) trait Doing<T> {
+    fn doing<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault>;
+}
+
+impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
+    fn doing<D: Display>(self, what: impl FnOnce() -> D) -> Result<T, Fault> {
+        self.map_err(|error| Fault::new(what(), &error.into()))
+    }
+}

@@ -1,0 +1,164 @@
+//! PID 1 of a box: builds it, starts the commands, reaps whatever dies, and takes everything with it when it ends.
+//!
+//! It is in the box but not of it: where the host allows, it has a uid of its own; it cannot be traced or read
+//! (not dumpable), hears no signal from inside that it has no handler for (the kernel's rule for PID 1), and once
+//! the program runs it may do nothing but wait and report (its own syscall filter).
+
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::RecvFlags;
+use rustix::pipe::PipeFlags;
+use rustix::process::{DumpableBehavior, Pid, Signal};
+
+use crate::build::{self, Site};
+use crate::codec;
+use crate::confine::{self, Streams};
+use crate::fault::{Doing, Fault};
+use crate::message::{self, Reply};
+use crate::plan::{Command, Opener, Plan};
+use crate::seccomp::Filter;
+use crate::sys::{self, Fork};
+
+/// What PID 1 got from the keeper.
+pub(crate) struct Init<'a> {
+    pub(crate) plan: &'a Plan,
+    /// To the keeper and from it.
+    pub(crate) keeper: OwnedFd,
+    pub(crate) sources: Vec<OwnedFd>,
+    pub(crate) tasks: Vec<OwnedFd>,
+    pub(crate) payload: OwnedFd,
+    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdout: OwnedFd,
+    pub(crate) stderr: OwnedFd,
+}
+
+impl Init<'_> {
+    /// The life of PID 1.
+    pub(crate) fn live(mut self) -> ! {
+        let keeper = self.keeper.as_fd().try_clone_to_owned();
+        let status = match self.build_and_run() {
+            Ok(status) => Reply::Ended { status, cpu_micros: 0, max_rss: 0 },
+            Err(fault) => fault.into_reply(),
+        };
+        if let Ok(keeper) = keeper {
+            let _ = message::send(&keeper, &status, &[]);
+        }
+        sys::exit_now(0)
+    }
+
+    fn build_and_run(&mut self) -> Result<i32, Fault> {
+        self.wait_for_go_ahead().doing(|| "wait for the keeper")?;
+        self.take_identity()?;
+        self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
+        let offered = self.build()?;
+        self.become_unreadable().doing(|| "make PID 1 unreadable")?;
+        self.run(offered)
+    }
+
+    /// The keeper maps the box's users from outside; until then this process is nobody.
+    fn wait_for_go_ahead(&self) -> std::io::Result<()> {
+        let mut byte = [0];
+        let (_, length) =
+            rustix::io::retry_on_intr(|| rustix::net::recv(&self.keeper, &mut byte, RecvFlags::empty()))?;
+        if length == 1 { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    fn take_identity(&self) -> Result<(), Fault> {
+        let id = self.plan.identity.init.unwrap_or(self.plan.identity.code);
+        confine::take_identity(id).doing(|| "become the box's own user")
+    }
+
+    /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a
+    /// keeper that died before it is noticed by its closed socket.
+    fn die_with_the_keeper(&self) -> std::io::Result<()> {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        let mut keeper = [PollFd::new(&self.keeper, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut keeper, Some(&now))?;
+        if keeper[0].revents().is_empty() { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+    }
+
+    fn build(&mut self) -> Result<Option<OwnedFd>, Fault> {
+        let sources = match self.plan.opener {
+            Opener::Keeper => std::mem::take(&mut self.sources),
+            Opener::Init => build::open_sources(self.plan)?,
+        };
+        let tasks = std::mem::take(&mut self.tasks);
+        let site = Site::new(self.plan.identity.code, sources, tasks, self.payload.as_fd());
+        site.build(&self.plan.build)
+    }
+
+    fn become_unreadable(&self) -> std::io::Result<()> {
+        Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+    }
+
+    /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
+    fn run(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
+        let (program, reaper) = (Filter::standard(), Filter::reaper());
+        let mut offered = offered;
+        let mut status = 0;
+        for (index, command) in self.plan.commands.iter().enumerate() {
+            let pid = self.start(command, &program)?;
+            if index == 0 {
+                let beside: Vec<_> = offered.iter().map(AsFd::as_fd).collect();
+                message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
+                offered = None;
+            }
+            if index + 1 == self.plan.commands.len() {
+                retire(&reaper)?;
+            }
+            status = reap_until(pid).doing(|| "wait for the program")?;
+            if status != 0 {
+                break;
+            }
+        }
+        Ok(status)
+    }
+
+    /// Starts one command, and returns when it has begun: a pipe that `exec` closes tells.
+    fn start(&self, command: &Command, filter: &Filter) -> Result<Pid, Fault> {
+        let (reader, writer) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
+        match sys::fork().doing(|| "start a process")? {
+            Fork::Child => {
+                let streams = Streams {
+                    stdin: self.stdin.as_ref().map(AsFd::as_fd),
+                    stdout: self.stdout.as_fd(),
+                    stderr: self.stderr.as_fd(),
+                };
+                let code = self.plan.identity.code;
+                let confinement = &self.plan.confinement;
+                let fault = confine::become_command(command, confinement, code, &streams, filter);
+                let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
+                sys::exit_now(127)
+            }
+            Fork::Parent(pid) => {
+                drop(writer);
+                let mut report = Vec::new();
+                std::fs::File::from(reader)
+                    .read_to_end(&mut report)
+                    .doing(|| "hear of the program's start")?;
+                if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
+            }
+        }
+    }
+}
+
+/// Gives up everything that starting processes took.
+fn retire(filter: &Filter) -> Result<(), Fault> {
+    confine::drop_capabilities().doing(|| "drop PID 1's capabilities")?;
+    rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs on PID 1")?;
+    filter.load().doing(|| "load PID 1's syscall filter")
+}
+
+/// Reaps every orphan of the box until the one that matters has died.
+fn reap_until(pid: Pid) -> std::io::Result<i32> {
+    loop {
+        let (reaped, status) = sys::wait_any()?;
+        if reaped == Some(pid) {
+            return Ok(status);
+        }
+    }
+}

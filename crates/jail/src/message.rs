@@ -1,0 +1,109 @@
+//! What caller, keeper and PID 1 say to each other: one datagram a message, descriptors beside it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+
+use crate::codec::{self, Coded, Malformed, coded_enum};
+
+/// From the caller to the keeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// Make a box. Beside it: the payload (the contents of the plan's inputs, then the plan), stdout, stderr, and
+    /// stdin if a command reads it.
+    Make {
+        /// Where the plan begins in the payload.
+        plan_offset: u64,
+        /// How long it is.
+        plan_length: u64,
+    },
+    /// Kill everything in the box.
+    Kill,
+}
+
+coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill });
+
+/// From PID 1 to the keeper, and from the keeper to the caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// The first command has begun. Beside it: the directory that the plan offers, if it does.
+    Started,
+    /// The box could not be made; no instruction of the program has run.
+    Failed {
+        /// What was being done.
+        doing: String,
+        /// What the kernel said.
+        errno: i32,
+    },
+    /// The last command has ended, and with it everything in the box.
+    Ended {
+        /// As `waitpid` gives it.
+        status: i32,
+        /// CPU time of the tree, as far as its processes were waited for.
+        cpu_micros: u64,
+        /// Peak resident memory of the largest process.
+        max_rss: u64,
+    },
+}
+
+coded_enum!(Reply {
+    0 => Started,
+    1 => Failed { doing, errno },
+    2 => Ended { status, cpu_micros, max_rss },
+});
+
+/// No message is longer: plans travel in the payload.
+const MAX_MESSAGE: usize = 4096;
+/// Payload, stdout, stderr, stdin.
+const MAX_DESCRIPTORS: usize = 4;
+
+/// Sends one message.
+///
+/// # Errors
+/// As `sendmsg(2)`; `EPIPE` when the other side is gone.
+pub fn send<M: Coded>(socket: impl AsFd, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let bytes = codec::encode(message);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    let slices = [IoSlice::new(&bytes)];
+    rustix::io::retry_on_intr(|| sendmsg(socket.as_fd(), &slices, &mut ancillary, SendFlags::NOSIGNAL))?;
+    Ok(())
+}
+
+/// Receives one message and the descriptors beside it; `None` when the other side is gone.
+///
+/// # Errors
+/// As `recvmsg(2)`, or `InvalidData` for anything that is not a message of this kind.
+pub fn receive<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    let mut bytes = [0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut slices = [IoSliceMut::new(&mut bytes)];
+        recvmsg(socket.as_fd(), &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    });
+    let length = match received {
+        // A peer that died with messages of ours unread makes the kernel say so instead of "end".
+        Err(rustix::io::Errno::CONNRESET) => 0,
+        other => other?.bytes,
+    };
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if length == 0 {
+        return Ok(None);
+    }
+    let message = codec::decode(&bytes[..length]).map_err(io::Error::other)?;
+    Ok(Some((message, descriptors)))
+}

@@ -1,0 +1,95 @@
+//! The system calls that a box may make.
+//!
+//! [`policy`] is a table of every call the kernel has, with a rule and a reason each; `compile` turns it into a
+//! program for the kernel; [`Filter`] is that program, ready to be loaded.
+//!
+//! **An allow-list.** Untrusted code gets what the runtimes of the supported languages call, and close kin of
+//! that. What is refused is refused with an errno: the code is somebody's program, it may have a second way, and
+//! a program that dies of a probe (libuv asks for io_uring on every start) is a sandbox that does not work.
+//! `EPERM` is the answer to what is known and refused. `ENOSYS` is the answer to what a program should take for
+//! an older kernel: io_uring, keyrings, `clone3` (whose flags are behind a pointer, where no filter can see them;
+//! libc then uses `clone`), and every number that the table does not have, so that calls the kernel will learn
+//! are refused from the day it does.
+//!
+//! **Kill for a foreign ABI only.** Numbers mean something else there, so nothing that follows would be true.
+//! A program of the native ABI never gets there by accident.
+//!
+//! **Not a library.** libseccomp and its kin resolve names at run time and load what they find; here the numbers
+//! are the compiler's constants, the table is the documentation, and the same table answers [`verdict`], so
+//! that the tests can hold the compiled program against it number by number. The compiler is a page of code.
+//!
+//! **Not alone.** A filter sees numbers and registers, not what pointers lead to: paths are a matter of mounts and
+//! Landlock, rights of capabilities, amounts of cgroups. It is loaded last, after everything that it forbids.
+
+mod compile;
+pub mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+
+use libc::sock_filter;
+
+pub use self::policy::{Row, Rule, Verdict};
+
+/// A compiled policy.
+#[derive(Clone)]
+pub struct Filter(Vec<sock_filter>);
+
+impl Filter {
+    /// The filter for untrusted code.
+    #[must_use]
+    pub fn standard() -> Filter {
+        Filter(compile::compile(&policy::STANDARD))
+    }
+
+    /// The filter for PID 1 of a box, once it has nothing left to do but wait. It cannot start anything.
+    #[must_use]
+    pub fn reaper() -> Filter {
+        Filter(compile::compile(&policy::REAPER))
+    }
+
+    /// Puts the calling process, all its threads and all its future children under this filter, for good.
+    ///
+    /// Allocates nothing, so it may run between `fork` and `exec`. The process must have `no_new_privs` already.
+    ///
+    /// # Errors
+    /// The kernel's; `EACCES` if `no_new_privs` is missing, `ESRCH` if a thread is under another filter.
+    pub fn load(&self) -> io::Result<()> {
+        let len = u16::try_from(self.0.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
+        // Should there be a thread that nobody thought of, it must not stay outside. With one thread it is free.
+        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
+        // SAFETY: `seccomp(SECCOMP_SET_MODE_FILTER, flags, &sock_fprog)` copies `len` instructions from `filter`
+        // and keeps no pointer. Both structures are alive and initialised for the length of the call; the kernel
+        // only reads through `filter`, which is `*mut` for historical reasons.
+        let result = unsafe {
+            libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
+        };
+        match result {
+            0 => Ok(()),
+            -1 => Err(io::Error::last_os_error()),
+            // With TSYNC a positive result is the thread that could not be brought along.
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+
+    /// The program, for those who load it in another way.
+    #[must_use]
+    pub fn instructions(&self) -> &[sock_filter] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Filter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Filter({} instructions)", self.0.len())
+    }
+}
+
+/// What [`Filter::standard`] answers to a call of the native ABI, by the table and not by the program.
+#[must_use]
+pub fn verdict(number: u32, arguments: &[u64; 6]) -> Verdict {
+    policy::STANDARD.verdict(number, arguments)
+}

@@ -1,0 +1,563 @@
+//! The policy as data: what the kernel offers, what a box may have of it, and why.
+//!
+//! Every system call that the kernel of this architecture knows is in the table exactly once, the refused ones
+//! too, so that reading the table is reviewing the policy, and a call that is new to the kernel is a number
+//! without a row and not an oversight. A few calls that stand or fall together share one row's reason.
+//!
+//! Arguments are compared by their **low 32 bits**: where the kernel takes an `int` it ignores the upper half of
+//! the register, so a filter that looked at it could be passed by setting it (CVE-2019-10063).
+
+use libc::{c_int, c_long};
+
+use self::numbers::*;
+
+/// A set of rules, and the answer for numbers that no rule names.
+#[derive(Debug)]
+pub struct Policy {
+    pub(super) groups: &'static [Group],
+    /// For numbers without a row: newer than the table, never assigned, or of the x32 ABI.
+    pub unlisted: Verdict,
+}
+
+/// One system call of the table.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// The number on this architecture.
+    pub number: u32,
+    /// The kernel's name for it.
+    pub name: &'static str,
+    /// What becomes of it.
+    pub rule: Rule,
+    /// Why, in a few words.
+    pub reason: &'static str,
+}
+
+/// What becomes of a system call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// The same, whatever its arguments are.
+    Always(Verdict),
+    /// That of the first case that holds.
+    ByArguments {
+        /// In order.
+        cases: &'static [Case],
+        /// If none holds.
+        otherwise: Verdict,
+    },
+}
+
+/// A verdict for some arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// Holds if all of these do.
+    pub when: &'static [Test],
+    /// The verdict if it holds.
+    pub then: Verdict,
+}
+
+/// A masked comparison of the low 32 bits of one argument.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Test {
+    /// Which argument, from 0 to 5.
+    pub argument: u8,
+    /// The bits that are looked at.
+    pub mask: u32,
+    /// Holds if those bits are one of these.
+    pub any_of: &'static [u32],
+}
+
+/// What the filter answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// The call is made.
+    Allow,
+    /// The call is not made, and the caller sees this `errno`.
+    Deny(c_int),
+    /// The process dies of `SIGSYS`.
+    Kill,
+}
+
+/// What untrusted code may ask of the kernel.
+pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, unlisted: ENOSYS };
+
+/// What PID 1 of a box may still ask of the kernel, once it has started the program.
+///
+/// Anything else kills it, and with it the box. An errno is a courtesy to programs that nobody here wrote and
+/// that may have a second way; the reaper is our own, has none, and a call that it never makes means that
+/// somebody else is making it. The death of PID 1 is also the safe state: the kernel takes the whole box along,
+/// and the supervisor sees `SIGSYS` instead of a reaper that limps on and reports what it is told to.
+pub static REAPER: Policy = Policy { groups: REAPER_GROUPS, unlisted: Verdict::Kill };
+
+/// The rows of [`STANDARD`], in the order in which they are best read.
+pub fn rows() -> impl Iterator<Item = Row> {
+    STANDARD.rows()
+}
+
+impl Policy {
+    /// The rows, in the order in which they are best read.
+    pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
+        self.groups.iter().flat_map(|group| {
+            let row = |&(number, name)| Row { number, name, rule: group.rule, reason: group.reason };
+            group.calls.iter().map(row)
+        })
+    }
+
+    /// The verdict on a call of the native ABI. Answers from the table, not from the compiled filter.
+    #[must_use]
+    pub fn verdict(&self, number: u32, arguments: &[u64; 6]) -> Verdict {
+        self.rows().find(|row| row.number == number).map_or(self.unlisted, |row| row.rule.verdict(arguments))
+    }
+}
+
+impl Rule {
+    /// The verdict for these arguments.
+    #[must_use]
+    pub fn verdict(&self, arguments: &[u64; 6]) -> Verdict {
+        match self {
+            Rule::Always(verdict) => *verdict,
+            Rule::ByArguments { cases, otherwise } => cases
+                .iter()
+                .find(|case| case.when.iter().all(|test| test.holds(arguments)))
+                .map_or(*otherwise, |case| case.then),
+        }
+    }
+}
+
+impl Test {
+    fn holds(&self, arguments: &[u64; 6]) -> bool {
+        let argument = arguments.get(usize::from(self.argument)).copied().unwrap_or_default();
+        self.any_of.iter().any(|value| argument & u64::from(self.mask) == u64::from(*value))
+    }
+}
+
+/// Calls that share a rule and its reason.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) rule: Rule,
+    pub(super) reason: &'static str,
+    pub(super) calls: &'static [(u32, &'static str)],
+}
+
+const ALLOW: Rule = Rule::Always(Verdict::Allow);
+const REFUSE: Rule = Rule::Always(EPERM);
+/// For what programs probe and do without: they take it for an older kernel.
+const ABSENT: Rule = Rule::Always(ENOSYS);
+
+const EPERM: Verdict = Verdict::Deny(libc::EPERM);
+const ENOSYS: Verdict = Verdict::Deny(libc::ENOSYS);
+const EAFNOSUPPORT: Verdict = Verdict::Deny(libc::EAFNOSUPPORT);
+const EPROTONOSUPPORT: Verdict = Verdict::Deny(libc::EPROTONOSUPPORT);
+
+/// Allowed only if the masked argument is one of these.
+macro_rules! only_if {
+    ($argument:literal & $mask:expr, $any_of:expr, else $otherwise:expr) => {
+        Rule::ByArguments {
+            cases: &[Case {
+                when: &[Test { argument: $argument, mask: $mask, any_of: $any_of }],
+                then: Verdict::Allow,
+            }],
+            otherwise: $otherwise,
+        }
+    };
+}
+
+macro_rules! group {
+    ($rule:expr, $reason:literal, $($call:ident)+) => {
+        Group { rule: $rule, reason: $reason, calls: &[$((number($call), name(stringify!($call)))),+] }
+    };
+}
+
+const ALL_BITS: u32 = !0;
+
+/// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`. `CLONE_NEWTIME` is not among
+/// them: its bit is part of the exit signal, so `clone` cannot ask for it, only `clone3` and `unshare`.
+const NEW_NAMESPACES: u32 = 0x7E02_0000;
+const CLONE: Rule = only_if!(0 & NEW_NAMESPACES, &[0], else EPERM);
+
+/// Of `SOCK_STREAM | SOCK_CLOEXEC` the part that is the type: the kernel's `SOCK_TYPE_MASK`.
+const SOCKET_TYPE: u32 = 0xF;
+const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
+const INET: u32 = libc::AF_INET.cast_unsigned();
+const INET6: u32 = libc::AF_INET6.cast_unsigned();
+const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
+const STREAM: u32 = libc::SOCK_STREAM.cast_unsigned();
+const DGRAM: u32 = libc::SOCK_DGRAM.cast_unsigned();
+const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
+const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
+
+/// Families are named, not excluded: AF_ALG alone gave any process a write into the page cache
+/// (CVE-2026-31431), and the next one of its kind has a number already.
+///
+/// Within the internet families so are the protocols, because asking for SCTP, DCCP or L2TP is enough to make
+/// the kernel load their modules. The errnos are those of a kernel that lacks the thing: Go, for one, tries MPTCP
+/// first and takes `EPROTONOSUPPORT` for "no". Raw sockets get what they get without `CAP_NET_RAW`. Netlink is
+/// for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not exist.
+const SOCKET: Rule = Rule::ByArguments {
+    cases: &[
+        Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
+        Case {
+            when: &[
+                family(&[INET, INET6]),
+                socket_type(&[STREAM, DGRAM]),
+                protocol(&[
+                    libc::IPPROTO_IP.cast_unsigned(),
+                    libc::IPPROTO_ICMP.cast_unsigned(),
+                    libc::IPPROTO_TCP.cast_unsigned(),
+                    libc::IPPROTO_UDP.cast_unsigned(),
+                    libc::IPPROTO_ICMPV6.cast_unsigned(),
+                ]),
+            ],
+            then: Verdict::Allow,
+        },
+        Case {
+            when: &[family(&[INET, INET6]), socket_type(&[STREAM, DGRAM, SEQPACKET])],
+            then: EPROTONOSUPPORT,
+        },
+        Case { when: &[family(&[UNIX, INET, INET6])], then: EPERM },
+        Case {
+            when: &[
+                family(&[NETLINK]),
+                socket_type(&[DGRAM, RAW]),
+                protocol(&[libc::NETLINK_ROUTE.cast_unsigned()]),
+            ],
+            then: Verdict::Allow,
+        },
+    ],
+    otherwise: EAFNOSUPPORT,
+};
+const SOCKETPAIR: Rule = only_if!(0 & ALL_BITS, &[UNIX], else EAFNOSUPPORT);
+
+const fn family(any_of: &'static [u32]) -> Test {
+    Test { argument: 0, mask: ALL_BITS, any_of }
+}
+
+const fn socket_type(any_of: &'static [u32]) -> Test {
+    Test { argument: 1, mask: SOCKET_TYPE, any_of }
+}
+
+const fn protocol(any_of: &'static [u32]) -> Test {
+    Test { argument: 2, mask: ALL_BITS, any_of }
+}
+
+/// `TIOCSTI` types into the caller's terminal, `TIOCLINUX` pastes into a console, `TIOCSETD` loads line
+/// disciplines. Devices at large are not a matter for numbers: the box has few, and Landlock minds those.
+const IOCTL: Rule = Rule::ByArguments {
+    cases: &[Case {
+        when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[0x5412, 0x541C, 0x5423] }],
+        then: EPERM,
+    }],
+    otherwise: Verdict::Allow,
+};
+
+const FILE_TYPES: &[u32] = &[0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
+#[cfg(target_arch = "x86_64")]
+const MKNOD: Rule = only_if!(1 & libc::S_IFMT, FILE_TYPES, else EPERM);
+const MKNODAT: Rule = only_if!(2 & libc::S_IFMT, FILE_TYPES, else EPERM);
+
+/// 0 is plain Linux, `0xffffffff` asks what it is now. The rest switches protections off, first of all
+/// `READ_IMPLIES_EXEC` and `ADDR_NO_RANDOMIZE`.
+const PERSONALITY: Rule = only_if!(0 & ALL_BITS, &[0, 0xFFFF_FFFF], else EPERM);
+
+/// Reading one's own state, naming things, and what can only tighten. Refused with the rest:
+/// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (who may look into whom), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
+/// one's own `/proc` entry), `PR_SET_TSC`, `PR_SET_SPECULATION_CTRL` (undoing a mitigation), `PR_SCHED_CORE`,
+/// `PR_SET_MEMORY_MERGE` (shared pages are a side channel), `PR_SET_SYSCALL_USER_DISPATCH`.
+const PRCTL: Rule = only_if!(0 & ALL_BITS, PRCTL_OPTIONS, else EPERM);
+const PRCTL_OPTIONS: &[u32] = &[
+    libc::PR_SET_PDEATHSIG.cast_unsigned(),
+    libc::PR_GET_PDEATHSIG.cast_unsigned(),
+    libc::PR_GET_DUMPABLE.cast_unsigned(),
+    libc::PR_GET_KEEPCAPS.cast_unsigned(),
+    // Daemons that drop privileges set it first and give up if they cannot. There is nothing to keep.
+    libc::PR_SET_KEEPCAPS.cast_unsigned(),
+    libc::PR_GET_TIMING.cast_unsigned(),
+    libc::PR_SET_NAME.cast_unsigned(),
+    libc::PR_GET_NAME.cast_unsigned(),
+    libc::PR_GET_SECCOMP.cast_unsigned(),
+    libc::PR_SET_SECCOMP.cast_unsigned(),
+    libc::PR_CAPBSET_READ.cast_unsigned(),
+    libc::PR_GET_TSC.cast_unsigned(),
+    libc::PR_GET_SECUREBITS.cast_unsigned(),
+    libc::PR_SET_TIMERSLACK.cast_unsigned(),
+    libc::PR_GET_TIMERSLACK.cast_unsigned(),
+    libc::PR_MCE_KILL_GET.cast_unsigned(),
+    libc::PR_SET_CHILD_SUBREAPER.cast_unsigned(),
+    libc::PR_GET_CHILD_SUBREAPER.cast_unsigned(),
+    libc::PR_SET_NO_NEW_PRIVS.cast_unsigned(),
+    libc::PR_GET_NO_NEW_PRIVS.cast_unsigned(),
+    libc::PR_GET_TID_ADDRESS.cast_unsigned(),
+    libc::PR_SET_THP_DISABLE.cast_unsigned(),
+    libc::PR_GET_THP_DISABLE.cast_unsigned(),
+    // Without permitted capabilities it can only be asked or cleared.
+    libc::PR_CAP_AMBIENT.cast_unsigned(),
+    50,          // PR_SVE_SET_VL: the vector length of the own thread (aarch64)
+    51,          // PR_SVE_GET_VL
+    52,          // PR_GET_SPECULATION_CTRL
+    54,          // PR_PAC_RESET_KEYS: new pointer keys for the own process (aarch64)
+    55,          // PR_SET_TAGGED_ADDR_CTRL: memory tagging by the own allocator
+    56,          // PR_GET_TAGGED_ADDR_CTRL
+    58,          // PR_GET_IO_FLUSHER
+    61,          // PR_PAC_GET_ENABLED_KEYS
+    63,          // PR_SME_SET_VL
+    64,          // PR_SME_GET_VL
+    65,          // PR_SET_MDWE: denies oneself write and execute together, for good
+    66,          // PR_GET_MDWE
+    68,          // PR_GET_MEMORY_MERGE
+    74,          // PR_GET_SHADOW_STACK_STATUS
+    75,          // PR_SET_SHADOW_STACK_STATUS: libc at start (aarch64)
+    76,          // PR_LOCK_SHADOW_STACK_STATUS
+    0x4155_5856, // PR_GET_AUXV
+    0x5356_4D41, // PR_SET_VMA: names for anonymous memory (Go, glibc)
+];
+
+static STANDARD_GROUPS: &[Group] = &[
+    group!(ALLOW, "files: read and write what is open",
+        SYS_read SYS_write SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev SYS_preadv SYS_pwritev SYS_preadv2
+        SYS_pwritev2 SYS_lseek SYS_sendfile SYS_copy_file_range SYS_readahead SYS_fadvise64 SYS_fallocate
+        SYS_ftruncate SYS_truncate SYS_fsync SYS_fdatasync SYS_sync SYS_syncfs SYS_sync_file_range
+        SYS_cachestat),
+    group!(ALLOW, "files: open, close, duplicate; mounts and Landlock say which",
+        SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_pipe2 SYS_memfd_create),
+    group!(ALLOW, "files: locks and descriptor flags, which SQLite needs",
+        SYS_fcntl SYS_flock),
+    group!(ALLOW, "files: look at them",
+        SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2
+        SYS_readlinkat SYS_getdents64 SYS_getcwd),
+    group!(ALLOW, "files: make, move, remove and describe them",
+        SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_fchmod
+        SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fchownat SYS_utimensat SYS_chdir SYS_fchdir SYS_umask),
+    group!(ALLOW, "files: extended attributes, of which the box's file systems have few",
+        SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr SYS_fgetxattr SYS_listxattr
+        SYS_llistxattr SYS_flistxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr SYS_setxattrat
+        SYS_getxattrat SYS_listxattrat SYS_removexattrat),
+    #[cfg(target_arch = "x86_64")]
+    group!(ALLOW, "the older spellings of calls that are allowed under their newer one",
+        SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_readlink SYS_getdents SYS_mkdir SYS_rmdir
+        SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes
+        SYS_futimesat SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd
+        SYS_signalfd SYS_inotify_init SYS_alarm SYS_pause SYS_time SYS_getpgrp SYS_fork SYS_vfork),
+    group!(ALLOW, "pipes without a copy: cat and cp use splice; Dirty Pipe was fixed in 5.16.11",
+        SYS_splice SYS_tee SYS_vmsplice),
+    #[cfg(target_arch = "x86_64")]
+    group!(MKNOD, "FIFOs and sockets; a device node is a way to the host's devices", SYS_mknod),
+    group!(MKNODAT, "FIFOs and sockets; a device node is a way to the host's devices", SYS_mknodat),
+    group!(ALLOW, "waiting for several things: event loops",
+        SYS_pselect6 SYS_ppoll SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2
+        SYS_signalfd4 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime),
+    group!(ALLOW, "watching files: Node's fs.watch; counted against the box's own limits",
+        SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch),
+    group!(
+        IOCTL,
+        "terminals, FIONREAD and such; not what types into somebody's terminal (CVE-2019-10063)",
+        SYS_ioctl
+    ),
+    group!(ALLOW, "memory: allocators, loaders, garbage collectors",
+        SYS_mmap SYS_munmap SYS_mremap SYS_brk SYS_madvise SYS_mincore SYS_msync SYS_mprotect SYS_mseal),
+    group!(ALLOW, "memory: V8 write-protects its code space with keys",
+        SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free),
+    group!(ALLOW, "memory: shadow stacks, which libc sets up for itself", SYS_map_shadow_stack),
+    group!(ALLOW, "memory: locks; RLIMIT_MEMLOCK says how much",
+        SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall),
+    group!(REFUSE, "memory: replaced by mmap, emulated since 4.0", SYS_remap_file_pages),
+    group!(REFUSE, "memory: placement on NUMA nodes moves pages across processes; runtimes do without",
+        SYS_mbind SYS_set_mempolicy SYS_get_mempolicy SYS_set_mempolicy_home_node SYS_migrate_pages
+        SYS_move_pages),
+    group!(REFUSE, "memory: pages hidden from the kernel itself, locked and uncounted", SYS_memfd_secret),
+    group!(ABSENT, "stops the kernel in mid-copy, which is how races in it are won", SYS_userfaultfd),
+    group!(ALLOW, "threads",
+        SYS_futex SYS_futex_waitv SYS_futex_wake SYS_futex_wait SYS_futex_requeue SYS_set_robust_list
+        SYS_get_robust_list SYS_set_tid_address SYS_gettid SYS_rseq SYS_membarrier SYS_getcpu),
+    #[cfg(target_arch = "x86_64")]
+    group!(ALLOW, "threads: their local storage", SYS_arch_prctl),
+    group!(
+        CLONE,
+        "threads and processes, but no new namespaces: most kernel escapes begin in one",
+        SYS_clone
+    ),
+    group!(ABSENT, "its flags are behind a pointer; libc falls back to clone on ENOSYS only", SYS_clone3),
+    group!(REFUSE, "namespaces: most kernel escapes begin in a new one (CVE-2022-0185, CVE-2024-1086)",
+        SYS_unshare SYS_setns SYS_listns),
+    group!(ALLOW, "processes: start, end, wait",
+        SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_restart_syscall),
+    group!(ALLOW, "processes: who and whose; the pid namespace ends what can be named",
+        SYS_getpid SYS_getppid SYS_getpgid SYS_setpgid SYS_getsid SYS_setsid SYS_pidfd_open
+        SYS_pidfd_send_signal),
+    group!(ALLOW, "signals",
+        SYS_kill SYS_tkill SYS_tgkill SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending
+        SYS_rt_sigtimedwait SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack),
+    group!(ALLOW, "scheduling: can only be lowered without CAP_SYS_NICE",
+        SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam SYS_sched_setparam
+        SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr
+        SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_getpriority
+        SYS_setpriority SYS_ioprio_get SYS_ioprio_set),
+    group!(
+        ABSENT,
+        "scheduling: asks for longer time slices; any other call ends one as well",
+        SYS_rseq_slice_yield
+    ),
+    group!(ALLOW, "limits and usage: hard limits only go down",
+        SYS_getrlimit SYS_setrlimit SYS_prlimit64 SYS_getrusage SYS_times SYS_sysinfo),
+    group!(
+        PRCTL,
+        "own name, own state and what only tightens; not what opens or forges a process",
+        SYS_prctl
+    ),
+    group!(PERSONALITY, "plain Linux only: the rest switches protections off", SYS_personality),
+    group!(ALLOW, "identity: reading it",
+        SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget),
+    group!(ALLOW, "identity: without capabilities it can only be kept or lowered",
+        SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setgroups
+        SYS_setfsuid SYS_setfsgid SYS_capset),
+    group!(ALLOW, "further confinement: a second filter or rule set can only take away",
+        SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self),
+    group!(ALLOW, "clocks and timers",
+        SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getitimer
+        SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun
+        SYS_timer_delete),
+    group!(REFUSE, "clocks: setting the host's",
+        SYS_settimeofday SYS_clock_settime SYS_clock_adjtime SYS_adjtimex),
+    group!(ALLOW, "system: its name and random numbers", SYS_uname SYS_getrandom),
+    group!(
+        SOCKET,
+        "unix, TCP, UDP, ping, and netlink for getifaddrs; no other family (CVE-2026-31431)",
+        SYS_socket
+    ),
+    group!(SOCKETPAIR, "unix only; no other family is of use", SYS_socketpair),
+    group!(ALLOW, "sockets: use of those that may be made",
+        SYS_bind SYS_connect SYS_listen SYS_accept SYS_accept4 SYS_getsockname SYS_getpeername SYS_setsockopt
+        SYS_getsockopt SYS_shutdown SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg
+        SYS_recvmmsg),
+    group!(REFUSE, "System V IPC: segments outlive the box and its memory limit (nsjail-shm-dos)",
+        SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semctl SYS_semtimedop SYS_msgget
+        SYS_msgsnd SYS_msgrcv SYS_msgctl),
+    group!(REFUSE, "POSIX message queues: kernel memory that outlives the process",
+        SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr),
+    group!(ABSENT, "a second way into the kernel, past this filter; libuv probes it and does without",
+        SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register),
+    group!(REFUSE, "asynchronous I/O of old: much surface, few users",
+        SYS_io_setup SYS_io_destroy SYS_io_getevents SYS_io_pgetevents SYS_io_submit SYS_io_cancel),
+    group!(ABSENT, "keyrings are not namespaced: keys pass from run to run, and the quota is the host's",
+        SYS_add_key SYS_request_key SYS_keyctl),
+    group!(REFUSE, "other processes' memory, descriptors and registers",
+        SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease
+        SYS_pidfd_getfd SYS_kcmp),
+    group!(REFUSE, "mounts: the box's view of files is finished",
+        SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_open_tree_attr SYS_move_mount
+        SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr),
+    group!(REFUSE, "mounts: the table tells of the host", SYS_statmount SYS_listmount),
+    group!(REFUSE, "files by handle, past every mount and path (shocker)",
+        SYS_name_to_handle_at SYS_open_by_handle_at),
+    group!(REFUSE, "watching whole file systems", SYS_fanotify_init SYS_fanotify_mark),
+    group!(ABSENT, "inode flags by path, new in 6.17; the ioctl remains", SYS_file_getattr SYS_file_setattr),
+    group!(REFUSE, "programs in the kernel, and its measuring instruments: a long row of CVEs",
+        SYS_bpf SYS_perf_event_open),
+    #[cfg(target_arch = "x86_64")]
+    group!(REFUSE, "only a probe's trampoline calls them, and the kernel does not filter that",
+        SYS_uretprobe SYS_uprobe),
+    group!(REFUSE, "kernel: modules, replacement, restart, log",
+        SYS_init_module SYS_finit_module SYS_delete_module SYS_kexec_load SYS_kexec_file_load SYS_reboot
+        SYS_syslog),
+    group!(REFUSE, "administration of the host",
+        SYS_swapon SYS_swapoff SYS_acct SYS_quotactl SYS_quotactl_fd SYS_sethostname SYS_setdomainname
+        SYS_vhangup SYS_lookup_dcookie),
+    group!(REFUSE, "security modules: which there are and what they think of us",
+        SYS_lsm_get_self_attr SYS_lsm_set_self_attr SYS_lsm_list_modules),
+    #[cfg(target_arch = "x86_64")]
+    group!(REFUSE, "ports and segments: direct access to hardware (CVE-2017-17053 for the latter)",
+        SYS_ioperm SYS_iopl SYS_modify_ldt),
+    #[cfg(target_arch = "x86_64")]
+    group!(REFUSE, "obsolete: no program of this century calls them", SYS_uselib SYS_ustat SYS_sysfs),
+    group!(ABSENT, "a number that no kernel of today implements", SYS_nfsservctl),
+    #[cfg(target_arch = "x86_64")]
+    group!(ABSENT, "a number that no kernel of today implements",
+        SYS__sysctl SYS_create_module SYS_get_kernel_syms SYS_query_module SYS_getpmsg SYS_putpmsg
+        SYS_afs_syscall SYS_tuxcall SYS_security SYS_set_thread_area SYS_get_thread_area SYS_epoll_ctl_old
+        SYS_epoll_wait_old SYS_vserver),
+];
+
+/// New memory for the allocator, but none that could be run.
+const NOT_EXECUTABLE: Rule = only_if!(2 & libc::PROT_EXEC.cast_unsigned(), &[0], else Verdict::Kill);
+
+static REAPER_GROUPS: &[Group] = &[
+    group!(ALLOW, "reaping, which is what it is for", SYS_wait4 SYS_waitid),
+    group!(ALLOW, "telling the supervisor",
+        SYS_read SYS_write SYS_sendmsg SYS_sendto SYS_close),
+    group!(ALLOW, "ending", SYS_exit SYS_exit_group),
+    group!(ALLOW, "signals that arrive meanwhile",
+        SYS_rt_sigreturn SYS_rt_sigprocmask SYS_sigaltstack SYS_restart_syscall),
+    group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
+    group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
+    group!(ALLOW, "the standard library's locks and panics", SYS_futex SYS_gettid SYS_getpid),
+    group!(ALLOW, "the time, where the clock cannot be read without a call", SYS_clock_gettime),
+];
+
+const fn number(call: c_long) -> u32 {
+    assert!(call >= 0 && call < 0x4000_0000);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "checked in the line above, at compile time"
+    )]
+    let number = call as u32;
+    number
+}
+
+const fn name(constant: &'static str) -> &'static str {
+    constant.split_at("SYS_".len()).1
+}
+
+/// libc's numbers, and those that it does not have for every target. From 424 on they are the same on every
+/// architecture.
+#[allow(non_upper_case_globals, reason = "named as libc names them")]
+#[allow(unused_imports, reason = "libc has some of these for some targets")]
+mod numbers {
+    use libc::c_long;
+    pub(super) use libc::*;
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_create_module: c_long = 174;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_get_kernel_syms: c_long = 177;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_query_module: c_long = 178;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_io_pgetevents: c_long = 333;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_uretprobe: c_long = 335;
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const SYS_uprobe: c_long = 336;
+
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_renameat: c_long = 38;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_sync_file_range: c_long = 84;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_getrlimit: c_long = 163;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_setrlimit: c_long = 164;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_io_pgetevents: c_long = 292;
+    #[cfg(target_arch = "aarch64")]
+    pub(super) const SYS_kexec_file_load: c_long = 294;
+
+    pub(super) const SYS_cachestat: c_long = 451;
+    pub(super) const SYS_fchmodat2: c_long = 452;
+    pub(super) const SYS_map_shadow_stack: c_long = 453;
+    pub(super) const SYS_futex_wake: c_long = 454;
+    pub(super) const SYS_futex_wait: c_long = 455;
+    pub(super) const SYS_futex_requeue: c_long = 456;
+    pub(super) const SYS_statmount: c_long = 457;
+    pub(super) const SYS_listmount: c_long = 458;
+    pub(super) const SYS_lsm_get_self_attr: c_long = 459;
+    pub(super) const SYS_lsm_set_self_attr: c_long = 460;
+    pub(super) const SYS_lsm_list_modules: c_long = 461;
+    pub(super) const SYS_setxattrat: c_long = 463;
+    pub(super) const SYS_getxattrat: c_long = 464;
+    pub(super) const SYS_listxattrat: c_long = 465;
+    pub(super) const SYS_removexattrat: c_long = 466;
+    pub(super) const SYS_open_tree_attr: c_long = 467;
+    pub(super) const SYS_file_getattr: c_long = 468;
+    pub(super) const SYS_file_setattr: c_long = 469;
+    pub(super) const SYS_listns: c_long = 470;
+    pub(super) const SYS_rseq_slice_yield: c_long = 471;
+}

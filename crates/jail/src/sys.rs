@@ -1,0 +1,291 @@
+//! The system calls that rustix does not wrap, each as one small safe function. All `unsafe` of this crate that
+//! is not seccomp's or Landlock's is here.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::process::Pid;
+
+use crate::plan::Resource;
+
+/// What a fork returns, and to whom.
+pub(crate) enum Fork {
+    Child,
+    Parent(Pid),
+}
+
+/// Turns the result of a raw system call into a `Result`.
+pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Forks into new namespaces, and into a cgroup of version 2 if one is given. The parent also gets a pidfd.
+///
+/// The caller must be single-threaded: the child goes on as an ordinary Rust program, and a lock that another
+/// thread held at that moment would stay locked in it for ever. [`single_threaded`] is checked.
+pub(crate) fn clone_into(
+    namespaces: libc::c_int,
+    cgroup: Option<BorrowedFd<'_>>,
+) -> io::Result<(Fork, Option<OwnedFd>)> {
+    if !single_threaded() {
+        return Err(io::Error::other("the keeper has more than one thread"));
+    }
+    let mut pidfd: libc::c_int = -1;
+    let mut flags = libc::CLONE_PIDFD as u64 | namespaces as u32 as u64;
+    if cgroup.is_some() {
+        flags |= CLONE_INTO_CGROUP;
+    }
+    let mut args = CloneArgs {
+        flags,
+        pidfd: (&raw mut pidfd) as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        ..CloneArgs::default()
+    };
+    // SAFETY: `args` is a valid clone_args of the size given, and `pidfd` outlives the call. There is no new
+    // stack and no CLONE_VM, so the child gets a copy of this address space and returns here like from fork;
+    // the process has one thread, so every lock in that copy is in a consistent state.
+    let pid = checked(unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size_of::<CloneArgs>()) })?;
+    match i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        None => Ok((Fork::Child, None)),
+        // SAFETY: the kernel has just made this descriptor for us (CLONE_PIDFD), and nobody else knows it.
+        Some(pid) => Ok((Fork::Parent(pid), Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))),
+    }
+}
+
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// `struct clone_args` of `clone3(2)`.
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+/// Forks. Only PID 1 of a box does, which has one thread by its making.
+pub(crate) fn fork() -> io::Result<Fork> {
+    // SAFETY: this process came from `clone_into`, which copies one thread, and starts none; so the child's copy
+    // of every lock is in a consistent state.
+    let pid = checked(unsafe { libc::fork() }.into())?;
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).map_or(Fork::Child, Fork::Parent))
+}
+
+fn single_threaded() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+}
+
+/// Enters a new cgroup namespace, whose root is the cgroup that this process is in now.
+pub(crate) fn enter_cgroup_namespace() -> io::Result<()> {
+    // SAFETY: takes an integer. A cgroup namespace changes what paths look like, nothing that memory safety or
+    // open descriptors depend on.
+    checked(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into()).map(drop)
+}
+
+/// Sets attributes of a mount, or of the whole tree of mounts beneath it.
+pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, whole: Subtree) -> io::Result<()> {
+    set_attributes(mount, attributes, None, whole)
+}
+
+/// Shows the files of a whole tree of mounts with other owners: those that the user namespace maps to.
+pub(crate) fn mount_idmap(mount: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
+    set_attributes(mount, libc::MOUNT_ATTR_IDMAP, Some(users), Subtree::Whole)
+}
+
+fn set_attributes(
+    mount: BorrowedFd<'_>,
+    attributes: u64,
+    users: Option<BorrowedFd<'_>>,
+    whole: Subtree,
+) -> io::Result<()> {
+    let userns_fd = users.map_or(0, |fd| fd.as_raw_fd() as u64);
+    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd };
+    let flags = libc::AT_EMPTY_PATH as u32
+        | match whole {
+            Subtree::Whole => libc::AT_RECURSIVE as u32,
+            Subtree::Top => 0,
+        };
+    // SAFETY: the path is a valid empty C string, `attr` is a valid mount_attr of the size given, and the kernel
+    // only reads both; the descriptors are open for as long as they are borrowed.
+    checked(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    })
+    .map(drop)
+}
+
+/// How much of a tree of mounts is meant.
+#[derive(Clone, Copy)]
+pub(crate) enum Subtree {
+    Top,
+    Whole,
+}
+
+/// Brings the loopback interface of this network namespace up. The kernel gives it its addresses by itself.
+pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
+    #[repr(C)]
+    struct InterfaceRequest {
+        name: [u8; libc::IFNAMSIZ],
+        flags: libc::c_short,
+        padding: [u8; 22],
+    }
+    let mut request = InterfaceRequest {
+        name: [0; libc::IFNAMSIZ],
+        flags: (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short,
+        padding: [0; 22],
+    };
+    request.name[..2].copy_from_slice(b"lo");
+    // SAFETY: SIOCSIFFLAGS reads a struct ifreq of 40 bytes, which is what `request` is; it outlives the call.
+    checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }.into())
+        .map(drop)
+}
+
+/// Closes every descriptor from this number on.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    // SAFETY: takes integers only. Descriptors that Rust values still own are closed under them; callers do this
+    // where the process is about to exec or has yet to open anything, so that no such value is used or dropped
+    // afterwards.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
+}
+
+/// Marks every descriptor from this number on to be closed by `exec`.
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: takes integers only, and changes a flag of each descriptor that no Rust value relies on.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, flags) }).map(drop)
+}
+
+/// Makes `fd` the descriptor of this number.
+pub(crate) fn install(fd: BorrowedFd<'_>, number: libc::c_int) -> io::Result<()> {
+    // SAFETY: `fd` is open for as long as it is borrowed; `number` is one of 0, 1, 2, which this process gives
+    // away to the program that it becomes.
+    checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
+}
+
+/// Becomes another program. Returns only if that failed.
+pub(crate) fn exec(program: &CString, argv: &[CString], env: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
+        strings.iter().map(|string| string.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    };
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: `program` is a C string; `argv` and `env` are arrays of pointers to C strings that outlive the
+    // call, each ending in a null pointer.
+    unsafe { libc::execve(program.as_ptr(), argv.as_ptr(), env.as_ptr()) };
+    io::Error::last_os_error()
+}
+
+/// Lowers a resource limit, soft and hard alike.
+pub(crate) fn set_limit(resource: Resource, value: u64) -> io::Result<()> {
+    let number = match resource {
+        Resource::Core => libc::RLIMIT_CORE,
+        Resource::Cpu => libc::RLIMIT_CPU,
+        Resource::Data => libc::RLIMIT_DATA,
+        Resource::FileSize => libc::RLIMIT_FSIZE,
+        Resource::MemLock => libc::RLIMIT_MEMLOCK,
+        Resource::MsgQueue => libc::RLIMIT_MSGQUEUE,
+        Resource::Nice => libc::RLIMIT_NICE,
+        Resource::NoFile => libc::RLIMIT_NOFILE,
+        Resource::NProc => libc::RLIMIT_NPROC,
+        Resource::RtPrio => libc::RLIMIT_RTPRIO,
+        Resource::SigPending => libc::RLIMIT_SIGPENDING,
+        Resource::Stack => libc::RLIMIT_STACK,
+    };
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `now` is a valid rlimit that the kernel fills in.
+    checked(unsafe { libc::getrlimit(number, &raw mut now) }.into())?;
+    // A limit that is lower already cannot be raised without privilege, and is good enough as it is.
+    let value = value.min(now.rlim_max);
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+    // SAFETY: `limit` is a valid rlimit that the kernel only reads.
+    checked(unsafe { libc::setrlimit(number, &raw const limit) }.into()).map(drop)
+}
+
+/// Ends this process at once, without running destructors: they belong to the process it was copied from.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: takes an integer and does not return.
+    unsafe { libc::_exit(status) }
+}
+
+/// Forgets signal handlers and masks inherited from the caller, so that the program starts with defaults.
+pub(crate) fn default_signals() -> io::Result<()> {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: SIG_DFL is a valid disposition for every signal; for those that cannot be changed (SIGKILL,
+        // SIGSTOP, and the two that libc keeps) the call fails and changes nothing, which is what we want.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    // SAFETY: an all-zero sigset_t is a valid value of that plain C type, to be set by the next call.
+    let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `none` is a valid sigset_t to write to.
+    unsafe { libc::sigemptyset(&raw mut none) };
+    // SAFETY: `none` is initialised, and the old mask is not asked for.
+    checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) }.into())
+        .map(drop)
+}
+
+/// Waits for any child, as PID 1 must. Returns its pid and its raw wait status.
+pub(crate) fn wait_any() -> io::Result<(Option<Pid>, i32)> {
+    loop {
+        let mut status = 0;
+        // SAFETY: `status` is a valid int that the kernel fills in; no rusage is asked for.
+        let waited = checked(unsafe { libc::wait4(-1, &raw mut status, 0, std::ptr::null_mut()) }.into());
+        match waited {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(pid) => return Ok((i32::try_from(pid).ok().and_then(Pid::from_raw), status)),
+        }
+    }
+}
+
+/// Waits for one child to end: its raw wait status, and what it and everyone it waited for used.
+pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is a valid value of that plain C type.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: `status` and `usage` are valid for the kernel to fill in.
+        let waited = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
+        match checked(waited.into()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+            Ok(_) => break,
+        }
+    }
+    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    let cpu_micros = micros(usage.ru_utime) + micros(usage.ru_stime);
+    Ok((status, ResourceUse { cpu_micros, max_rss: usage.ru_maxrss as u64 * 1024 }))
+}
+
+/// What a process and its children used, as `wait4` tells it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ResourceUse {
+    pub(crate) cpu_micros: u64,
+    pub(crate) max_rss: u64,
+}
+
+/// A path as the kernel wants it.
+pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))
+}
+
+/// A path as the kernel wants it.
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
+    use std::os::unix::ffi::OsStrExt;
+    c_string(path.as_os_str().as_bytes())
+}
