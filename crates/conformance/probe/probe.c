@@ -369,15 +369,17 @@ static void exhaust_mmap(const char *op, long cap, int flags) {
 
 /* Many processes, each small. */
 static void exhaust_together(long cap) {
+    pid_t children[16];
     for (long i = 0; i < 16; i++) {
-        if (fork() == 0) {
+        children[i] = fork();
+        if (children[i] == 0) {
             exhaust_mmap("part", cap / 16, MAP_PRIVATE);
-            pause();
+            for (;;) pause();
         }
     }
-    sleep(3);
+    sleep(2);
     had("together", cap, 0);
-    kill(0, SIGKILL);
+    for (long i = 0; i < 16; i++) kill(children[i], SIGKILL);
 }
 
 static long fill(int fd, long cap, int *error) {

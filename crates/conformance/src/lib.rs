@@ -35,7 +35,7 @@ mod traces;
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
 pub use host::{Scratch, has_program, hold, process_holding, secret};
 pub use probe::{
-    Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote,
+    Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
 pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage};
 pub use traces::Traces;

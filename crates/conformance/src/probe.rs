@@ -119,6 +119,16 @@ pub fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
+/// A word for a shell to put together, so that only the process which gets it has it in its command line.
+///
+/// # Panics
+/// If the word is too short to be taken apart.
+#[must_use]
+pub fn spelled(word: &str) -> String {
+    let (head, tail) = word.split_at(word.len() / 2);
+    format!("$(printf %s%s {head} {tail})")
+}
+
 fn shell(args: &str, probe: &Path, dir: &Scratch) -> Command {
     let mut command = Command::new("sh");
     command.arg("-c").arg(format!("{} {args}", probe.display())).current_dir(dir.path());

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Running, Traces, process_holding, promise, secret};
+use belljar_conformance::{Cell, Running, Traces, process_holding, promise, secret, spelled};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How many runs are under way at a time.
@@ -95,7 +95,7 @@ fn start_found_by(cell: &Cell, word: &str) -> Running {
     let running = cell
         .with_probe()
         .limit("timeout", "60s")
-        .start_plain(&format!("./probe daemon {word}; echo ready; sleep 50"));
+        .start_plain(&format!("./probe daemon {}; echo ready; sleep 50", spelled(word)));
     running.wait_for("ready");
     assert!(!process_holding(word).is_empty(), "the control: it runs");
     running
@@ -132,7 +132,7 @@ fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
         let running = cell
             .with_probe()
             .limit("timeout", "60s")
-            .start_plain(&format!("./probe daemon {word}; sleep 50"));
+            .start_plain(&format!("./probe daemon {}; sleep 50", spelled(&word)));
         std::thread::sleep(Duration::from_millis(moments[run % moments.len()]));
         running.signal(Signal::KILL);
         let _ = running.finish();

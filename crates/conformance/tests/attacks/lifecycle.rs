@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Status, observations, outside, process_holding, promise, secret};
+use belljar_conformance::{Cell, Status, observations, outside, process_holding, promise, secret, spelled};
 
 /// What ends with the run, however it tries to stay.
 fn survivors(word: &str) -> Vec<u32> {
@@ -19,7 +19,7 @@ fn survivors(word: &str) -> Vec<u32> {
 /// L1, L2, L3
 fn a_daemon_that_holds_stdout_neither_stays_nor_holds_the_caller(cell: &Cell) {
     let word = secret();
-    let control = outside(&format!("daemon {word} 1 </dev/null | head -n 1; true"));
+    let control = outside(&format!("daemon {word} 2>/dev/null </dev/null | head -n 1; true"));
     assert_eq!(control[0].op, "daemon");
     let survivor = process_holding(&word);
     assert_eq!(survivor.len(), 1, "the control: outside it stays");
@@ -27,7 +27,7 @@ fn a_daemon_that_holds_stdout_neither_stays_nor_holds_the_caller(cell: &Cell) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
-    let ran = cell.with_probe().run(&format!("./probe daemon {word}; echo before the end"));
+    let ran = cell.with_probe().run(&format!("./probe daemon {}; echo before the end", spelled(&word)));
     assert!(ran.ok().ends_with("before the end\n"), "what was written is kept: {ran:?}");
     assert!(ran.took < Duration::from_secs(3), "{:?}", ran.took);
     assert_eq!(survivors(&word), [] as [u32; 0]);
@@ -39,7 +39,10 @@ promise!(a_daemon_that_holds_stdout_neither_stays_nor_holds_the_caller);
 fn a_daemon_does_not_outlive_a_timeout_or_a_signal(cell: &Cell) {
     for end in ["sleep 60", "kill -9 $$", "exit 3"] {
         let word = secret();
-        let ran = cell.with_probe().limit("timeout", "500ms").run(&format!("./probe daemon {word}; {end}"));
+        let ran = cell
+            .with_probe()
+            .limit("timeout", "500ms")
+            .run(&format!("./probe daemon {}; {end}", spelled(&word)));
         assert!(ran.took < Duration::from_secs(3), "{end}: {:?}", ran.took);
         assert_eq!(survivors(&word), [] as [u32; 0], "{end}");
     }
@@ -137,7 +140,8 @@ fn a_fork_storm_does_not_outrun_the_kill(cell: &Cell) {
     }
     for _ in 0..5 {
         let word = secret();
-        let ran = cell.with_probe().limit("timeout", "300ms").run(&format!("./probe fork-bomb {word}"));
+        let ran =
+            cell.with_probe().limit("timeout", "300ms").run(&format!("./probe fork-bomb {}", spelled(&word)));
         assert!(ran.took < Duration::from_secs(4), "{:?}", ran.took);
         assert_eq!(survivors(&word), [] as [u32; 0]);
     }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use belljar_conformance::{
     Cell, Observation, Scratch, Status, Traces, observations, outside, process_holding, promise, secret,
+    spelled,
 };
 
 fn not_promised(cell: &Cell, guarantee: &str) -> bool {
@@ -23,7 +24,7 @@ fn a_fork_bomb_stays_inside(cell: &Cell) {
         return;
     }
     let word = secret();
-    let ran = cell.with_probe().limit("timeout", "1s").run(&format!("./probe fork-bomb {word}"));
+    let ran = cell.with_probe().limit("timeout", "1s").run(&format!("./probe fork-bomb {}", spelled(&word)));
     assert!(ran.status == Status::TimedOut || ran.status == Status::Exited, "{ran:?}");
     assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
     assert!(std::process::Command::new("true").status().is_ok(), "the host can still fork");
