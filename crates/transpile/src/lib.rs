@@ -1,1 +1,141 @@
-//! Placeholder.
+//! Makes code readable for its runtime: TypeScript becomes JavaScript, and a JavaScript module gets the ending by
+//! which Node knows one.
+//!
+//! The code is unread, and a parser is a large target: a few kilobytes of brackets overflow its stack, and the 240
+//! bytes of `x<(a=` written 24 times and closed keep it busy for hours, because each level is tried twice. Neither
+//! can be ruled out by looking at the text beforehand, and a thread can be neither killed nor survived. So the
+//! parser runs in a [worker]: this same program, started again under limits of CPU time, memory and output, for one
+//! file. That costs a millisecond or two, and only where it is needed: TypeScript, and JavaScript in which one of
+//! the words `import`, `export` and `await` occurs.
+//!
+//! Types are removed without being checked. Enums, namespaces, parameter properties and decorators (the
+//! `experimentalDecorators` kind) are translated; everything else is left as modern as it was written. JSX becomes
+//! `React.createElement`, and nothing is imported that the code does not import itself.
+//!
+//! The result ends in an inline source map, so a Node that is started with `--enable-source-maps` reports the
+//! lines of the TypeScript. That flag costs no time that can be measured; without it the map is a comment.
+
+mod diagnose;
+mod strip;
+mod worker;
+
+use std::fmt;
+
+use belljar_core::language::Preparation;
+
+pub use worker::run_as_worker;
+use worker::{Reply, Task};
+
+/// Code as its runtime will read it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepared {
+    /// What its file is to be called.
+    pub name: String,
+    /// The text.
+    pub text: Vec<u8>,
+}
+
+/// Code that cannot be prepared: for the caller an ordinary failed run, with this on stderr.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyntaxError {
+    /// One paragraph for each error: position and reason, the line, and a mark under it.
+    pub message: String,
+}
+
+impl fmt::Display for SyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for SyntaxError {}
+
+/// Prepares the code of a file called `name`. Blocks for as long as a worker takes, which is bounded; the program
+/// that calls this must call [`run_as_worker`] first thing in its `main`.
+///
+/// # Errors
+/// TypeScript that does not parse, or that no worker could parse within its limits. JavaScript is never an error
+/// here: what cannot be read is passed on as it is, and Node has the say.
+pub fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+    match preparation {
+        Preparation::None => Ok(unchanged(name, text)),
+        Preparation::DetectModule => Ok(name_as_module(name, text)),
+        Preparation::StripTypes => strip_types(name, text),
+    }
+}
+
+fn unchanged(name: &str, text: &[u8]) -> Prepared {
+    Prepared { name: name.to_owned(), text: text.to_owned() }
+}
+
+fn name_as_module(name: &str, text: &[u8]) -> Prepared {
+    let Some(stem) = name.strip_suffix(".js").filter(|_| mentions_module_syntax(text)) else {
+        return unchanged(name, text);
+    };
+    match worker::ask(Task::DetectModule, name, text) {
+        Ok(Reply::Module(_)) => Prepared { name: format!("{stem}.mjs"), text: text.to_owned() },
+        Ok(Reply::Script(_) | Reply::Errors(_)) | Err(_) => unchanged(name, text),
+    }
+}
+
+/// Whether the code could be a module at all. None of these words can be written with escapes.
+fn mentions_module_syntax(text: &[u8]) -> bool {
+    text.windows(6).any(|word| word == b"import" || word == b"export")
+        || text.windows(5).any(|word| word == b"await")
+}
+
+fn strip_types(name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+    if let Err(invalid) = str::from_utf8(text) {
+        let message = format!("{name}: the code is not UTF-8: byte {} is wrong\n", invalid.valid_up_to() + 1);
+        return Err(SyntaxError { message });
+    }
+    match worker::ask(Task::StripTypes, name, text) {
+        Ok(Reply::Script(text)) => Ok(Prepared { name: stripped_name(name, "js"), text }),
+        Ok(Reply::Module(text)) => Ok(Prepared { name: stripped_name(name, "mjs"), text }),
+        Ok(Reply::Errors(message)) => Err(SyntaxError { message }),
+        Err(failure) => Err(SyntaxError { message: format!("{name}: {failure}\n") }),
+    }
+}
+
+/// The name of the JavaScript for a TypeScript file. `.mts` and `.cts` say themselves which kind they are.
+fn stripped_name(name: &str, detected: &str) -> String {
+    match name.rsplit_once('.') {
+        Some((stem, "ts" | "tsx")) => format!("{stem}.{detected}"),
+        Some((stem, "mts")) => format!("{stem}.mjs"),
+        Some((stem, "cts")) => format!("{stem}.cjs"),
+        Some(_) | None => format!("{name}.{detected}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn code_that_needs_nothing_is_left_alone() {
+        let text = b"import os\nawait = \xff";
+        assert_eq!(prepare(Preparation::None, "main.py", text), Ok(unchanged("main.py", text)));
+    }
+
+    #[test]
+    fn javascript_without_the_words_needs_no_parser() {
+        assert!(!mentions_module_syntax(b"const fs = require('fs'); console.log(1)"));
+        for text in ["import 'a'", "export {}", "await f()", "x;import"] {
+            assert!(mentions_module_syntax(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_ending_says_which_kind_of_javascript_it_became() {
+        for (name, script, module) in [
+            ("main.ts", "main.js", "main.mjs"),
+            ("a.b.tsx", "a.b.js", "a.b.mjs"),
+            ("main.mts", "main.mjs", "main.mjs"),
+            ("main.cts", "main.cjs", "main.cjs"),
+            ("script", "script.js", "script.mjs"),
+        ] {
+            assert_eq!(stripped_name(name, "js"), script);
+            assert_eq!(stripped_name(name, "mjs"), module);
+        }
+    }
+}

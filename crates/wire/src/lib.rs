@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The JSON of Belljar, version 1: what the command line, HTTP, MCP and the SDKs all speak, and its conversion
+//! to and from the domain. No other crate knows JSON.
+
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+mod host;
+mod problem;
+mod request;
+mod result;
+
+pub use host::{BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan};
+pub use problem::{Code, Fault, Problem};
+pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
+pub use result::{File, Isolation, OutputForm, RunResult, Usage};
+
+/// A value as JSON, with a line break at the end.
+#[must_use]
+pub fn to_json(value: &impl serde::Serialize) -> String {
+    // None of this crate's types has a map with keys that are not strings or a Serialize that can fail.
+    let json = serde_json::to_string_pretty(value).unwrap_or_default();
+    json + "\n"
+}

@@ -764,5 +764,10 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
 
 /// Whether memory can be swapped out. If that cannot be known, it can.
 fn swap_is_on() -> bool {
-    fs::read_to_string("/proc/swaps").map_or(true, |text| text.lines().count() > 1)
+    fs::read_to_string("/proc/swaps").map_or(true, |text| lists_swap(&text))
+}
+
+/// The first line is a heading.
+fn lists_swap(swaps: &str) -> bool {
+    swaps.lines().count() > 1
 }

@@ -46,7 +46,9 @@ pub(super) fn own_v2_cgroup() -> io::Result<Option<PathBuf>> {
 impl Mount {
     /// The directory of a cgroup, if this mount shows it.
     pub(super) fn dir_of(&self, cgroup: &Path) -> Option<PathBuf> {
-        cgroup.strip_prefix(&self.root).ok().map(|below| self.point.join(below))
+        // `join` would put a slash after the top.
+        let below = cgroup.strip_prefix(&self.root).ok()?;
+        Some(if below == Path::new("") { self.point.clone() } else { self.point.join(below) })
     }
 }
 
@@ -185,6 +187,7 @@ mod tests {
         assert_eq!(mount("/").dir_of(&own).unwrap(), Path::new("/sys/fs/cgroup/user.slice/a:b.scope"));
         assert_eq!(mount("/user.slice").dir_of(&own).unwrap(), Path::new("/sys/fs/cgroup/a:b.scope"));
         assert_eq!(mount("/system.slice").dir_of(&own), None);
+        assert_eq!(mount("/").dir_of(Path::new("/")).unwrap().to_str(), Some("/sys/fs/cgroup"));
         assert_eq!(parse_own_v2(b"4:memory:/x\n"), None);
     }
 }

@@ -39,15 +39,9 @@ pub(super) struct Scope {
 /// Why there is no scope.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScopeError {
-    #[error("no systemd user manager answers at {tried}")]
+    #[error("no systemd user manager answers at any of {tried}")]
     NoManager {
         tried: String,
-        #[source]
-        source: io::Error,
-    },
-    #[error("the systemd user manager broke off at {socket}")]
-    Conversation {
-        socket: String,
         #[source]
         source: io::Error,
     },
@@ -66,35 +60,27 @@ impl Manager {
         if !dirs.contains(&usual) {
             dirs.push(usual);
         }
-        let private = dirs.iter().map(|dir| Socket::Private(dir.join("systemd/private")));
-        let bus = dirs.iter().map(|dir| Socket::Bus(dir.join("bus")));
-        Manager { sockets: private.chain(bus).collect(), uid }
+        let both =
+            |dir: PathBuf| [Socket::Private(dir.join("systemd/private")), Socket::Bus(dir.join("bus"))];
+        Manager { sockets: dirs.into_iter().flat_map(both).collect(), uid }
     }
 
     /// Has the scope made. When this returns, the job is accepted; that the process has moved is seen in
     /// `/proc/self/cgroup` soon after.
     pub(super) fn start(&self, scope: &Scope) -> Result<(), ScopeError> {
-        let (socket, stream) = self.connect()?;
-        let conversation =
-            |source| ScopeError::Conversation { socket: socket.path().display().to_string(), source };
-        match socket.ask(stream, self.uid, scope).map_err(conversation)? {
-            Reply::Done => Ok(()),
-            Reply::Error { name, message } => {
-                Err(ScopeError::Refused { unit: scope.unit.clone(), name, message })
-            }
-        }
-    }
-
-    fn connect(&self) -> Result<(&Socket, UnixStream), ScopeError> {
-        let mut refusal = io::Error::from(io::ErrorKind::NotFound);
+        let mut silence = None;
         for socket in &self.sockets {
-            match UnixStream::connect(socket.path()) {
-                Ok(stream) => return Ok((socket, stream)),
-                Err(error) => refusal = error,
+            match socket.ask(self.uid, scope) {
+                Ok(Reply::Done) => return Ok(()),
+                Ok(Reply::Error { name, message }) => {
+                    return Err(ScopeError::Refused { unit: scope.unit.clone(), name, message });
+                }
+                Err(error) => silence = Some(error),
             }
         }
         let tried: Vec<_> = self.sockets.iter().map(|socket| socket.path().display().to_string()).collect();
-        Err(ScopeError::NoManager { tried: tried.join(" or "), source: refusal })
+        let source = silence.unwrap_or_else(|| io::ErrorKind::NotFound.into());
+        Err(ScopeError::NoManager { tried: tried.join(", "), source })
     }
 }
 
@@ -105,7 +91,8 @@ impl Socket {
         }
     }
 
-    fn ask(&self, mut stream: UnixStream, uid: u32, scope: &Scope) -> io::Result<Reply> {
+    fn ask(&self, uid: u32, scope: &Scope) -> io::Result<Reply> {
+        let mut stream = UnixStream::connect(self.path())?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         authenticate(&mut stream, uid)?;
@@ -560,28 +547,55 @@ mod tests {
         dir
     }
 
+    /// The manager of the test and no other, whoever runs it.
+    fn at(dir: &Path) -> Manager {
+        let mut manager = Manager::of_user(1000, Some(dir));
+        manager.sockets.retain(|socket| socket.path().starts_with(dir));
+        manager
+    }
+
+    #[test]
+    fn the_directory_of_the_session_comes_before_the_usual_one_and_the_manager_before_the_bus() {
+        let paths = |dir: Option<&str>| {
+            let manager = Manager::of_user(1000, dir.map(Path::new));
+            manager.sockets.iter().map(|socket| socket.path().display().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(paths(None), ["/run/user/1000/systemd/private", "/run/user/1000/bus"]);
+        assert_eq!(paths(Some("/run/user/1000")), paths(None));
+        assert_eq!(
+            paths(Some("/x")),
+            ["/x/systemd/private", "/x/bus", "/run/user/1000/systemd/private", "/run/user/1000/bus"]
+        );
+    }
+
     #[test]
     fn the_private_socket_is_asked_without_an_introduction() {
         let dir = directory("private");
         let thread = manager(&dir, "systemd/private", vec![sasl(), start(REFERENCE_RETURN)]);
-        Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap();
+        at(&dir).start(&scope()).unwrap();
         thread.join().unwrap();
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Where the answer says which call it is for.
+    const REPLY_SERIAL_AT: usize = 20;
+
+    fn bus_exchange(answers: Vec<u8>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let hello = [b"BEGIN\r\n".as_slice(), &bytes(REFERENCE_HELLO)].concat();
+        let mut welcome = bytes(REFERENCE_RETURN);
+        welcome[REPLY_SERIAL_AT] = 1;
+        vec![sasl(), (hello, welcome), (bytes(REFERENCE_START), answers)]
     }
 
     #[test]
     fn on_the_bus_we_say_hello_first_and_pass_over_what_is_not_our_answer() {
         let dir = directory("bus");
-        let hello = [b"BEGIN\r\n".as_slice(), &bytes(REFERENCE_HELLO)].concat();
-        // The answer to the first call, then an unrelated answer, then the answer to the second.
-        let mut welcome = bytes(REFERENCE_RETURN);
-        welcome[20] = 1;
-        let stranger = [bytes(REFERENCE_RETURN), bytes(REFERENCE_RETURN)].concat();
-        let mut stranger_first = stranger;
-        stranger_first[20] = 99;
-        let exchange = vec![sasl(), (hello, welcome), (bytes(REFERENCE_START), stranger_first)];
+        // Somebody else's answer comes before ours.
+        let mut answers = [bytes(REFERENCE_RETURN), bytes(REFERENCE_RETURN)].concat();
+        answers[REPLY_SERIAL_AT] = 99;
+        let exchange = bus_exchange(answers);
         let thread = manager(&dir, "bus", exchange);
-        Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap();
+        at(&dir).start(&scope()).unwrap();
         thread.join().unwrap();
         std::fs::remove_dir_all(dir).unwrap();
     }
@@ -590,7 +604,7 @@ mod tests {
     fn a_refusal_carries_the_managers_words() {
         let dir = directory("refusal");
         let thread = manager(&dir, "systemd/private", vec![sasl(), start(REFERENCE_ERROR)]);
-        let error = Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap_err();
+        let error = at(&dir).start(&scope()).unwrap_err();
         assert!(
             error.to_string().contains("UnitExists: Unit belljar-4242-777.scope already exists."),
             "{error}"
@@ -600,16 +614,16 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_authentication_and_an_absent_manager_are_errors() {
+    fn a_rejected_authentication_leads_to_the_bus_and_an_absent_manager_is_an_error() {
         let dir = directory("rejected");
         let rejected = (sasl().0, b"REJECTED EXTERNAL\r\n".to_vec());
-        let thread = manager(&dir, "systemd/private", vec![rejected]);
-        let error = Manager::of_user(1000, Some(&dir)).start(&scope()).unwrap_err();
-        assert!(matches!(error, ScopeError::Conversation { .. }), "{error}");
-        thread.join().unwrap();
+        let private = manager(&dir, "systemd/private", vec![rejected]);
+        let bus = manager(&dir, "bus", bus_exchange(bytes(REFERENCE_RETURN)));
+        at(&dir).start(&scope()).unwrap();
+        private.join().unwrap();
+        bus.join().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        let error =
-            Manager { sockets: vec![Socket::Bus(dir.join("bus"))], uid: 1000 }.start(&scope()).unwrap_err();
+        let error = at(&dir).start(&scope()).unwrap_err();
         assert!(matches!(error, ScopeError::NoManager { .. }), "{error}");
     }
 }

@@ -211,6 +211,7 @@ fn a_probe_is_remembered_and_holds() {
     let text = probed.to_text().unwrap().unwrap_or_else(|| panic!("nothing to remember: {probed:?}"));
     let remembered = Cgroups::from_text(&text, &Settings::default()).unwrap();
     assert_eq!(remembered, probed);
+    remembered.sweep();
     let cgroup = new_box(&remembered, LimitsRequest::default());
     assert_eq!(run(&cgroup, "exit 5"), 5);
     cgroup.remove().unwrap();
@@ -295,4 +296,48 @@ fn keys_are_whole_words() {
     assert_eq!(keyed(events, "oom_kill"), Some(2));
     assert_eq!(keyed(events, "kill"), None);
     assert_eq!(keyed("oom_kill -1\n", "oom_kill"), None);
+}
+
+#[test]
+fn a_missing_limit_on_swap_is_forgiven_only_where_there_is_no_swap() {
+    let heading = "Filename\t\tType\t\tSize\tUsed\tPriority\n";
+    assert!(!lists_swap(heading));
+    assert!(lists_swap(&format!("{heading}/dev/sda2 partition 8388604 0 -2\n")));
+
+    // A directory that is no cgroup has no file of any limit.
+    let dir = std::env::temp_dir().join(format!("belljar-test-{}-no-cgroup", std::process::id()));
+    let dir = dir.join("box");
+    fs::create_dir_all(&dir).unwrap();
+    let mut cgroup = BoxCgroup::new(Version::V2);
+    cgroup.groups.push(Group { dir, controllers: Controller::ALL.to_vec() });
+    let turn = |demand| cgroup.turn(&Knob::new(Controller::Memory, "memory.swap.max", 0, demand));
+    assert!(matches!(turn(Demand::Must), Err(CgroupError::SetLimit { .. })));
+    assert!(turn(Demand::Welcome).is_ok());
+    match turn(Demand::UnlessNoSwap) {
+        Err(CgroupError::UnlimitedSwap { .. }) => assert!(swap_is_on()),
+        forgiven => {
+            forgiven.unwrap();
+            assert!(!swap_is_on());
+        }
+    }
+    cgroup.remove().unwrap();
+}
+
+#[test]
+fn the_first_process_of_a_box_is_not_counted_against_its_limit() {
+    let written: Vec<_> = v2::knobs(&Caps::from(&limits(LimitsRequest::default())))
+        .iter()
+        .map(|knob| format!("{}={}", knob.file, knob.value))
+        .collect();
+    assert_eq!(
+        written,
+        [
+            "memory.max=268435456",
+            "memory.swap.max=0",
+            "memory.oom.group=1",
+            "pids.max=51",
+            "cpu.max=10000 10000",
+            "cpu.max.burst=10000",
+        ]
+    );
 }

@@ -248,7 +248,7 @@ impl Scene {
         const PATIENCE: Duration = Duration::from_secs(1);
         let patience = match started {
             Ok(()) | Err(ScopeError::Refused { .. }) => PATIENCE,
-            Err(ScopeError::NoManager { .. } | ScopeError::Conversation { .. }) => return None,
+            Err(ScopeError::NoManager { .. }) => return None,
         };
         let deadline = Instant::now() + patience;
         loop {

@@ -1,0 +1,56 @@
+use std::time::Duration;
+
+use belljar_core::Invalid;
+use belljar_core::backend::BackendError;
+use belljar_core::guarantee::{Guarantee, Unmet};
+use belljar_core::request::BackendName;
+
+/// Why a request was not run. Nothing here describes the caller's code.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The request asks for something that does not exist.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The host cannot keep what was demanded.
+    #[error("the {backend} backend cannot keep {} here: {}", listed(&.unmet.missing), reasons(&.unmet.missing))]
+    Unmet {
+        /// The backend that was chosen.
+        backend: BackendName,
+        /// What is missing, why, and what would help.
+        unmet: Unmet,
+    },
+    /// This build or this composition has no such backend.
+    #[error("the {backend} backend is not part of this belljar")]
+    NoSuchBackend {
+        /// The one that was named.
+        backend: BackendName,
+    },
+    /// There is no backend to choose from.
+    #[error("no backend is available")]
+    NoBackend,
+    /// The backend could not run it.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The tree of processes outlived its kill.
+    #[error("the box was killed and had not ended {} seconds later", .grace.as_secs())]
+    Unkillable {
+        /// How long we waited.
+        grace: Duration,
+    },
+}
+
+fn listed(missing: &[(Guarantee, String, String)]) -> String {
+    let names: Vec<_> = missing.iter().map(|(guarantee, _, _)| format!("'{guarantee}'")).collect();
+    names.join(", ")
+}
+
+/// Each reason once: several guarantees are often unmet for one and the same.
+fn reasons(missing: &[(Guarantee, String, String)]) -> String {
+    let mut reasons: Vec<&str> = Vec::new();
+    for (_, why, _) in missing {
+        if !reasons.contains(&why.as_str()) {
+            reasons.push(why);
+        }
+    }
+    reasons.join("; ")
+}

@@ -1,0 +1,62 @@
+//! Which backend a run goes to, and what it will keep.
+
+use belljar_core::backend::Backend;
+use belljar_core::guarantee::{Enforcement, Guarantee, resolve};
+use belljar_core::request::{BackendChoice, BackendName, Network};
+use belljar_core::{Field, Invalid};
+
+use crate::{Engine, RunError};
+
+/// A backend that will run a request, and what it will keep while doing so.
+#[derive(Debug)]
+pub struct Placement<'a> {
+    /// Where.
+    pub backend: &'a dyn Backend,
+    /// On which terms.
+    pub enforcement: Enforcement,
+}
+
+impl Engine {
+    /// Chooses the backend: the one that was named, or the strongest that can keep everything. `process` and
+    /// `none` keep next to nothing, so they are never chosen, only named.
+    ///
+    /// # Errors
+    /// What the named backend, or the strongest one, has against it. There is no fallback to less.
+    pub fn place(
+        &self,
+        choice: BackendChoice,
+        network: &Network,
+        waived: &[Guarantee],
+    ) -> Result<Placement<'_>, RunError> {
+        let named = match choice {
+            BackendChoice::Auto => None,
+            BackendChoice::Named(name) => Some(name),
+        };
+        let eligible = |backend: &&dyn Backend| match named {
+            None => !matches!(backend.name(), BackendName::Process | BackendName::None),
+            Some(name) => backend.name() == name,
+        };
+        let mut refusal = None;
+        for backend in self.backends().filter(eligible) {
+            match accept(backend, network, waived) {
+                Ok(enforcement) => return Ok(Placement { backend, enforcement }),
+                Err(refused) => refusal = refusal.or(Some(refused)),
+            }
+        }
+        let absent = named.map_or(RunError::NoBackend, |backend| RunError::NoSuchBackend { backend });
+        Err(refusal.unwrap_or(absent))
+    }
+}
+
+fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Result<Enforcement, RunError> {
+    backend.ready()?;
+    if !backend.provides(network) {
+        return Err(RunError::Invalid(Invalid {
+            field: Field::Network,
+            message: format!("the {} backend cannot give a box the network '{network}'", backend.name()),
+            hint: "leave --network out: a box then reaches nothing but itself".to_owned(),
+            too_large: false,
+        }));
+    }
+    resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}

@@ -1,0 +1,77 @@
+//! What a run printed: bounded, shown live, and closed with a line of our own where the contract wants one.
+
+use std::fmt::Debug;
+use std::ops::ControlFlow;
+
+use belljar_core::backend::Stream;
+use belljar_core::limits::{Bytes, show_duration};
+use belljar_core::outcome::{Outcome, TimeLimit};
+use belljar_core::{Captured, Collector};
+
+/// Sees the head of each stream as it comes.
+pub trait Observer: Send + Debug {
+    /// The next bytes, exactly as the program wrote them. To break off is to cancel the run: nobody listens.
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
+}
+
+/// Nobody watches; the report has it all.
+#[derive(Debug)]
+pub struct Unobserved;
+
+impl Observer for Unobserved {
+    fn output(&mut self, _: Stream, _: &[u8]) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+pub(crate) struct Transcript<'a> {
+    stdout: Collector,
+    stderr: Collector,
+    stderr_ends_a_line: bool,
+    observer: &'a mut dyn Observer,
+}
+
+impl<'a> Transcript<'a> {
+    pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
+        let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
+        Transcript { stdout, stderr, stderr_ends_a_line: true, observer }
+    }
+
+    pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
+        let head = match stream {
+            Stream::Stdout => self.stdout.push(bytes),
+            Stream::Stderr => {
+                self.stderr_ends_a_line = bytes.last().map_or(self.stderr_ends_a_line, |last| *last == b'\n');
+                self.stderr.push(bytes)
+            }
+        };
+        if head.is_empty() { ControlFlow::Continue(()) } else { self.observer.output(stream, head) }
+    }
+
+    /// A line of our own on stderr, after whatever the code had written. It goes the way of all output, so that
+    /// every surface shows it; the tail, where it stands, is what survives truncation.
+    pub(crate) fn note(&mut self, text: &str) {
+        let before = if self.stderr_ends_a_line { "" } else { "\n" };
+        let line = format!("{before}{}\n", text.trim_end_matches('\n'));
+        // Whoever stopped listening is not cancelled again: the run is over.
+        let _ = self.push(Stream::Stderr, line.as_bytes());
+    }
+
+    /// The words that the contract promises for an ending by a limit.
+    pub(crate) fn note_ending(&mut self, outcome: Outcome, memory: Bytes) {
+        match outcome {
+            Outcome::TimedOut(TimeLimit::Wall(limit)) => {
+                self.note(&format!("Execution timed out after {}", show_duration(limit)));
+            }
+            Outcome::TimedOut(TimeLimit::Cpu(limit)) => {
+                self.note(&format!("Execution timed out after {} of CPU time", show_duration(limit)));
+            }
+            Outcome::OutOfMemory => self.note(&format!("Memory limit exceeded ({memory})")),
+            Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::Cancelled(_) => {}
+        }
+    }
+
+    pub(crate) fn finish(self) -> (Captured, Captured) {
+        (self.stdout.finish(), self.stderr.finish())
+    }
+}

@@ -1,0 +1,362 @@
+//! What the engine makes of programs that end well, badly, late or never.
+
+#![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
+
+mod scripted;
+
+use std::future::pending;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use belljar_core::backend::{Ending, Stream};
+use belljar_core::guarantee::Guarantee;
+use belljar_core::language::{Language, Preparation};
+use belljar_core::limits::LimitsRequest;
+use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
+use belljar_core::request::{
+    BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
+};
+use belljar_engine::{Engine, Observer, Prepared, RunError, SyntaxError, Unobserved};
+use proptest::prelude::*;
+use scripted::{Act, Script, Scripted};
+use tokio::time::{Instant, sleep};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn request(limits: LimitsRequest) -> RunRequest {
+    let (sandbox, execution) = limits.resolve().unwrap();
+    RunRequest {
+        sandbox: SandboxRequest {
+            backend: BackendChoice::Auto,
+            waived: Vec::new(),
+            limits: sandbox,
+            network: Network::None,
+            workspace: None,
+            env: Vec::new(),
+            image: None,
+        },
+        execution: ExecutionRequest {
+            language: Language::by_name("typescript").unwrap(),
+            code: Code::parse(b"code".to_vec(), None).unwrap(),
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: execution,
+        },
+    }
+}
+
+fn defaults() -> RunRequest {
+    request(LimitsRequest::default())
+}
+
+fn prepare(_: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+    if text == b"const = 1" {
+        return Err(SyntaxError { message: format!("{name}:1:7: unexpected token") });
+    }
+    Ok(Prepared { name: name.replace(".ts", ".mjs"), text: text.to_vec() })
+}
+
+fn engine(backend: &Arc<Scripted>) -> Engine {
+    Engine::new(vec![backend.clone()], prepare)
+}
+
+async fn play(script: Script, request: RunRequest) -> Result<Report, RunError> {
+    engine(&script.backend()).run(request, &mut Unobserved, pending()).await
+}
+
+fn say(text: &str) -> Act {
+    Act::Say(Stream::Stdout, text.into())
+}
+
+fn complain(text: &str) -> Act {
+    Act::Say(Stream::Stderr, text.into())
+}
+
+#[derive(Debug, Default)]
+struct Live {
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+    leaves_after: Option<usize>,
+}
+
+impl Observer for Live {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
+        match stream {
+            Stream::Stdout => self.stdout.extend_from_slice(bytes),
+            Stream::Stderr => self.stderr.extend_from_slice(bytes),
+        }
+        let heard = self.stdout.len() + self.stderr.len();
+        if self.leaves_after.is_some_and(|limit| heard >= limit) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_fails_is_a_run_that_took_place() {
+    let script = Script::of(vec![say("one\n"), complain("oh\n")], Ending::Exited(3));
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited(3));
+    assert_eq!((report.stdout.to_bytes(), report.stderr.to_bytes()), (b"one\n".to_vec(), b"oh\n".to_vec()));
+    assert_eq!(report.enforcement.kept(), Guarantee::ALL);
+    assert_eq!((report.usage.cpu, report.usage.memory_peak), (Duration::from_millis(3), 4096));
+    assert_eq!((report.backend, report.runtime.as_str()), (BackendName::Native, "Scripted 1.0"));
+    assert!(report.id.starts_with("run_") && report.files.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wall_clock_ends_a_program_that_does_not() {
+    let script = Script::of(vec![complain("partial"), Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(10 * SECOND)));
+    assert_eq!(report.stderr.to_bytes(), b"partial\nExecution timed out after 10s\n");
+    assert_eq!(report.usage.wall, 10 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_exits_in_time_is_not_timed_out() {
+    let script = Script::of(vec![Act::Sleep(SECOND * 9)], Ending::Exited(0));
+    assert_eq!(play(script, defaults()).await.unwrap().outcome, Outcome::Exited(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_exited_by_itself_as_the_deadline_came_has_exited() {
+    let mut script = Script::of(vec![Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    script.ending_after_kill = Ending::Exited(7);
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited(7));
+    assert_eq!(report.stderr.to_bytes(), b"");
+}
+
+#[tokio::test]
+async fn a_flood_of_output_does_not_drown_the_clock() {
+    let limits = LimitsRequest { timeout: Some(Duration::from_millis(50)), ..LimitsRequest::default() };
+    let script = Script::of(vec![Act::Flood(vec![b'y'; 4096])], Ending::Exited(0));
+    let began = std::time::Instant::now();
+    let report = play(script, request(limits)).await.unwrap();
+    assert!(began.elapsed() < 5 * SECOND);
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(Duration::from_millis(50))));
+    assert!(report.stdout.truncated());
+    let stdout = String::from_utf8(report.stdout.to_bytes()).unwrap();
+    assert!(stdout.starts_with("yyyy") && stdout.ends_with("yyyy") && stdout.contains("bytes omitted"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_written_between_the_kill_and_the_end_is_still_seen() {
+    let mut script = Script::of(vec![Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    script.after_kill = vec![Act::Sleep(SECOND), complain("a grandchild's last words\n")];
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.stderr.to_bytes(), b"a grandchild's last words\nExecution timed out after 10s\n");
+    assert_eq!(report.usage.wall, 11 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tree_that_will_not_die_does_not_hold_the_caller() {
+    let mut script = Script::of(vec![Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    script.after_kill = vec![Act::Sleep(1000 * SECOND)];
+    let backend = script.backend();
+    let began = Instant::now();
+    let error = engine(&backend).run(defaults(), &mut Unobserved, pending()).await.unwrap_err();
+    assert!(matches!(error, RunError::Unkillable { .. }), "{error}");
+    assert_eq!(began.elapsed(), 15 * SECOND);
+    assert_eq!(*backend.log.lock().unwrap(), ["start main.mjs", "kill", "drop"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_program_is_killed_and_waited_for() {
+    let mut script = Script::of(vec![say("begun\n"), Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    script.after_kill = vec![Act::Sleep(SECOND)];
+    let backend = script.backend();
+    let cancel = async {
+        sleep(2 * SECOND).await;
+        Some(15)
+    };
+    let report = engine(&backend).run(defaults(), &mut Unobserved, cancel).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Cancelled(Some(15)));
+    assert_eq!(report.outcome.exit_code(), 143);
+    assert_eq!(report.usage.wall, 3 * SECOND);
+    assert_eq!(report.stdout.to_bytes(), b"begun\n");
+    assert_eq!(*backend.log.lock().unwrap(), ["start main.mjs", "kill", "finish", "drop"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_cancelled_before_its_box_exists_never_starts() {
+    let mut script = Script::of(vec![say("begun\n")], Ending::Exited(0));
+    script.start_takes = 5 * SECOND;
+    let backend = script.backend();
+    let cancel = async {
+        sleep(SECOND).await;
+        Some(2)
+    };
+    let report = engine(&backend).run(defaults(), &mut Unobserved, cancel).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Cancelled(Some(2)));
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_that_goes_away_cancels_the_run() {
+    let script = Script::of(vec![say("begun\n"), Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    let backend = script.backend();
+    let mut live = Live { leaves_after: Some(1), ..Live::default() };
+    let report = engine(&backend).run(defaults(), &mut live, pending()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Cancelled(Some(13)));
+    assert_eq!(report.usage.wall, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn out_of_memory_is_the_backends_counter_and_not_a_signal() {
+    let report = play(Script::of(vec![], Ending::OutOfMemory), defaults()).await.unwrap();
+    assert_eq!((report.outcome, report.outcome.exit_code()), (Outcome::OutOfMemory, 137));
+    assert_eq!(report.stderr.to_bytes(), b"Memory limit exceeded (256M)\n");
+    let report = play(Script::of(vec![], Ending::Signaled(9)), defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Signaled(9));
+    assert_eq!(report.stderr.to_bytes(), b"");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cpu_time_that_runs_out_is_a_timeout_that_says_so() {
+    let limits = LimitsRequest { cpu_time: Some(2 * SECOND), ..LimitsRequest::default() };
+    let report = play(Script::of(vec![], Ending::CpuTimeExhausted), request(limits)).await.unwrap();
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Cpu(2 * SECOND)));
+    assert_eq!(report.stderr.to_bytes(), b"Execution timed out after 2s of CPU time\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_words_about_a_timeout_survive_truncation() {
+    let limits = LimitsRequest { output: Some(64), ..LimitsRequest::default() };
+    let acts = vec![complain(&"x".repeat(1000)), Act::Sleep(100 * SECOND)];
+    let report = play(Script::of(acts, Ending::Exited(0)), request(limits)).await.unwrap();
+    let stderr = String::from_utf8(report.stderr.to_bytes()).unwrap();
+    assert!(stderr.ends_with("\nExecution timed out after 10s\n"), "{stderr}");
+    assert!(report.stderr.truncated());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_syntax_error_is_a_failed_run_without_a_box() {
+    let backend = Script::of(vec![say("never")], Ending::Exited(0)).backend();
+    let mut asked = defaults();
+    asked.execution.code = Code::parse(b"const = 1".to_vec(), None).unwrap();
+    let mut live = Live::default();
+    let report = engine(&backend).run(asked, &mut live, pending()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Exited(1));
+    assert_eq!(report.stderr.to_bytes(), b"main.ts:1:7: unexpected token\n");
+    assert_eq!(live.stderr, report.stderr.to_bytes());
+    assert_eq!(report.runtime, "Scripted typescript 1.0");
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_box_that_cannot_be_built_is_our_failure() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.fails_to_start = true;
+    let error = play(script, defaults()).await.unwrap_err();
+    assert_eq!(error.to_string(), "cannot mount the root");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guarantee_that_the_host_cannot_keep_refuses_the_run_unless_waived() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.unmet = vec![Guarantee::Memory, Guarantee::Cpu];
+    let error = play(script.clone(), defaults()).await.unwrap_err();
+    let said = "the native backend cannot keep 'memory', 'cpu' here: the host has none";
+    assert_eq!(error.to_string(), said);
+    let mut waiving = defaults();
+    waiving.sandbox.waived = vec![Guarantee::Memory, Guarantee::Cpu];
+    let report = play(script, waiving).await.unwrap();
+    assert_eq!(report.enforcement.waived(), [Guarantee::Memory, Guarantee::Cpu]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_never_chooses_a_backend_without_isolation() {
+    for name in [BackendName::Process, BackendName::None] {
+        let mut script = Script::of(vec![], Ending::Exited(0));
+        script.name = name;
+        let error = play(script.clone(), defaults()).await.unwrap_err();
+        assert!(matches!(error, RunError::NoBackend), "{error}");
+        let mut named = defaults();
+        named.sandbox.backend = BackendChoice::Named(name);
+        assert_eq!(play(script, named).await.unwrap().backend, name);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_takes_the_strongest_that_is_able_and_says_what_the_strongest_lacks() {
+    let of = |name, not_ready| {
+        let mut script = Script::of(vec![], Ending::Exited(0));
+        (script.name, script.not_ready) = (name, not_ready);
+        script.backend()
+    };
+    let (native, docker) = (of(BackendName::Native, true), of(BackendName::Docker, false));
+    let engine = Engine::new(vec![native.clone(), docker], prepare);
+    let report = engine.run(defaults(), &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(report.backend, BackendName::Docker);
+    let engine = Engine::new(vec![native, of(BackendName::Docker, true)], prepare);
+    let error = engine.run(defaults(), &mut Unobserved, pending()).await.unwrap_err();
+    assert_eq!(error.to_string(), "the native backend cannot run here: the script says no");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_named_backend_is_that_one_or_none() {
+    let mut asked = defaults();
+    asked.sandbox.backend = BackendChoice::Named(BackendName::Wasm);
+    let error = play(Script::of(vec![], Ending::Exited(0)), asked).await.unwrap_err();
+    assert_eq!(error.to_string(), "the wasm backend is not part of this belljar");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_that_the_backend_lacks_is_refused() {
+    let mut asked = defaults();
+    asked.sandbox.network = Network::Full;
+    let error = play(Script::of(vec![], Ending::Exited(0)), asked).await.unwrap_err();
+    assert_eq!(error.to_string(), "the native backend cannot give a box the network 'full'");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_are_in_the_report_only_if_asked_for() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.files = vec![CollectedFile { path: "a.txt".into(), content: b"a".to_vec() }];
+    let mut asked = defaults();
+    asked.execution.collect = vec![Glob::parse("*.txt").unwrap()];
+    let report = play(script.clone(), asked).await.unwrap();
+    assert_eq!(report.files, Some(script.files.clone()));
+    assert_eq!(play(script, defaults()).await.unwrap().files, None);
+}
+
+#[test]
+fn explaining_starts_nothing() {
+    let backend = Script::of(vec![], Ending::Exited(0)).backend();
+    assert_eq!(engine(&backend).explain(defaults()).unwrap(), "play main.mjs\n");
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+proptest! {
+    #[test]
+    fn what_was_shown_live_and_what_came_after_are_the_whole(
+        pieces in proptest::collection::vec((any::<bool>(), proptest::collection::vec(any::<u8>(), 0..80)), 0..20),
+        limit in 64u64..400,
+        timed_out in any::<bool>(),
+    ) {
+        let mut acts: Vec<Act> = pieces.iter().map(|(out, bytes)| {
+            Act::Say(if *out { Stream::Stdout } else { Stream::Stderr }, bytes.clone())
+        }).collect();
+        if timed_out {
+            acts.push(Act::Sleep(1000 * SECOND));
+        }
+        let limits = LimitsRequest { output: Some(limit), ..LimitsRequest::default() };
+        let mut live = Live::default();
+        let engine = engine(&Script::of(acts, Ending::Exited(0)).backend());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let report = runtime.block_on(engine.run(request(limits), &mut live, pending())).unwrap();
+        live.stdout.extend(report.stdout.after_head());
+        live.stderr.extend(report.stderr.after_head());
+        prop_assert_eq!(&live.stdout, &report.stdout.to_bytes());
+        prop_assert_eq!(&live.stderr, &report.stderr.to_bytes());
+        let note = b"Execution timed out after 10s\n";
+        prop_assert_eq!(live.stderr.ends_with(note), timed_out);
+    }
+}

@@ -1,0 +1,227 @@
+//! What a host can do: the answers of `languages` and `doctor`, and of their HTTP counterparts.
+
+use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
+use belljar_core::guarantee::Standing;
+use belljar_core::language::Language;
+use serde::Serialize;
+
+use crate::Problem;
+
+/// Every language and what would run it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Languages {
+    /// In the order of the contract.
+    pub languages: Vec<LanguageStatus>,
+}
+
+/// One language.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LanguageStatus {
+    /// The contract's name.
+    pub name: &'static str,
+    /// Other names for it.
+    pub aliases: &'static [&'static str],
+    /// Whether it can run here.
+    pub available: bool,
+    /// Name and version of what runs it.
+    pub runtime: Option<String>,
+    /// Where that is.
+    pub location: Option<String>,
+    /// The image, for backends that take one.
+    pub image: Option<&'static str>,
+    /// How to get what is missing.
+    pub hint: Option<String>,
+}
+
+impl LanguageStatus {
+    /// What a backend says of a language.
+    #[must_use]
+    pub fn new(language: Language, runtime: Result<RuntimeInfo, BackendError>) -> LanguageStatus {
+        let (runtime, hint) = match runtime {
+            Ok(runtime) => (Some(runtime), None),
+            Err(error) => (None, Some(Problem::from(error).error.hint)),
+        };
+        let (label, location) = runtime.map(|found| (found.label, found.location)).unzip();
+        LanguageStatus {
+            name: language.name,
+            aliases: language.aliases,
+            available: label.is_some(),
+            runtime: label,
+            location,
+            image: language.image,
+            hint,
+        }
+    }
+}
+
+/// Every backend and what it can keep.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Backends {
+    /// The one that a run would go to, if any can take it.
+    pub default: Option<&'static str>,
+    /// What keeps a run from being taken.
+    pub problem: Option<Problem>,
+    /// Strongest first.
+    pub backends: Vec<BackendStatus>,
+}
+
+/// One backend.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BackendStatus {
+    /// The contract's name.
+    pub name: &'static str,
+    /// Whether it can make boxes here at all.
+    pub ready: bool,
+    /// If not, why.
+    pub reason: Option<String>,
+    /// And what would help.
+    pub hint: Option<String>,
+    /// In the order of the contract.
+    pub guarantees: Vec<GuaranteeStatus>,
+}
+
+/// One guarantee: kept and how, or not and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "as in Standing")]
+pub struct GuaranteeStatus {
+    pub name: &'static str,
+    pub kept: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub how: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fix: Option<String>,
+}
+
+impl BackendStatus {
+    /// What a backend says of itself.
+    #[must_use]
+    pub fn new(backend: &dyn Backend) -> BackendStatus {
+        let problem = backend.ready().err().map(|error| Problem::from(error).error);
+        let (reason, hint) = problem.map(|fault| (fault.message, fault.hint)).unzip();
+        let guarantees = backend.offer().iter().map(|(guarantee, standing)| {
+            let (how, why, fix) = match standing.clone() {
+                Standing::Kept { how } => (Some(how), None, None),
+                Standing::Unmet { why, fix } => (None, Some(why), Some(fix)),
+            };
+            GuaranteeStatus { name: guarantee.name(), kept: how.is_some(), how, why, fix }
+        });
+        BackendStatus {
+            name: backend.name().name(),
+            ready: reason.is_none(),
+            reason,
+            hint,
+            guarantees: guarantees.collect(),
+        }
+    }
+}
+
+/// What a run would do.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Plan {
+    /// Line by line, for a person.
+    pub plan: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::request::BackendName;
+
+    #[test]
+    fn a_language_has_a_runtime_or_a_way_to_get_one() {
+        let python = Language::by_name("python").unwrap();
+        let found = RuntimeInfo { label: "CPython 3.11.7".into(), location: "/usr/bin/python3".into() };
+        let here = LanguageStatus::new(python, Ok(found));
+        assert!(here.available && here.hint.is_none());
+        let hint = "apt install python3".to_owned();
+        let missing =
+            LanguageStatus::new(python, Err(BackendError::RuntimeMissing { language: python, hint }));
+        insta::assert_snapshot!(crate::to_json(&Languages { languages: vec![here, missing] }), @r#"
+        {
+          "languages": [
+            {
+              "name": "python",
+              "aliases": [
+                "py",
+                "python3",
+                "cpython"
+              ],
+              "available": true,
+              "runtime": "CPython 3.11.7",
+              "location": "/usr/bin/python3",
+              "image": "python:3.11-slim",
+              "hint": null
+            },
+            {
+              "name": "python",
+              "aliases": [
+                "py",
+                "python3",
+                "cpython"
+              ],
+              "available": false,
+              "runtime": null,
+              "location": null,
+              "image": "python:3.11-slim",
+              "hint": "apt install python3"
+            }
+          ]
+        }
+        "#);
+    }
+
+    #[test]
+    fn a_backend_lists_what_it_keeps_and_how_or_why_not() {
+        let kept = GuaranteeStatus {
+            name: "filesystem",
+            kept: true,
+            how: Some("pivot_root".into()),
+            why: None,
+            fix: None,
+        };
+        let unmet = GuaranteeStatus {
+            name: "memory",
+            kept: false,
+            how: None,
+            why: Some("no cgroup".into()),
+            fix: Some("delegate one".into()),
+        };
+        let native = BackendStatus {
+            name: BackendName::Native.name(),
+            ready: true,
+            reason: None,
+            hint: None,
+            guarantees: vec![kept, unmet],
+        };
+        let backends = Backends { default: Some("native"), problem: None, backends: vec![native] };
+        insta::assert_snapshot!(crate::to_json(&backends), @r#"
+        {
+          "default": "native",
+          "problem": null,
+          "backends": [
+            {
+              "name": "native",
+              "ready": true,
+              "reason": null,
+              "hint": null,
+              "guarantees": [
+                {
+                  "name": "filesystem",
+                  "kept": true,
+                  "how": "pivot_root"
+                },
+                {
+                  "name": "memory",
+                  "kept": false,
+                  "why": "no cgroup",
+                  "fix": "delegate one"
+                }
+              ]
+            }
+          ]
+        }
+        "#);
+    }
+}

@@ -1,0 +1,187 @@
+use std::error::Error;
+
+use belljar_core::backend::BackendError;
+use belljar_core::guarantee::Unmet;
+use belljar_core::{Field, Invalid};
+use belljar_engine::RunError;
+use serde::Serialize;
+
+/// A failure of Belljar's own, as every surface tells it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The one member of the error object.
+    pub error: Fault,
+}
+
+/// What went wrong.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Fault {
+    /// For a client to branch on.
+    pub code: Code,
+    /// For a person: what is wrong, with its cause.
+    pub message: String,
+    /// For a person: what to do about it.
+    pub hint: String,
+    /// The part of the request that is at fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+}
+
+/// The contract's codes. They are stable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the contract's")]
+pub enum Code {
+    InvalidRequest,
+    Unauthorized,
+    Forbidden,
+    NotFound,
+    Conflict,
+    TooLarge,
+    Busy,
+    Internal,
+    BackendUnavailable,
+    GuaranteeUnmet,
+}
+
+impl Problem {
+    /// A problem with no particular field.
+    #[must_use]
+    pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Problem {
+        let (message, hint) = (message.into(), hint.into());
+        Problem { error: Fault { code, message, hint, field: None } }
+    }
+
+    /// The same, at this part of the request.
+    #[must_use]
+    pub fn at(mut self, field: Field) -> Problem {
+        self.error.field = Some(field.name().to_owned());
+        self
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Problem {
+        let code = if invalid.too_large { Code::TooLarge } else { Code::InvalidRequest };
+        Problem::new(code, invalid.message, invalid.hint).at(invalid.field)
+    }
+}
+
+impl From<RunError> for Problem {
+    fn from(error: RunError) -> Problem {
+        let message = with_causes(&error);
+        match error {
+            RunError::Invalid(invalid) => invalid.into(),
+            RunError::Unmet { unmet, .. } => {
+                Problem::new(Code::GuaranteeUnmet, message, what_would_help(&unmet))
+            }
+            RunError::NoSuchBackend { .. } | RunError::NoBackend => {
+                let hint = "`belljar doctor` shows what this host has; --backend auto picks the strongest";
+                Problem::new(Code::BackendUnavailable, message, hint)
+            }
+            RunError::Unkillable { .. } => {
+                let hint =
+                    "a process is stuck in the kernel, often on a dead network mount; see the host's log";
+                Problem::new(Code::Internal, message, hint)
+            }
+            RunError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<BackendError> for Problem {
+    fn from(error: BackendError) -> Problem {
+        let message = with_causes(&error);
+        match error {
+            BackendError::Unavailable { hint, .. } | BackendError::RuntimeMissing { hint, .. } => {
+                Problem::new(Code::BackendUnavailable, message, hint)
+            }
+            BackendError::Unusable { field, hint, .. } => {
+                Problem::new(Code::InvalidRequest, message, hint).at(field)
+            }
+            BackendError::Setup { hint, .. } => Problem::new(Code::Internal, message, hint),
+        }
+    }
+}
+
+fn with_causes(error: &dyn Error) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Each remedy once, and the way to do without.
+fn what_would_help(unmet: &Unmet) -> String {
+    let mut remedies: Vec<&str> = Vec::new();
+    for (_, _, fix) in &unmet.missing {
+        if !remedies.contains(&fix.as_str()) {
+            remedies.push(fix);
+        }
+    }
+    let waivers: Vec<_> = unmet.missing.iter().map(|(name, _, _)| format!("--waive {name}")).collect();
+    format!("{}; or do without: {}", remedies.join("; "), waivers.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::guarantee::Guarantee;
+    use belljar_core::language::Language;
+    use belljar_core::request::{BackendName, Network};
+
+    #[test]
+    fn an_error_object_is_the_contracts() {
+        let problem = Problem::from(Network::parse("lan").unwrap_err());
+        insta::assert_snapshot!(crate::to_json(&problem), @r#"
+        {
+          "error": {
+            "code": "invalid_request",
+            "message": "'lan' is not a network",
+            "hint": "write none, full, or allow:HOST[:PORT],…",
+            "field": "network"
+          }
+        }
+        "#);
+    }
+
+    #[test]
+    fn every_failure_of_the_engine_has_its_code() {
+        let backend = BackendName::Native;
+        let code = |error: RunError| Problem::from(error).error.code;
+        let unavailable = BackendError::Unavailable { backend, reason: "no".into(), hint: "none".into() };
+        assert_eq!(code(unavailable.into()), Code::BackendUnavailable);
+        let language = Language::by_name("r").unwrap();
+        let missing = BackendError::RuntimeMissing { language, hint: "apt install r-base-core".into() };
+        assert_eq!(code(missing.into()), Code::BackendUnavailable);
+        let unusable =
+            BackendError::Unusable { field: Field::Workspace, message: "gone".into(), hint: "-".into() };
+        let problem = Problem::from(unusable);
+        assert_eq!(problem.error.code, Code::InvalidRequest);
+        assert_eq!(problem.error.field.as_deref(), Some("workspace"));
+        assert_eq!(code(RunError::NoBackend), Code::BackendUnavailable);
+        assert_eq!(code(RunError::NoSuchBackend { backend }), Code::BackendUnavailable);
+        let large = Invalid { field: Field::Code, message: "big".into(), hint: "-".into(), too_large: true };
+        assert_eq!(code(large.into()), Code::TooLarge);
+    }
+
+    #[test]
+    fn a_failed_step_comes_with_what_the_system_said() {
+        let source = std::io::Error::from_raw_os_error(1);
+        let setup = BackendError::Setup { step: "mount /proc".into(), hint: "try".into(), source };
+        let problem = Problem::from(RunError::from(setup));
+        assert_eq!(problem.error.code, Code::Internal);
+        assert_eq!(problem.error.message, "cannot mount /proc: Operation not permitted (os error 1)");
+    }
+
+    #[test]
+    fn unmet_guarantees_come_with_the_remedy_and_the_waiver() {
+        let fix = || "systemctl --user start".to_owned();
+        let why = || "no cgroup".to_owned();
+        let missing = vec![(Guarantee::Memory, why(), fix()), (Guarantee::Pids, why(), fix())];
+        let problem =
+            Problem::from(RunError::Unmet { backend: BackendName::Native, unmet: Unmet { missing } });
+        assert_eq!(problem.error.code, Code::GuaranteeUnmet);
+        assert_eq!(problem.error.message, "the native backend cannot keep 'memory', 'pids' here: no cgroup");
+        let hint = "systemctl --user start; or do without: --waive memory --waive pids";
+        assert_eq!(problem.error.hint, hint);
+    }
+}

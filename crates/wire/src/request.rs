@@ -1,0 +1,466 @@
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use belljar_core::language::Language;
+use belljar_core::limits::LimitsRequest;
+use belljar_core::path::{BoxPath, Workspace};
+use belljar_core::request::{
+    Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Glob, Network, SandboxRequest, Stdin, parse_waivers,
+};
+use belljar_core::{Field, Invalid, request as domain};
+use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::problem::{self, Problem};
+
+/// The most bytes of JSON that one request may have. Files travel in it, in base64.
+pub const MAX_REQUEST: usize = 128 << 20;
+
+/// A request to run something, as JSON has it. Only `language` and `code` are needed.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are those of the contract")]
+pub struct RunRequest {
+    pub language: String,
+    pub code: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stdin: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub args: Vec<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<InputFile>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub collect: Vec<String>,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waive: Vec<String>,
+}
+
+/// A file to put into the working directory: its content as text or in base64.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are those of the contract")]
+pub struct InputFile {
+    pub path: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub content_base64: Option<String>,
+    #[serde(default)]
+    pub executable: bool,
+}
+
+/// Limits; what is absent takes the default.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+#[allow(missing_docs, reason = "the fields are those of the contract")]
+pub struct Limits {
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub cpu_ms: Option<u64>,
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<f64>,
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub pids: Option<u64>,
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    pub output_bytes: Option<u64>,
+}
+
+/// What a caller in the same process has at hand and JSON has no good place for: bytes that need not be text,
+/// and a standard input that is still being written. It takes the place of the request's own.
+#[derive(Default)]
+#[allow(missing_docs, reason = "each stands in for the field of the same name")]
+pub struct Local {
+    pub code: Option<LocalCode>,
+    pub stdin: Option<Box<dyn Read + Send>>,
+    pub files: Vec<LocalFile>,
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Local { code, stdin, files } = self;
+        let stdin = stdin.as_ref().map(|_| "a stream");
+        f.debug_struct("Local").field("code", code).field("stdin", &stdin).field("files", files).finish()
+    }
+}
+
+/// Code that came from a file or a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalCode {
+    /// The source text.
+    pub bytes: Vec<u8>,
+    /// The name of its file, for the program's own messages.
+    pub file_name: Option<String>,
+}
+
+/// A file of the caller's own machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalFile {
+    /// Where it is to be in the working directory.
+    pub path: String,
+    /// What is in it.
+    pub content: Vec<u8>,
+    /// Whether it may be executed.
+    pub executable: bool,
+}
+
+impl RunRequest {
+    /// Reads a request.
+    ///
+    /// # Errors
+    /// JSON that is too long, malformed, or has a field that the contract does not know.
+    pub fn from_json(bytes: &[u8]) -> Result<RunRequest, Problem> {
+        if bytes.len() > MAX_REQUEST {
+            let message =
+                format!("the request has {} bytes; at most {MAX_REQUEST} are accepted", bytes.len());
+            return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
+        }
+        serde_json::from_slice(bytes).map_err(|fault| {
+            let message = format!("the request cannot be read: {fault}");
+            let hint =
+                "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
+            Problem::new(problem::Code::InvalidRequest, message, hint)
+        })
+    }
+
+    /// The request in the terms of the domain. This is the one place where its text becomes types.
+    ///
+    /// # Errors
+    /// The first field that is not what the contract wants.
+    pub fn parse(self, local: Local) -> Result<domain::RunRequest, Invalid> {
+        let (box_limits, limits) = self.limits.into_domain().resolve()?;
+        let files = files(self.files, local.files, box_limits.disk)?;
+        let sandbox = SandboxRequest {
+            backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
+            waived: parse_waivers(&self.waive)?,
+            limits: box_limits,
+            network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
+            workspace: self.workspace.map(|path| Workspace::parse(Path::new(&path))).transpose()?,
+            env: EnvVar::parse_all(self.env.into_iter().collect())?,
+            image: self.image,
+        };
+        let execution = ExecutionRequest {
+            language: Language::parse(&self.language)?,
+            code: code(self.code, local.code)?,
+            args: Arg::parse_all(self.args)?,
+            stdin: stdin(self.stdin, local.stdin),
+            files,
+            collect: self.collect.iter().map(|text| Glob::parse(text)).collect::<Result<_, _>>()?,
+            limits,
+        };
+        Ok(domain::RunRequest { sandbox, execution })
+    }
+}
+
+impl TryFrom<RunRequest> for domain::RunRequest {
+    type Error = Invalid;
+
+    fn try_from(request: RunRequest) -> Result<domain::RunRequest, Invalid> {
+        request.parse(Local::default())
+    }
+}
+
+impl Limits {
+    fn into_domain(self) -> LimitsRequest {
+        LimitsRequest {
+            timeout: self.timeout_ms.map(Duration::from_millis),
+            cpu_time: self.cpu_ms.map(Duration::from_millis),
+            memory: self.memory_bytes,
+            cpus: self.cpus,
+            pids: self.pids,
+            disk: self.disk_bytes,
+            output: self.output_bytes,
+        }
+    }
+}
+
+fn code(text: String, local: Option<LocalCode>) -> Result<Code, Invalid> {
+    let Some(local) = local else { return Code::parse(text.into_bytes(), None) };
+    // A name that a box cannot have is no reason to refuse the code: it only goes into messages.
+    let name = local.file_name.and_then(|name| BoxPath::parse(&name).ok());
+    Code::parse(local.bytes, name)
+}
+
+fn stdin(text: Option<String>, local: Option<Box<dyn Read + Send>>) -> Stdin {
+    match (local, text) {
+        (Some(stream), _) => Stdin::Stream(stream),
+        (None, Some(text)) if !text.is_empty() => Stdin::Bytes(text.into_bytes()),
+        (None, _) => Stdin::Empty,
+    }
+}
+
+fn files(
+    remote: Vec<InputFile>,
+    local: Vec<LocalFile>,
+    disk: belljar_core::limits::Bytes,
+) -> Result<Vec<domain::InputFile>, Invalid> {
+    let mut files = Vec::with_capacity(remote.len() + local.len());
+    for InputFile { path, content, content_base64, executable } in remote {
+        let path = BoxPath::parse(&path)?;
+        let content = content_of(&path, content, content_base64)?;
+        files.push(domain::InputFile { path, content, executable });
+    }
+    for LocalFile { path, content, executable } in local {
+        files.push(domain::InputFile { path: BoxPath::parse(&path)?, content, executable });
+    }
+    refuse_duplicates(&files)?;
+    let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
+    if total > disk.get() {
+        return Err(Invalid {
+            too_large: true,
+            ..wrong_file(
+                format!("the files come to {total} bytes, more than the disk limit of {disk}"),
+                "raise --disk, or show a whole directory with --workspace",
+            )
+        });
+    }
+    Ok(files)
+}
+
+fn content_of(path: &BoxPath, text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, Invalid> {
+    match (text, base64) {
+        (Some(text), None) => Ok(text.into_bytes()),
+        (None, Some(base64)) => STANDARD.decode(base64).map_err(|fault| {
+            let hint = "use the standard alphabet with padding (RFC 4648, section 4)";
+            wrong_file(format!("the content_base64 of '{path}' is not base64: {fault}"), hint)
+        }),
+        (None, None) | (Some(_), Some(_)) => Err(wrong_file(
+            format!("the file '{path}' needs one of content and content_base64"),
+            "give text as content, anything else as content_base64",
+        )),
+    }
+}
+
+fn refuse_duplicates(files: &[domain::InputFile]) -> Result<(), Invalid> {
+    let mut seen = BTreeSet::new();
+    for file in files {
+        if !seen.insert(file.path.as_str()) {
+            let message = format!("two files are to be '{}'", file.path);
+            return Err(wrong_file(message, "give one of them another name, as in --file SRC:DEST"));
+        }
+    }
+    let inside_a_file = |file: &domain::InputFile| file.path.parents().any(|parent| seen.contains(parent));
+    match files.iter().find(|file| inside_a_file(file)) {
+        None => Ok(()),
+        Some(file) => Err(wrong_file(
+            format!("'{}' is to be inside of something that is itself a file", file.path),
+            "give one of them another name, as in --file SRC:DEST",
+        )),
+    }
+}
+
+fn wrong_file(message: String, hint: &str) -> Invalid {
+    Invalid { field: Field::Files, message, hint: hint.to_owned(), too_large: false }
+}
+
+/// A whole number, however it is written. One beyond 64 bits becomes the largest there is, so that it is refused
+/// for its range, by name, like any other.
+fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct Whole;
+
+    impl<'de> Visitor<'de> for Whole {
+        type Value = Option<u64>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number that is not negative")
+        }
+
+        fn visit_none<E: de::Error>(self) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+
+        fn visit_unit<E: de::Error>(self) -> Result<Option<u64>, E> {
+            Ok(None)
+        }
+
+        fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<u64>, D::Error> {
+            deserializer.deserialize_any(self)
+        }
+
+        fn visit_u64<E: de::Error>(self, number: u64) -> Result<Option<u64>, E> {
+            Ok(Some(number))
+        }
+
+        fn visit_f64<E: de::Error>(self, number: f64) -> Result<Option<u64>, E> {
+            if number < 0.0 || number.fract() != 0.0 {
+                return Err(E::invalid_value(de::Unexpected::Float(number), &self));
+            }
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "checked above; `as` saturates, which is what is wanted"
+            )]
+            Ok(Some(number as u64))
+        }
+    }
+
+    deserializer.deserialize_option(Whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parse(json: &str) -> Result<domain::RunRequest, Problem> {
+        Ok(RunRequest::from_json(json.as_bytes())?.parse(Local::default())?)
+    }
+
+    fn field_of(json: &str) -> String {
+        let fault = parse(json).unwrap_err().error;
+        fault.field.unwrap_or_else(|| panic!("no field: {}", fault.message))
+    }
+
+    #[test]
+    fn the_smallest_request_has_a_language_and_code() {
+        let request = parse(r#"{"language": "py", "code": "print(1)"}"#).unwrap();
+        assert_eq!(request.execution.language.name, "python");
+        assert_eq!(request.execution.code.bytes(), b"print(1)");
+        assert_eq!(request.sandbox.backend, BackendChoice::Auto);
+        assert_eq!(request.sandbox.network, Network::None);
+        assert!(matches!(request.execution.stdin, Stdin::Empty));
+    }
+
+    #[test]
+    fn every_field_of_the_contract_is_understood() {
+        let request = parse(
+            r#"{"language": "bash", "code": "cat", "stdin": "in", "args": ["a"], "env": {"A": "b"},
+                "files": [{"path": "a.txt", "content": "x"},
+                          {"path": "b/c", "content_base64": "AP8=", "executable": true}],
+                "collect": ["*.png"], "network": "full", "image": "alpine:3.20", "backend": "docker",
+                "workspace": "/srv/project", "waive": ["memory"],
+                "limits": {"timeout_ms": 1, "cpu_ms": 2, "memory_bytes": 8388608, "cpus": 0.5, "pids": 3,
+                           "disk_bytes": 65536, "output_bytes": 7}}"#,
+        )
+        .unwrap();
+        let (sandbox, execution) = (request.sandbox, request.execution);
+        assert!(matches!(execution.stdin, Stdin::Bytes(bytes) if bytes == b"in"));
+        assert_eq!(execution.files[1].content, [0, 255]);
+        assert!(execution.files[1].executable && !execution.files[0].executable);
+        assert_eq!(execution.limits.timeout, Duration::from_millis(1));
+        assert_eq!(execution.limits.cpu_time, Some(Duration::from_millis(2)));
+        assert_eq!((sandbox.limits.pids, sandbox.limits.cpus.milli()), (3, 500));
+        assert_eq!(execution.limits.output.get(), 7);
+        assert_eq!(sandbox.image.as_deref(), Some("alpine:3.20"));
+        assert_eq!(sandbox.env[0].value(), "b");
+        assert!(execution.collect[0].matches("plot.png"));
+    }
+
+    #[test]
+    fn unknown_fields_are_refused_by_name() {
+        for json in [
+            r#"{"language": "py", "code": "1", "timeout": 3}"#,
+            r#"{"language": "py", "code": "1", "limits": {"timeout": 3}}"#,
+            r#"{"language": "py", "code": "1", "files": [{"path": "a", "content": "", "timeout": 1}]}"#,
+        ] {
+            let message = parse(json).unwrap_err().error.message;
+            assert!(message.contains("unknown field `timeout`"), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_failure_names_the_field() {
+        let with = |more: &str| field_of(&format!(r#"{{"language": "py", "code": "1", {more}}}"#));
+        assert_eq!(field_of(r#"{"language": "pyhton", "code": "1"}"#), "language");
+        assert_eq!(field_of(r#"{"language": "py", "code": ""}"#), "code");
+        assert_eq!(field_of(r#"{"language": "py", "code": "a\u0000"}"#), "code");
+        assert_eq!(with(r#""args": ["\u0000"]"#), "args");
+        assert_eq!(with(r#""env": {"A B": ""}"#), "env");
+        assert_eq!(with(r#""network": "lan""#), "network");
+        assert_eq!(with(r#""backend": "podman""#), "backend");
+        assert_eq!(with(r#""workspace": "/""#), "workspace");
+        assert_eq!(with(r#""waive": ["all"]"#), "waive");
+        assert_eq!(with(r#""collect": ["../x"]"#), "collect");
+        assert_eq!(with(r#""files": [{"path": "../x", "content": ""}]"#), "files");
+        assert_eq!(with(r#""limits": {"memory_bytes": 0}"#), "limits.memory_bytes");
+        assert_eq!(with(r#""limits": {"pids": 100000000000000000000}"#), "limits.pids");
+        assert_eq!(with(r#""limits": {"timeout_ms": 1e20}"#), "limits.timeout_ms");
+    }
+
+    #[test]
+    fn a_limit_that_is_no_whole_number_is_refused() {
+        for number in ["-1", "1.5", "\"10s\"", "true"] {
+            let json = format!(r#"{{"language": "py", "code": "1", "limits": {{"pids": {number}}}}}"#);
+            assert!(parse(&json).unwrap_err().error.message.contains("whole number"), "{number}");
+        }
+        assert!(parse(r#"{"language": "py", "code": "1", "limits": {"pids": null}}"#).is_ok());
+    }
+
+    #[test]
+    fn a_file_has_one_content_and_a_place_of_its_own() {
+        let with = |files: &str| {
+            parse(&format!(r#"{{"language": "py", "code": "1", "files": [{files}]}}"#))
+                .unwrap_err()
+                .error
+                .message
+        };
+        assert!(with(r#"{"path": "a"}"#).contains("one of content and content_base64"));
+        assert!(with(r#"{"path": "a", "content": "", "content_base64": ""}"#).contains("one of content"));
+        assert!(with(r#"{"path": "a", "content_base64": "!"}"#).contains("is not base64"));
+        let twice = r#"{"path": "a", "content": ""}, {"path": "./a", "content": ""}"#;
+        assert!(with(twice).contains("two files are to be 'a'"));
+        let nested = r#"{"path": "a", "content": ""}, {"path": "a/b", "content": ""}"#;
+        assert!(with(nested).contains("inside of something that is itself a file"));
+    }
+
+    #[test]
+    fn files_that_do_not_fit_on_the_disk_are_refused_beforehand() {
+        let mut request = RunRequest { language: "py".into(), code: "1".into(), ..RunRequest::default() };
+        request.limits.disk_bytes = Some(65536);
+        let file = LocalFile { path: "big".into(), content: vec![0; 65537], executable: false };
+        let local = Local { files: vec![file], ..Local::default() };
+        let invalid = request.parse(local).unwrap_err();
+        assert!(invalid.too_large);
+        assert_eq!(invalid.message, "the files come to 65537 bytes, more than the disk limit of 64K");
+    }
+
+    #[test]
+    fn code_of_the_same_process_need_not_be_text() {
+        let request = RunRequest { language: "perl".into(), ..RunRequest::default() };
+        let code = LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()) };
+        let parsed = request.parse(Local { code: Some(code), ..Local::default() }).unwrap();
+        assert_eq!(parsed.execution.code.bytes(), [b'#', 0xe4]);
+        assert_eq!(parsed.execution.code.file_name().unwrap().as_str(), "ä.pl");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_reader_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = RunRequest::from_json(&bytes);
+        }
+
+        #[test]
+        fn a_request_reads_back_as_it_was_written(
+            code in ".{0,40}", args in proptest::collection::vec(".{0,10}", 0..4),
+            pids in proptest::option::of(any::<u64>()), name in "[a-z]{1,8}",
+        ) {
+            let mut request = RunRequest { language: name.clone(), code, args, ..RunRequest::default() };
+            request.limits.pids = pids;
+            request.files = vec![InputFile { path: name, content: Some(String::new()), ..InputFile::default() }];
+            let json = crate::to_json(&request);
+            prop_assert_eq!(RunRequest::from_json(json.as_bytes()).unwrap(), request);
+        }
+    }
+}
