@@ -1,0 +1,23 @@
+# The recipes that people and CI share.
+
+.PHONY: all help test check bench tools
+
+all: ## build the belljar binary (target/release/belljar)
+	cargo build --release
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)
+
+tools: ## install what the tests need: languages, QEMU, bubblewrap
+	ci/tools
+
+test: tools ## every test: units, conformance, attacks, leaks, and cgroup v2 in a virtual machine
+	ci/test
+
+check: ## formatting and lints, warnings refused
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	ci/policy
+
+bench: ## measure against bare processes, bubblewrap, nsjail and docker in one run
+	bench/run

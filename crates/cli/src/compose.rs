@@ -1,0 +1,26 @@
+//! The composition root: the only place that names concrete backends.
+
+use std::sync::Arc;
+
+use belljar_core::language::Preparation;
+use belljar_engine::{Engine, Prepared, SyntaxError};
+use belljar_native::Native;
+
+use crate::settings::Host;
+
+pub(crate) fn engine(host: Host) -> Engine {
+    let native = Native::open(belljar_native::Settings {
+        search_path: host.search_path,
+        home: host.home,
+        runtime_dir: host.runtime_dir,
+        state_dir: host.state_dir,
+        overrides: host.runtimes,
+    });
+    Engine::new(vec![Arc::new(native)], prepare)
+}
+
+fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+    belljar_transpile::prepare(preparation, name, text)
+        .map(|prepared| Prepared { name: prepared.name, text: prepared.text })
+        .map_err(|fault| SyntaxError { message: fault.message })
+}

@@ -1,0 +1,168 @@
+//! `belljar doctor`: what this host can guarantee, what it cannot, why, and what would help.
+
+use std::process::ExitCode;
+
+use belljar_core::guarantee::Guarantee;
+use belljar_core::request::{BackendChoice, Network, parse_waivers};
+use belljar_wire::{BackendStatus, Backends, GuaranteeStatus, Problem, to_json};
+
+use crate::args::{Choices, HostArgs};
+use crate::compose;
+use crate::problem::{self, say};
+use crate::settings::{Environment, Settings};
+use crate::table::aligned;
+
+/// The exit status when a run would be refused.
+const CANNOT_RUN: u8 = 1;
+
+pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
+    match examine(args, environment) {
+        Ok(backends) => {
+            say(&if args.json { to_json(&backends) } else { described(&backends) });
+            if backends.default.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT_RUN) }
+        }
+        Err(problem) => {
+            problem::report(&problem, args.json);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+/// The backend that the environment and the configuration choose.
+pub(crate) fn backend_choice(settings: &Settings) -> Result<BackendChoice, Problem> {
+    Ok(settings.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?)
+}
+
+fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Problem> {
+    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let choice = backend_choice(&settings)?;
+    let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
+    let engine = compose::engine(settings.host);
+    let (default, problem) = match engine.place(choice, &Network::None, &waived) {
+        Ok(placement) => (Some(placement.backend.name().name()), None),
+        Err(refusal) => (None, Some(Problem::from(refusal))),
+    };
+    Ok(Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() })
+}
+
+fn described(backends: &Backends) -> String {
+    let mut text = String::new();
+    for backend in &backends.backends {
+        let heading = if backend.ready { "ready" } else { "not available" };
+        text += &format!("backend {}: {heading}\n", backend.name);
+        for (label, line) in [("why", &backend.reason), ("fix", &backend.hint)] {
+            if let Some(line) = line {
+                text += &format!("  {label}: {line}\n");
+            }
+        }
+        text += "\n";
+        if backend.ready {
+            let rows = backend.guarantees.iter().map(row);
+            text += &aligned(["GUARANTEE", "KEPT", "HOW, OR WHY NOT"], rows);
+            text += &remedies(&backend.guarantees);
+            text += "\n";
+        }
+    }
+    match (&backends.default, &backends.problem) {
+        (Some(default), _) => text += &format!("Runs go to the {default} backend.\n"),
+        (None, Some(problem)) => {
+            text += &format!("Runs are refused: {}\nhint: {}\n", problem.error.message, problem.error.hint);
+        }
+        (None, None) => text += "Runs are refused.\n",
+    }
+    text
+}
+
+fn row(guarantee: &GuaranteeStatus) -> [String; 3] {
+    let kept = if guarantee.kept { "yes" } else { "NO" };
+    let reason = guarantee.how.as_ref().or(guarantee.why.as_ref()).cloned().unwrap_or_default();
+    [guarantee.name.to_owned(), kept.to_owned(), reason]
+}
+
+/// Each remedy once, with the guarantees that it would help.
+fn remedies(guarantees: &[GuaranteeStatus]) -> String {
+    let mut remedies: Vec<(&str, Vec<&str>)> = Vec::new();
+    for guarantee in guarantees {
+        let Some(fix) = guarantee.fix.as_deref() else { continue };
+        match remedies.iter_mut().find(|(known, _)| *known == fix) {
+            Some((_, names)) => names.push(guarantee.name),
+            None => remedies.push((fix, vec![guarantee.name])),
+        }
+    }
+    let lines: Vec<_> =
+        remedies.iter().map(|(fix, names)| format!("\nTo keep {}:\n  {fix}\n", names.join(", "))).collect();
+    lines.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(name: &'static str, how: &str) -> GuaranteeStatus {
+        GuaranteeStatus { name, kept: true, how: Some(how.into()), why: None, fix: None }
+    }
+
+    fn unmet(name: &'static str) -> GuaranteeStatus {
+        let (why, fix) = ("no cgroup is delegated".to_owned(), "systemctl --user start x".to_owned());
+        GuaranteeStatus { name, kept: false, how: None, why: Some(why), fix: Some(fix) }
+    }
+
+    #[test]
+    fn every_guarantee_is_kept_and_how_or_not_and_why_with_one_remedy() {
+        let native = BackendStatus {
+            name: "native",
+            ready: true,
+            reason: None,
+            hint: None,
+            guarantees: vec![kept("filesystem", "pivot_root"), unmet("memory"), unmet("pids")],
+        };
+        let hint = "systemctl --user start x; or do without: --waive memory --waive pids";
+        let problem = Problem::new(belljar_wire::Code::GuaranteeUnmet, "cannot keep 'memory', 'pids'", hint);
+        let backends = Backends { default: None, problem: Some(problem), backends: vec![native] };
+        insta::assert_snapshot!(described(&backends), @r"
+        backend native: ready
+
+        GUARANTEE   KEPT  HOW, OR WHY NOT
+        filesystem  yes   pivot_root
+        memory      NO    no cgroup is delegated
+        pids        NO    no cgroup is delegated
+
+        To keep memory, pids:
+          systemctl --user start x
+
+        Runs are refused: cannot keep 'memory', 'pids'
+        hint: systemctl --user start x; or do without: --waive memory --waive pids
+        ");
+    }
+
+    #[test]
+    fn a_backend_that_cannot_run_says_why_and_what_would_help() {
+        let native = BackendStatus {
+            name: "native",
+            ready: false,
+            reason: Some("user namespaces are forbidden".into()),
+            hint: Some("sysctl -w user.max_user_namespaces=10000".into()),
+            guarantees: vec![unmet("filesystem")],
+        };
+        let docker = BackendStatus {
+            name: "docker",
+            ready: true,
+            reason: None,
+            hint: None,
+            guarantees: vec![kept("filesystem", "a mount namespace")],
+        };
+        let backends = Backends { default: Some("docker"), problem: None, backends: vec![native, docker] };
+        insta::assert_snapshot!(described(&backends), @r"
+        backend native: not available
+          why: user namespaces are forbidden
+          fix: sysctl -w user.max_user_namespaces=10000
+
+        backend docker: ready
+
+        GUARANTEE   KEPT  HOW, OR WHY NOT
+        filesystem  yes   a mount namespace
+
+        Runs go to the docker backend.
+        ");
+    }
+}

@@ -1,0 +1,94 @@
+//! `belljar languages`: what can run here, and how to get what cannot.
+
+use std::process::ExitCode;
+
+use belljar_core::backend::Backend;
+use belljar_core::language::Language;
+use belljar_core::request::{BackendChoice, Network};
+use belljar_engine::{Engine, RunError};
+use belljar_wire::{LanguageStatus, Languages, Problem, to_json};
+
+use crate::args::{Choices, HostArgs};
+use crate::problem::{self, say};
+use crate::settings::{Environment, Settings};
+use crate::table::aligned;
+use crate::{compose, doctor};
+
+pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
+    match languages(args, environment) {
+        Ok(languages) => {
+            say(&if args.json { to_json(&languages) } else { table(&languages) });
+            ExitCode::SUCCESS
+        }
+        Err(problem) => {
+            problem::report(&problem, args.json);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages, Problem> {
+    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let choice = doctor::backend_choice(&settings)?;
+    let engine = compose::engine(settings.host);
+    let backend = backend_of(&engine, choice)?;
+    Ok(Languages { languages: ask_all(backend) })
+}
+
+/// The backend that a run would go to. One that cannot keep every guarantee still knows its runtimes.
+fn backend_of(engine: &Engine, choice: BackendChoice) -> Result<&dyn Backend, RunError> {
+    let refusal = match engine.place(choice, &Network::None, &[]) {
+        Ok(placement) => return Ok(placement.backend),
+        Err(refusal) => refusal,
+    };
+    let meant = |backend: &&dyn Backend| match choice {
+        BackendChoice::Auto => true,
+        BackendChoice::Named(name) => backend.name() == name,
+    };
+    engine.backends().find(meant).ok_or(refusal)
+}
+
+/// Asks for all languages at once: each answer is the start of an interpreter, and most of that is waiting.
+fn ask_all(backend: &dyn Backend) -> Vec<LanguageStatus> {
+    std::thread::scope(|scope| {
+        let ask = |language: Language| move || LanguageStatus::new(language, backend.runtime(language));
+        let asked: Vec<_> = Language::all().map(|language| (language, scope.spawn(ask(language)))).collect();
+        asked
+            .into_iter()
+            .map(|(language, answer)| answer.join().unwrap_or_else(|_| ask(language)()))
+            .collect()
+    })
+}
+
+fn table(languages: &Languages) -> String {
+    let row = |language: &LanguageStatus| {
+        let runtime = language.runtime.clone().unwrap_or_else(|| "missing".to_owned());
+        let place = language.location.as_ref().or(language.hint.as_ref()).cloned().unwrap_or_default();
+        [language.name.to_owned(), runtime, place]
+    };
+    aligned(["LANGUAGE", "RUNTIME", "WHERE, OR HOW TO GET IT"], languages.languages.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::backend::{BackendError, RuntimeInfo};
+
+    #[test]
+    fn the_table_says_where_a_runtime_is_or_how_to_get_it() {
+        let status = |name: &str, runtime: Option<(&str, &str)>| {
+            let language = Language::by_name(name).unwrap();
+            let found = runtime
+                .map(|(label, location)| RuntimeInfo { label: label.into(), location: location.into() });
+            let hint = format!("apt install {}", language.package);
+            LanguageStatus::new(language, found.ok_or(BackendError::RuntimeMissing { language, hint }))
+        };
+        let python = status("python", Some(("CPython 3.11.7", "/usr/bin/python3")));
+        let languages = Languages { languages: vec![python, status("lua", None)] };
+        insta::assert_snapshot!(table(&languages), @"
+        LANGUAGE  RUNTIME         WHERE, OR HOW TO GET IT
+        python    CPython 3.11.7  /usr/bin/python3
+        lua       missing         apt install lua5.4
+        ");
+    }
+}

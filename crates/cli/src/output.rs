@@ -1,0 +1,328 @@
+//! The program's output on its way to the caller: live, byte for byte into a file or a pipe, and without the
+//! power to drive a terminal.
+
+use std::fmt;
+use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
+use std::os::fd::BorrowedFd;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use belljar_core::backend::Stream;
+use belljar_core::outcome::Report;
+use belljar_engine::Observer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// Passes both streams of a run through to our own.
+#[derive(Debug)]
+pub(crate) struct PassThrough {
+    stdout: Outlet,
+    stderr: Outlet,
+}
+
+impl PassThrough {
+    pub(crate) fn to_our_own() -> PassThrough {
+        PassThrough {
+            stdout: Outlet::new(rustix::stdio::stdout(), io::stdout().is_terminal()),
+            stderr: Outlet::new(rustix::stdio::stderr(), io::stderr().is_terminal()),
+        }
+    }
+
+    /// Shows what was held back until the end was known, and waits until everything has been taken.
+    pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
+        let _ = self.stdout.pass(&report.stdout.after_head());
+        let _ = self.stderr.pass(&report.stderr.after_head());
+        self.stdout.close().and(self.stderr.close())
+    }
+}
+
+impl Observer for PassThrough {
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
+        match stream {
+            Stream::Stdout => self.stdout.pass(bytes),
+            Stream::Stderr => self.stderr.pass(bytes),
+        }
+    }
+}
+
+/// A write of at most this many bytes to a pipe that polls as writable does not block: it is atomic, and a page
+/// is free (pipe(7), `PIPE_BUF`).
+const PIECE: usize = 4096;
+
+/// One stream of ours. The thread that writes to it is the one that watches the clock, so it must not wait for
+/// whoever reads: a reader that stalls is given a thread of its own, and only then.
+#[derive(Debug)]
+struct Outlet {
+    fd: BorrowedFd<'static>,
+    filter: Option<Inert>,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Direct,
+    Behind(Sender<Vec<u8>>, JoinHandle<io::Result<()>>),
+    Broken(io::Error),
+}
+
+impl Outlet {
+    fn new(fd: BorrowedFd<'static>, is_terminal: bool) -> Outlet {
+        Outlet { fd, filter: is_terminal.then(Inert::default), state: State::Direct }
+    }
+
+    fn pass(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        match &mut self.filter {
+            None => self.write(bytes),
+            Some(filter) => {
+                let shown = filter.push(bytes);
+                self.write(shown.as_bytes())
+            }
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match &self.state {
+                State::Broken(_) => return ControlFlow::Break(()),
+                State::Behind(sender, _) => {
+                    // What is waiting is bounded: only the head of the output comes here live.
+                    if sender.send(rest.to_vec()).is_err() {
+                        return ControlFlow::Break(());
+                    }
+                    return ControlFlow::Continue(());
+                }
+                State::Direct if !is_writable(self.fd) => self.state = writer(self.fd),
+                State::Direct => {
+                    let (piece, after) = rest.split_at(rest.len().min(PIECE));
+                    match write_all(self.fd, piece) {
+                        Ok(()) => rest = after,
+                        Err(fault) => self.state = State::Broken(fault),
+                    }
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// A reader that left early is its own business; anything else that kept us from writing is an error.
+    fn close(mut self) -> io::Result<()> {
+        if let Some(rest) = self.filter.as_mut().map(Inert::finish) {
+            let _ = self.write(rest.as_bytes());
+        }
+        let written = match self.state {
+            State::Direct => Ok(()),
+            State::Broken(fault) => Err(fault),
+            State::Behind(sender, thread) => {
+                drop(sender);
+                thread.join().unwrap_or_else(|_| Err(io::Error::other("the writer stopped")))
+            }
+        };
+        match written {
+            Err(fault) if fault.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            written => written,
+        }
+    }
+}
+
+fn writer(fd: BorrowedFd<'static>) -> State {
+    let (sender, receiver) = channel::<Vec<u8>>();
+    let write = move || receiver.into_iter().try_for_each(|bytes| write_all(fd, &bytes));
+    match std::thread::Builder::new().name("output".to_owned()).spawn(write) {
+        Ok(thread) => State::Behind(sender, thread),
+        Err(fault) => State::Broken(fault),
+    }
+}
+
+fn is_writable(fd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // If poll itself fails, the write will say why.
+    poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&now)).map_or(true, |ready| ready > 0)
+}
+
+fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(Errno::INTR) => {}
+            // Someone else made the file description non-blocking; it may be theirs as well as ours.
+            Err(Errno::AGAIN) => {
+                poll(&mut [PollFd::new(&fd, PollFlags::OUT)], None).or_else(|errno| match errno {
+                    Errno::INTR => Ok(0),
+                    errno => Err(errno),
+                })?;
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// The text with everything in it made visible that a terminal would obey.
+pub(crate) fn inert(text: &str) -> String {
+    let mut filter = Inert::default();
+    filter.push(text.as_bytes()) + &filter.finish()
+}
+
+/// Makes a stream of bytes safe for a terminal: the result is UTF-8 without control characters, other than line
+/// breaks and tabs. C0 controls and DEL become `^[`, C1 controls and bytes that are no text become `\x9b`. A
+/// character may be cut in two by the end of a piece; its beginning waits for the rest.
+#[derive(Debug, Default)]
+struct Inert {
+    unfinished: Vec<u8>,
+}
+
+impl Inert {
+    fn push(&mut self, bytes: &[u8]) -> String {
+        let joined;
+        let bytes = if self.unfinished.is_empty() {
+            bytes
+        } else {
+            joined = [self.unfinished.as_slice(), bytes].concat();
+            &joined
+        };
+        let whole = bytes.len() - unfinished_character(bytes);
+        let shown = Shown(&bytes[..whole]).to_string();
+        self.unfinished = bytes[whole..].to_vec();
+        shown
+    }
+
+    fn finish(&mut self) -> String {
+        let rest = std::mem::take(&mut self.unfinished);
+        Shown(&rest).to_string()
+    }
+}
+
+/// How many bytes at the end could be the beginning of a character.
+fn unfinished_character(bytes: &[u8]) -> usize {
+    let candidates = 1..=bytes.len().min(3);
+    let unfinished = |length: &usize| {
+        let end = &bytes[bytes.len() - length..];
+        str::from_utf8(end).is_err_and(|fault| fault.valid_up_to() == 0 && fault.error_len().is_none())
+    };
+    candidates.into_iter().find(unfinished).unwrap_or(0)
+}
+
+struct Shown<'a>(&'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.utf8_chunks() {
+            for part in chunk.valid().split_inclusive(|c: char| c.is_control() && !"\n\t\r".contains(c)) {
+                match part.chars().next_back() {
+                    Some(c) if c.is_control() && !"\n\t\r".contains(c) => {
+                        f.write_str(&part[..part.len() - c.len_utf8()])?;
+                        show_control(f, c)?;
+                    }
+                    _ => f.write_str(part)?,
+                }
+            }
+            chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
+        }
+        Ok(())
+    }
+}
+
+fn show_control(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
+    match u8::try_from(c) {
+        Ok(byte) if byte < 0x80 => write!(f, "^{}", char::from(byte ^ 0x40)),
+        _ => write!(f, "\\x{:02x}", u32::from(c)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use rustix::pipe::pipe;
+    use std::io::Read;
+
+    #[test]
+    fn escapes_become_visible_and_text_stays() {
+        assert_eq!(inert("plain, ümläut, 日本\n\ttab\r\n"), "plain, ümläut, 日本\n\ttab\r\n");
+        assert_eq!(inert("\x1b]0;title\x07\x1b[31mred\x08\x7f\0"), "^[]0;title^G^[[31mred^H^?^@");
+        assert_eq!(inert("a\u{9b}31mb\u{85}"), "a\\x9b31mb\\x85");
+        let mut filter = Inert::default();
+        assert_eq!(filter.push(b"latin \x9b31m \xe4 end\n"), "latin \\x9b31m \\xe4 end\n");
+    }
+
+    #[test]
+    fn a_character_cut_in_two_is_put_together_again() {
+        let mut filter = Inert::default();
+        assert_eq!(filter.push(b"a\xc2"), "a");
+        assert_eq!(filter.push(b"\x9bm"), "\\x9bm");
+        assert_eq!(filter.push("日".as_bytes().split_at(2).0), "");
+        assert_eq!(filter.push("日".as_bytes().split_at(2).1), "日");
+        assert_eq!(filter.push(b"\xf0\x9f"), "");
+        assert_eq!(filter.finish(), "\\xf0\\x9f");
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_in_no_pieces_can_drive_a_terminal(
+            bytes in proptest::collection::vec(
+                prop_oneof![any::<u8>(), Just(0x1b), Just(0xc2), Just(0x9b), Just(0xe2), Just(0x80)], 0..200),
+            cuts in proptest::collection::vec(0usize..8, 0..60),
+        ) {
+            let mut whole = Inert::default();
+            let at_once = whole.push(&bytes) + &whole.finish();
+            let (mut filter, mut pieces, mut rest) = (Inert::default(), String::new(), bytes.as_slice());
+            for cut in cuts {
+                let (piece, after) = rest.split_at(cut.min(rest.len()));
+                pieces += &filter.push(piece);
+                rest = after;
+            }
+            pieces += &filter.push(rest);
+            pieces += &filter.finish();
+            prop_assert_eq!(&pieces, &at_once);
+            prop_assert!(!at_once.chars().any(|c| c.is_control() && !"\n\t\r".contains(c)));
+        }
+
+        #[test]
+        fn text_without_controls_is_not_touched(text in "[^\\p{Cc}]{0,80}") {
+            prop_assert_eq!(inert(&text), text);
+        }
+    }
+
+    /// An outlet into a pipe that lives as long as the test process: an outlet's descriptor is our own stdout.
+    fn outlet_into_a_pipe() -> (Outlet, std::fs::File) {
+        let (reader, writer) = pipe().unwrap();
+        let writer = Box::leak(Box::new(writer));
+        (Outlet::new(std::os::fd::AsFd::as_fd(writer), false), reader.into())
+    }
+
+    #[test]
+    fn a_reader_that_stalls_does_not_stall_the_writer() {
+        let (mut outlet, mut reader) = outlet_into_a_pipe();
+        let sent: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        for piece in sent.chunks(10_000) {
+            assert!(outlet.pass(piece).is_continue());
+        }
+        assert!(matches!(outlet.state, State::Behind(..)));
+        let length = sent.len();
+        let reading = std::thread::spawn(move || {
+            let mut got = vec![0; length];
+            reader.read_exact(&mut got).map(|()| got)
+        });
+        outlet.close().unwrap();
+        assert_eq!(reading.join().unwrap().unwrap(), sent);
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_noticed_and_no_error() {
+        let (mut outlet, reader) = outlet_into_a_pipe();
+        assert!(outlet.pass(b"one").is_continue());
+        drop(reader);
+        assert!(outlet.pass(b"two").is_break());
+        assert!(outlet.close().is_ok());
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error() {
+        let full = Box::leak(Box::new(std::fs::File::options().write(true).open("/dev/full").unwrap()));
+        let mut outlet = Outlet::new(std::os::fd::AsFd::as_fd(full), false);
+        assert!(outlet.pass(b"x").is_break());
+        assert_eq!(outlet.close().unwrap_err().raw_os_error(), Some(28));
+    }
+}

@@ -1,0 +1,356 @@
+//! `belljar run`: words to request, request to report, report to output and exit status.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use belljar_core::Field;
+use belljar_core::outcome::Report;
+use belljar_core::request as domain;
+use belljar_engine::{Engine, Observer, Unobserved};
+use belljar_wire::{
+    Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
+};
+
+use crate::args::RunArgs;
+use crate::cancel::Signals;
+use crate::collect::write_beneath;
+use crate::compose;
+use crate::output::PassThrough;
+use crate::problem::{self, say};
+use crate::settings::{Environment, Settings};
+use crate::source::{Meant, Place, meant};
+
+pub(crate) fn run(args: RunArgs, environment: Environment<'_>) -> ExitCode {
+    let json = args.json;
+    match attempt(args, environment) {
+        Ok(status) => ExitCode::from(status),
+        Err(problem) => {
+            problem::report(&problem, json);
+            ExitCode::from(problem::RUN_FAILED)
+        }
+    }
+}
+
+fn attempt(args: RunArgs, environment: Environment<'_>) -> Result<u8, Problem> {
+    let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    let delivery = Delivery::of(&args);
+    let (request, host) = asked(args, settings)?;
+    let engine = compose::engine(host);
+    match delivery {
+        Delivery::Plan { json } => explain(&engine, request, json),
+        Delivery::PassThrough { collect_to } => {
+            let mut passed = PassThrough::to_our_own();
+            let report = drive(&engine, request, &mut passed)?;
+            passed.finish(&report).map_err(|cause| undeliverable("its output", &cause))?;
+            bring_back(&report, &collect_to)?;
+            Ok(report.outcome.exit_code())
+        }
+        Delivery::Json { form, collect_to } => {
+            let report = drive(&engine, request, &mut Unobserved)?;
+            if let Some(directory) = collect_to {
+                bring_back(&report, &directory)?;
+            }
+            let status = report.outcome.exit_code();
+            say(&to_json(&RunResult::new(report, form)));
+            Ok(status)
+        }
+    }
+}
+
+/// What the caller gets, and where.
+enum Delivery {
+    Plan { json: bool },
+    PassThrough { collect_to: PathBuf },
+    Json { form: OutputForm, collect_to: Option<PathBuf> },
+}
+
+impl Delivery {
+    fn of(args: &RunArgs) -> Delivery {
+        let form = if args.base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
+        let collect_to = args.collect_to.clone();
+        match args {
+            RunArgs { explain: true, json, .. } => Delivery::Plan { json: *json },
+            RunArgs { json: true, .. } => Delivery::Json { form, collect_to },
+            _ => Delivery::PassThrough { collect_to: collect_to.unwrap_or_else(|| ".".into()) },
+        }
+    }
+}
+
+fn explain(engine: &Engine, request: domain::RunRequest, json: bool) -> Result<u8, Problem> {
+    let text = engine.explain(request)?;
+    if json {
+        say(&to_json(&Plan { plan: text.lines().map(str::to_owned).collect() }));
+    } else {
+        say(&text);
+    }
+    Ok(0)
+}
+
+/// Runs it on one thread, and lets signals cancel it.
+fn drive(
+    engine: &Engine,
+    request: domain::RunRequest,
+    observer: &mut dyn Observer,
+) -> Result<Report, Problem> {
+    let cannot = |cause: io::Error| {
+        let message = format!("cannot set up the event loop: {cause}");
+        Problem::new(Code::Internal, message, "check the limit on open files (ulimit -n)")
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+    runtime.block_on(async {
+        let signals = Signals::listen().map_err(cannot)?;
+        let impatient = signals.impatient();
+        let report = engine.run(request, observer, signals.first()).await;
+        impatient.now();
+        Ok(report?)
+    })
+}
+
+fn bring_back(report: &Report, directory: &Path) -> Result<(), Problem> {
+    let Some(files) = report.files.as_deref().filter(|files| !files.is_empty()) else { return Ok(()) };
+    write_beneath(directory, files).map_err(|(path, cause)| undeliverable(&path, &cause))
+}
+
+fn undeliverable(what: &str, cause: &io::Error) -> Problem {
+    let message = format!("the program ran, but {what} cannot be written: {cause}");
+    Problem::new(Code::Internal, message, "make room or choose another place, and run it again")
+}
+
+/// The command line as a request, and what the backends need to know.
+fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate::settings::Host), Problem> {
+    let meant =
+        meant(&args.words, args.language.as_deref(), args.code.as_deref(), io::stdin().is_terminal())?;
+    let stdin = standard_input(args.stdin.as_deref(), &meant)?;
+    let files = args.file.iter().map(|given| local_file(given)).collect::<Result<_, _>>()?;
+    let env = variables(args.env)?;
+    let workspace = args.workspace.as_deref().map(workspace).transpose()?;
+    let (language, code) = meant.read()?;
+    let (text, code) = as_text(code);
+    let request = RunRequest {
+        language: language.name.to_owned(),
+        code: text,
+        stdin: None,
+        args: args.args,
+        env,
+        files: Vec::new(),
+        collect: args.collect,
+        limits: settings.limits,
+        network: settings.network,
+        image: settings.image,
+        backend: settings.backend,
+        workspace,
+        waive: settings.waive,
+    };
+    Ok((request.parse(Local { code, stdin, files })?, settings.host))
+}
+
+/// Code without a file's name that is text needs no place of its own beside the request.
+fn as_text(code: LocalCode) -> (String, Option<LocalCode>) {
+    let LocalCode { bytes, file_name } = code;
+    match (file_name, String::from_utf8(bytes)) {
+        (None, Ok(text)) => (text, None),
+        (file_name, Ok(text)) => (String::new(), Some(LocalCode { bytes: text.into_bytes(), file_name })),
+        (file_name, Err(fault)) => (String::new(), Some(LocalCode { bytes: fault.into_bytes(), file_name })),
+    }
+}
+
+fn standard_input(given: Option<&Path>, meant: &Meant) -> Result<Option<Box<dyn Read + Send>>, Problem> {
+    match given {
+        None => Ok(None),
+        Some(path) if path == "-" && meant.place == Place::Stdin => {
+            let message = "standard input cannot be both the code and what the code reads";
+            let hint = "give the code with -c or as a file";
+            Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
+        }
+        Some(path) if path == "-" => Ok(Some(Box::new(io::stdin()))),
+        Some(path) => match open_for_reading(path) {
+            Ok(file) => Ok(Some(Box::new(file))),
+            Err(cause) => {
+                let message = format!("cannot read standard input from {}: {cause}", path.display());
+                let hint = "name a readable file, or - for your own";
+                Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
+            }
+        },
+    }
+}
+
+/// The most that is copied from one file. More belongs into a workspace, which is shown and not copied.
+const MAX_FILE: u64 = 256 << 20;
+
+/// `SRC[:DEST]`; what stands after the last colon is DEST, and by default the name of SRC.
+fn local_file(given: &OsStr) -> Result<LocalFile, Problem> {
+    let (source, path) = split_file(given)?;
+    let refused = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot copy the file {}: {cause}", source.display());
+        let hint = "write --file SRC or --file SRC:DEST, SRC being a readable file; \
+                    --workspace shows a whole directory";
+        Problem::new(Code::InvalidRequest, message, hint).at(Field::Files)
+    };
+    let file = open_for_reading(source).map_err(|cause| refused(&cause))?;
+    let executable = file.metadata().is_ok_and(|data| data.permissions().mode() & 0o111 != 0);
+    let mut content = Vec::new();
+    file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(|cause| refused(&cause))?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(refused(&"it has more than 256M"));
+    }
+    Ok(LocalFile { path, content, executable })
+}
+
+fn split_file(given: &OsStr) -> Result<(&Path, String), Problem> {
+    let bytes = given.as_bytes();
+    let (source, name) = match bytes.iter().rposition(|byte| *byte == b':') {
+        Some(colon) => {
+            (Path::new(OsStr::from_bytes(&bytes[..colon])), OsStr::from_bytes(&bytes[colon + 1..]))
+        }
+        None => (Path::new(given), Path::new(given).file_name().unwrap_or(given)),
+    };
+    let name = name.to_str().ok_or_else(|| {
+        let message = format!("the name {} is not UTF-8", name.display());
+        Problem::new(Code::InvalidRequest, message, "name it with --file SRC:DEST").at(Field::Files)
+    })?;
+    Ok((source, name.to_owned()))
+}
+
+fn open_for_reading(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    Ok(file)
+}
+
+fn variables(given: Vec<String>) -> Result<BTreeMap<String, String>, Problem> {
+    given.into_iter().map(variable).collect()
+}
+
+fn variable(given: String) -> Result<(String, String), Problem> {
+    match given.split_once('=') {
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => {
+            let message = format!("the variable '{}' has no value", given.escape_debug());
+            let hint = format!("write --env {given}=VALUE; to pass your own, --env {given}=\"${given}\"");
+            Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Env))
+        }
+    }
+}
+
+/// The workspace as an absolute path. Whatever is the root of the file system, by any name, is told so.
+fn workspace(given: &Path) -> Result<String, Problem> {
+    let refused = |cause: &dyn std::fmt::Display| {
+        let message = format!("cannot show the workspace {}: {cause}", given.display());
+        let hint = "name a directory that exists, such as --workspace .";
+        Problem::new(Code::InvalidRequest, message, hint).at(Field::Workspace)
+    };
+    let found = std::fs::metadata(given).map_err(|cause| refused(&cause))?;
+    if !found.is_dir() {
+        return Err(refused(&io::Error::from(io::ErrorKind::NotADirectory)));
+    }
+    let is_root =
+        std::fs::metadata("/").is_ok_and(|root| (root.dev(), root.ino()) == (found.dev(), found.ino()));
+    let path = if is_root {
+        PathBuf::from("/")
+    } else {
+        std::path::absolute(given).map_err(|cause| refused(&cause))?
+    };
+    path.into_os_string()
+        .into_string()
+        .map_err(|path: OsString| refused(&format!("its path, {}, is not UTF-8", path.display())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    fn message<T>(result: Result<T, Problem>) -> String {
+        result.err().map(|problem| problem.error.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_file_goes_by_its_own_name_or_by_the_one_after_the_last_colon() {
+        let split = |given: &str| {
+            let (source, name) = split_file(OsStr::new(given)).unwrap();
+            (source.to_str().unwrap().to_owned(), name)
+        };
+        assert_eq!(split("data/in.csv"), ("data/in.csv".into(), "in.csv".into()));
+        assert_eq!(split("data/in.csv:a/b.csv"), ("data/in.csv".into(), "a/b.csv".into()));
+        assert_eq!(split("odd:name:b.csv"), ("odd:name".into(), "b.csv".into()));
+        assert_eq!(split("x:"), ("x".into(), String::new()));
+        assert!(split_file(OsStr::from_bytes(b"a\xff")).is_err());
+        assert!(split_file(OsStr::from_bytes(b"a\xff:b")).is_ok());
+    }
+
+    #[test]
+    fn a_file_keeps_its_bytes_and_its_executable_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tool");
+        fs::write(&path, b"\0\xff").unwrap();
+        assert!(!local_file(path.as_os_str()).unwrap().executable);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let file = local_file(path.as_os_str()).unwrap();
+        assert_eq!(
+            (file.path.as_str(), file.content.as_slice(), file.executable),
+            ("tool", &b"\0\xff"[..], true)
+        );
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_copied_is_a_clear_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let shown = folder.path().display();
+        assert_eq!(
+            message(local_file(folder.path().as_os_str())),
+            format!("cannot copy the file {shown}: is a directory")
+        );
+        let missing = message(local_file(OsStr::new("/no/such")));
+        assert_eq!(missing, "cannot copy the file /no/such: No such file or directory (os error 2)");
+        assert!(message(local_file(OsStr::new("/dev/zero"))).ends_with("it has more than 256M"));
+    }
+
+    #[test]
+    fn a_variable_needs_a_value_which_may_be_empty_or_hold_an_equals_sign() {
+        let given = |text: &str| variable(text.to_owned()).map_err(|problem| problem.error.hint);
+        assert_eq!(given("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert_eq!(given("A="), Ok(("A".into(), String::new())));
+        assert_eq!(given("A"), Err("write --env A=VALUE; to pass your own, --env A=\"$A\"".into()));
+    }
+
+    #[test]
+    fn the_workspace_is_an_absolute_directory_that_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(workspace(folder.path()).unwrap(), folder.path().to_str().unwrap());
+        assert_eq!(workspace(Path::new(".")).unwrap(), std::env::current_dir().unwrap().to_str().unwrap());
+        assert!(message(workspace(&file)).ends_with("not a directory"));
+        assert!(message(workspace(&folder.path().join("missing"))).contains("No such file or directory"));
+    }
+
+    #[test]
+    fn the_root_is_recognised_under_any_name() {
+        let folder = tempfile::tempdir().unwrap();
+        symlink("/", folder.path().join("link")).unwrap();
+        for name in ["/", "/..", "/usr/../", folder.path().join("link").to_str().unwrap()] {
+            assert_eq!(workspace(Path::new(name)).unwrap(), "/", "{name}");
+        }
+    }
+
+    #[test]
+    fn standard_input_cannot_be_code_and_data_at_once() {
+        let from_stdin = meant(&["python".into(), "-".into()], None, None, true).unwrap();
+        let both = standard_input(Some(Path::new("-")), &from_stdin);
+        assert_eq!(message(both), "standard input cannot be both the code and what the code reads");
+        let inline = meant(&["python".into()], None, Some("1"), true).unwrap();
+        assert!(standard_input(Some(Path::new("-")), &inline).unwrap().is_some());
+        assert!(standard_input(None, &from_stdin).unwrap().is_none());
+        let folder = message(standard_input(Some(Path::new("/")), &inline));
+        assert_eq!(folder, "cannot read standard input from /: is a directory");
+    }
+}
