@@ -93,7 +93,7 @@ pub(crate) fn kept(cell: &Cell) -> Vec<String> {
 /// The command that starts the binary under test as this user, in a clean environment, with a rein on it: a hole
 /// must not take the machine down. `prlimit` replaces itself, so the process id is that of `belljar`.
 pub(crate) fn belljar(user: User) -> Command {
-    let mut command = wrapped(user, "prlimit");
+    let mut command = wrapped(user, "/usr/bin/prlimit");
     command.args(["--nproc=3000:3000", "--core=0:0", "--"]).arg(staged(user).join("belljar"));
     command
 }

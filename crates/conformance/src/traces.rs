@@ -5,20 +5,24 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::cell::User;
+use crate::cell::{STARTED, User};
 use crate::host;
 
-/// A snapshot.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Traces(BTreeSet<String>);
+/// A snapshot of what this test could have left. Others use the machine at the same time: processes are known by
+/// their program or by a word in their environment, cgroups by the process that they are named after.
+#[derive(Debug, Clone)]
+pub struct Traces {
+    word: String,
+    found: BTreeSet<String>,
+}
 
 impl Traces {
-    /// What is there now.
+    /// What is there now. The word is in the environment of everything that the test runs in a box.
     #[must_use]
-    pub fn now() -> Traces {
+    pub fn now(word: &str) -> Traces {
         let mut found = BTreeSet::new();
-        processes(&mut found);
-        named_like_us(Path::new("/sys/fs/cgroup"), 6, &mut found);
+        processes(word, &mut found);
+        cgroups(Path::new("/sys/fs/cgroup"), &mut found);
         for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
             named_like_us(Path::new(dir), 2, &mut found);
         }
@@ -28,7 +32,7 @@ impl Traces {
         }
         mounts(&mut found);
         descriptors(&mut found);
-        Traces(found)
+        Traces { word: word.to_owned(), found }
     }
 
     /// Asserts that nothing has come to stay since. What goes by itself within some seconds has not: namespaces
@@ -37,8 +41,8 @@ impl Traces {
     pub fn assert_nothing_added(&self) {
         let until = Instant::now() + Duration::from_secs(10);
         loop {
-            let now = Traces::now();
-            let added: Vec<_> = now.0.difference(&self.0).collect();
+            let now = Traces::now(&self.word);
+            let added: Vec<_> = now.found.difference(&self.found).collect();
             if added.is_empty() {
                 return;
             }
@@ -48,17 +52,34 @@ impl Traces {
     }
 }
 
-/// Processes that are `belljar` or live in a cgroup of its making.
-fn processes(found: &mut BTreeSet<String>) {
+/// Processes that are the binary under test, or whose environment holds the word.
+fn processes(word: &str, found: &mut BTreeSet<String>) {
     let staged = host::staged(User::Root);
-    let staged = staged.parent().expect("it has one").to_string_lossy().into_owned();
+    let staged = staged.parent().expect("it has one");
     for entry in fs::read_dir("/proc").expect("Linux has one").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let cgroup = fs::read_to_string(entry.path().join("cgroup")).unwrap_or_default();
-        let command = host::command_line(pid);
-        if cgroup.contains("belljar") || command.contains(&staged) {
-            found.insert(format!("process {pid} {command}"));
+        let is_ours =
+            fs::read_link(entry.path().join("exe")).is_ok_and(|program| program.starts_with(staged));
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if is_ours || String::from_utf8_lossy(&environment).contains(word) {
+            found.insert(format!("process {pid} {}", host::command_line(pid)));
         }
+    }
+}
+
+/// Cgroups named after a process that this test has started.
+fn cgroups(dir: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
+        let name = entry.file_name();
+        let mut words = name.to_str().unwrap_or_default().split('-');
+        let owner = words.by_ref().find_map(|word| word.parse::<u32>().ok());
+        if owner.is_some_and(|owner| STARTED.lock().expect("no panic while held").contains(&owner)) {
+            found.insert(format!("cgroup {}", entry.path().display()));
+        }
+        cgroups(&entry.path(), found);
     }
 }
 
@@ -67,7 +88,7 @@ fn named_like_us(dir: &Path, depth: u32, found: &mut BTreeSet<String>) {
         let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.contains("belljar") {
+        if name.contains("belljar") && !name.starts_with("belljar-conformance-") {
             found.insert(format!("file {}", entry.path().display()));
         }
         if is_dir && depth > 1 && !name.starts_with("belljar-conformance-") {

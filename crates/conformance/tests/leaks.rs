@@ -76,7 +76,9 @@ fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
         0,
         "what is learned about the host stays, so it is learned before"
     );
-    let before = Traces::now();
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
     let runs: Vec<&&Ending> = endings.iter().cycle().take(count("BELLJAR_LEAK_RUNS", 60)).collect();
     for batch in runs.chunks(ABREAST) {
         let started: Vec<_> = batch.iter().map(|ending| (start(cell, ending), ending)).collect();
@@ -125,7 +127,9 @@ fn assert_gone(word: &str) {
 
 fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     assert_eq!(cell.run("true").exit_code, 0);
-    let before = Traces::now();
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
     let moments = [0, 1, 2, 3, 5, 8, 13, 20, 35, 60];
     for run in 0..count("BELLJAR_KILL_RUNS", 10) {
         let word = secret();
@@ -150,7 +154,9 @@ promise!(killing_belljar_takes_the_box_with_it);
 
 fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     assert_eq!(cell.run("true").exit_code, 0);
-    let before = Traces::now();
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
     let word = secret();
     let running = start_found_by(cell, &word);
     let keepers = keepers(running.pid());
@@ -166,7 +172,9 @@ promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported);
 
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
     assert_eq!(cell.run("true").exit_code, 0);
-    let before = Traces::now();
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
     for _ in 0..5 {
         let word = secret();
         let running = start_found_by(cell, &word);

@@ -15,6 +15,7 @@ const UNREACHABLE: &[i32] = &[
     libc::EPERM,
     libc::EAFNOSUPPORT,
     libc::EADDRNOTAVAIL,
+    libc::EINVAL, // a link-local address without an interface
 ];
 
 /// N1
