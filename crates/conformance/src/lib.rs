@@ -1,1 +1,75 @@
-//! Placeholder.
+//! One suite for every backend: a harness that drives the real `belljar` binary, and the in-box probe.
+//!
+//! A test is a promise. It gets a [`Cell`], which stands for one backend used by one kind of user, and runs once
+//! for each of them:
+//!
+//! ```ignore
+//! /// N1
+//! fn the_network_cannot_be_reached(cell: &Cell) {
+//!     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+//!     outside(&format!("connect 127.0.0.1 {port}"))[0].succeeds();                  // the control
+//!     cell.probe(&format!("connect 127.0.0.1 {port}")).fails_with(&[ENETUNREACH]);
+//! }
+//!
+//! promise!(the_network_cannot_be_reached);
+//! ```
+//!
+//! What a backend cannot promise on this host is decided by what it declares (`isolation.kept`), never by a list
+//! here. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
+//! and a failure where `CI` or `BELLJAR_REQUIRE` is set.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test harness: it fails by panicking, tells its skips on stderr and is configured by environment"
+)]
+
+mod cell;
+mod host;
+mod probe;
+mod result;
+mod traces;
+
+pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
+pub use host::{Scratch, has_program, hold, process_holding, secret};
+pub use probe::{
+    Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
+};
+pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage};
+pub use traces::Traces;
+
+/// Declares that a function is a promise: a test for root and one for an ordinary user, `name::as_root` and
+/// `name::as_nobody`. `promise!(name, root)` and `promise!(name, nobody)` where it makes sense for one only.
+#[macro_export]
+macro_rules! promise {
+    ($name:ident) => {
+        mod $name {
+            #[test]
+            fn as_root() {
+                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
+            }
+            #[test]
+            fn as_nobody() {
+                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
+            }
+        }
+    };
+    ($name:ident, root) => {
+        mod $name {
+            #[test]
+            fn as_root() {
+                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
+            }
+        }
+    };
+    ($name:ident, nobody) => {
+        mod $name {
+            #[test]
+            fn as_nobody() {
+                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
+            }
+        }
+    };
+}

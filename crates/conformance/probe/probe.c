@@ -1,0 +1,717 @@
+/* The in-box probe: tries one thing and says what came back.
+ *
+ * It is C because it calls system calls by number with arbitrary arguments, which safe Rust cannot, and static
+ * because it must run in a box that shows nothing of the host. Each attempt prints one line of JSON:
+ *
+ *     {"op": "read", "ret": -1, "errno": 2, "text": ""}
+ *
+ * `ret` is what the call returned or how many were had, `errno` is 0 if it succeeded.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <mqueue.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB (1024L * 1024L)
+
+static void print_escaped(const char *bytes, size_t length) {
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)bytes[i];
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20 || c >= 0x7f)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+}
+
+static void report(const char *op, long ret, int error, const char *text, size_t length) {
+    printf("{\"op\":\"");
+    print_escaped(op, strlen(op));
+    printf("\",\"ret\":%ld,\"errno\":%d,\"text\":\"", ret, error);
+    print_escaped(text, length);
+    printf("\"}\n");
+    fflush(stdout);
+}
+
+/* For calls that return -1 and set errno. */
+static void outcome(const char *op, long ret) { report(op, ret, ret < 0 ? errno : 0, "", 0); }
+
+/* For loops that had `count` of something before the first failure. */
+static void had(const char *op, long count, int error) { report(op, count, error, "", 0); }
+
+static long number(const char *text) { return (long)strtoull(text, NULL, 0); }
+
+static void read_file(const char *path) {
+    static char content[256 * 1024];
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return outcome("read", -1);
+    size_t length = 0;
+    ssize_t n = 0;
+    while (length < sizeof content && (n = read(fd, content + length, sizeof content - length)) > 0)
+        length += (size_t)n;
+    report("read", (long)length, n < 0 ? errno : 0, content, length);
+}
+
+static void write_file(const char *path, int flags) {
+    int fd = open(path, O_WRONLY | O_NONBLOCK | flags, 0644);
+    if (fd < 0) return outcome("write", -1);
+    long n = write(fd, "x", 1);
+    outcome("write", n);
+    close(fd);
+}
+
+static void list(const char *path) {
+    static char names[256 * 1024];
+    size_t length = 0;
+    DIR *dir = opendir(path);
+    if (!dir) return outcome("list", -1);
+    long count = 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        size_t n = strlen(entry->d_name);
+        if (length + n + 1 > sizeof names) break;
+        memcpy(names + length, entry->d_name, n);
+        length += n;
+        names[length++] = '\n';
+        count++;
+    }
+    report("list", count, 0, names, length);
+    closedir(dir);
+}
+
+/* Every open descriptor and what it is. */
+static void fds(void) {
+    static char text[64 * 1024];
+    size_t length = 0;
+    long count = 0;
+    for (int fd = 0; fd < 4096; fd++) {
+        char link[64], target[512];
+        if (fcntl(fd, F_GETFD) < 0) continue;
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, target, sizeof target - 1);
+        target[n > 0 ? n : 0] = 0;
+        length += (size_t)snprintf(text + length, sizeof text - length, "%d %s\n", fd, target);
+        count++;
+    }
+    report("fds", count, 0, text, length);
+}
+
+static void try_exec(const char *path) {
+    pid_t child = fork();
+    if (child == 0) {
+        execl(path, path, "status", (char *)NULL);
+        _exit(errno);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    report("exec", status, WIFEXITED(status) ? WEXITSTATUS(status) : 0, "", 0);
+}
+
+/* Directories nested as deep as they go, by chdir, since no path is long enough. */
+static void deep(long levels) {
+    long depth = 0;
+    while (depth < levels && mkdir("d", 0755) == 0 && chdir("d") == 0) depth++;
+    had("deep", depth, depth < levels ? errno : 0);
+}
+
+static void tcp(const char *host, const char *port) {
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number(port))};
+    struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)number(port))};
+    int is_v6 = inet_pton(AF_INET6, host, &v6.sin6_addr) == 1;
+    inet_pton(AF_INET, host, &v4.sin_addr);
+    int fd = socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+    if (fd < 0) return outcome("connect", -1);
+    struct timeval limit = {.tv_sec = 2};
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    outcome("connect", is_v6 ? connect(fd, (void *)&v6, sizeof v6) : connect(fd, (void *)&v4, sizeof v4));
+}
+
+static void udp(const char *host, const char *port) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number(port))};
+    inet_pton(AF_INET, host, &to.sin_addr);
+    int fd = socket(AF_INET, SOCK_DGRAM, 0);
+    if (fd < 0) return outcome("udp", -1);
+    outcome("udp", sendto(fd, "x", 1, 0, (void *)&to, sizeof to));
+}
+
+/* `@name` is an abstract name. */
+static socklen_t unix_address(const char *name, struct sockaddr_un *address) {
+    memset(address, 0, sizeof *address);
+    address->sun_family = AF_UNIX;
+    size_t n = strlen(name);
+    if (n >= sizeof address->sun_path) n = sizeof address->sun_path - 1;
+    memcpy(address->sun_path, name, n);
+    if (name[0] == '@') address->sun_path[0] = 0;
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
+}
+
+static void unix_connect(const char *name) {
+    struct sockaddr_un address;
+    socklen_t length = unix_address(name, &address);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (fd < 0) return outcome("unix", -1);
+    outcome("unix", connect(fd, (void *)&address, length));
+}
+
+/* Listens on an abstract name and on a port for some seconds. */
+static void meet(const char *name, const char *port, const char *seconds) {
+    struct sockaddr_un address;
+    socklen_t length = unix_address(name, &address);
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)number(port))};
+    v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int local = socket(AF_UNIX, SOCK_STREAM, 0), net = socket(AF_INET, SOCK_STREAM, 0), yes = 1;
+    setsockopt(net, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    long bound = bind(local, (void *)&address, length);
+    if (bound == 0) bound = bind(net, (void *)&v4, sizeof v4);
+    if (bound == 0) bound = listen(local, 4) | listen(net, 4);
+    outcome("meet", bound);
+    sleep((unsigned)number(seconds));
+}
+
+struct shared {
+    volatile int done;
+    volatile long ret;
+    volatile int error;
+};
+
+static int harmless_arguments(long nr, unsigned long args[6]) {
+    for (int i = 0; i < 6; i++) args[i] = ~0UL;
+    switch (nr) {
+    case SYS_clone:
+        for (int i = 0; i < 6; i++) args[i] = 0;
+        args[0] = SIGCHLD;
+        break;
+    case SYS_clone3:
+        for (int i = 0; i < 6; i++) args[i] = 0;
+        break;
+    case SYS_kill:
+        args[0] = 0x3fffffff;
+        args[1] = 0;
+        break;
+    default:
+        break;
+    }
+    return 0;
+}
+
+/* Calls one number in a child, because it may end or block the caller. */
+static void try_call(long nr, unsigned long args[6], struct shared *shared) {
+    char op[256], text[32];
+    snprintf(op, sizeof op, "syscall:%ld:%lu,%lu,%lu,%lu,%lu,%lu", nr, args[0], args[1], args[2], args[3],
+             args[4], args[5]);
+    memset((void *)shared, 0, sizeof *shared);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0) return report(op, -1, errno, "no-fork", 7);
+    if (child == 0) {
+        pid_t self = getpid();
+        alarm(1);
+        long ret;
+#ifdef SYS_vfork
+        /* A raw vfork would return twice on one stack. */
+        if (nr == SYS_vfork) {
+            ret = vfork();
+            if (ret == 0) _exit(0);
+        } else
+#endif
+            ret = syscall(nr, args[0], args[1], args[2], args[3], args[4], args[5]);
+        int error = errno;
+        if (getpid() != self) _exit(0); /* fork and clone return here too */
+        shared->ret = ret;
+        shared->error = ret < 0 && ret >= -4095 ? error : 0;
+        shared->done = 1;
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (shared->done)
+        snprintf(text, sizeof text, "returned");
+    else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        snprintf(text, sizeof text, "blocked");
+    else if (WIFSIGNALED(status))
+        snprintf(text, sizeof text, "signal:%d", WTERMSIG(status));
+    else
+        snprintf(text, sizeof text, "exited");
+    report(op, shared->ret, shared->error, text, strlen(text));
+}
+
+static struct shared *shared_page(void) {
+    return mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+}
+
+/* Every number from `first` to `last`, with arguments that do nothing if the call is let through. */
+static void syscalls(long first, long last) {
+    struct shared *shared = shared_page();
+    for (long nr = first; nr <= last; nr++) {
+        unsigned long args[6];
+        harmless_arguments(nr, args);
+        try_call(nr, args, shared);
+    }
+}
+
+static void call(int argc, char **argv) {
+    unsigned long args[6] = {0};
+    for (int i = 0; i < 6 && i + 1 < argc; i++) args[i] = strtoull(argv[i + 1], NULL, 0);
+    try_call(number(argv[0]), args, shared_page());
+}
+
+/* getpid by the door of 32-bit programs. */
+static void int80(void) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        long ret = 20;
+#ifdef __x86_64__
+        __asm__ volatile("int $0x80" : "+a"(ret) : : "memory", "r8", "r9", "r10", "r11");
+#endif
+        _exit(ret == getpid() ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    char text[32];
+    if (WIFSIGNALED(status))
+        snprintf(text, sizeof text, "signal:%d", WTERMSIG(status));
+    else
+        snprintf(text, sizeof text, "exited:%d", WEXITSTATUS(status));
+    report("int80", status, 0, text, strlen(text));
+}
+
+static void *rest(void *unused) {
+    pause();
+    return unused;
+}
+
+static void exhaust_forks(long cap) {
+    long count = 0;
+    int error = 0;
+    static pid_t children[100000];
+    while (count < cap && count < 100000) {
+        pid_t child = fork();
+        if (child == 0) {
+            pause();
+            _exit(0);
+        }
+        if (child < 0) {
+            error = errno;
+            break;
+        }
+        children[count++] = child;
+    }
+    had("forks", count, error);
+    for (long i = 0; i < count; i++) kill(children[i], SIGKILL);
+}
+
+static void exhaust_zombies(long cap) {
+    long count = 0;
+    int error = 0;
+    while (count < cap) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (child < 0) {
+            error = errno;
+            break;
+        }
+        count++;
+    }
+    had("zombies", count, error);
+}
+
+static void exhaust_threads(long cap) {
+    pthread_attr_t small;
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 * 1024);
+    long count = 0;
+    int error = 0;
+    pthread_t thread;
+    while (count < cap && (error = pthread_create(&thread, &small, rest, NULL)) == 0) count++;
+    had("threads", count, error);
+}
+
+static void touch(char *bytes, long length) {
+    for (long i = 0; i < length; i += 4096) bytes[i] = (char)(i | 1);
+}
+
+static void exhaust_mmap(const char *op, long cap, int flags) {
+    long count = 0;
+    for (; count < cap; count++) {
+        char *bytes = mmap(NULL, MIB, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | flags, -1, 0);
+        if (bytes == MAP_FAILED) break;
+        touch(bytes, MIB);
+    }
+    had(op, count, count < cap ? errno : 0);
+}
+
+/* Many processes, each small. */
+static void exhaust_together(long cap) {
+    pid_t children[16];
+    for (long i = 0; i < 16; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            exhaust_mmap("part", cap / 16, MAP_PRIVATE);
+            for (;;) pause();
+        }
+    }
+    sleep(2);
+    had("together", cap, 0);
+    for (long i = 0; i < 16; i++) kill(children[i], SIGKILL);
+}
+
+static long fill(int fd, long cap, int *error) {
+    static char block[64 * 1024];
+    memset(block, 'x', sizeof block);
+    long total = 0;
+    *error = 0;
+    while (total < cap) {
+        ssize_t n = write(fd, block, sizeof block);
+        if (n < 0) {
+            *error = errno;
+            break;
+        }
+        total += n;
+    }
+    return total;
+}
+
+static void exhaust_memfd(long cap) {
+    int error = 0, fd = (int)syscall(SYS_memfd_create, "m", 0);
+    if (fd < 0) return outcome("memfd", -1);
+    long had_bytes = fill(fd, cap * MIB, &error);
+    had("memfd", had_bytes / MIB, error);
+}
+
+static void exhaust_file(const char *op, const char *path, long cap, int unlinked) {
+    int error = 0, fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    if (fd < 0) return outcome(op, -1);
+    if (unlinked) unlink(path);
+    long had_bytes = fill(fd, cap, &error);
+    had(op, had_bytes, error);
+    close(fd);
+}
+
+static void exhaust_sparse(const char *path, long size) {
+    int fd = open(path, O_WRONLY | O_CREAT, 0644);
+    if (fd < 0) return outcome("sparse", -1);
+    signal(SIGXFSZ, SIG_IGN);
+    outcome("sparse", ftruncate(fd, size));
+}
+
+static void exhaust_inodes(const char *dir, long cap) {
+    long count = 0;
+    if (chdir(dir) < 0) return outcome("inodes", -1);
+    for (; count < cap; count++) {
+        char name[32];
+        snprintf(name, sizeof name, "i%ld", count);
+        int fd = open(name, O_WRONLY | O_CREAT | O_EXCL, 0644);
+        if (fd < 0) break;
+        close(fd);
+    }
+    had("inodes", count, count < cap ? errno : 0);
+}
+
+static void exhaust_links(long cap) {
+    close(open("link", O_WRONLY | O_CREAT, 0644));
+    long count = 0;
+    for (; count < cap; count++) {
+        char name[32];
+        snprintf(name, sizeof name, "link%ld", count);
+        if (link("link", name) < 0) break;
+    }
+    had("links", count, count < cap ? errno : 0);
+}
+
+static void exhaust_fds(const char *op, long cap, int (*open_one)(void)) {
+    long count = 0;
+    while (count < cap && open_one() >= 0) count++;
+    had(op, count, count < cap ? errno : 0);
+}
+
+static int one_file(void) { return open("/dev/null", O_RDONLY); }
+static int one_timer_fd(void) { return timerfd_create(CLOCK_MONOTONIC, 0); }
+static int one_event_fd(void) { return eventfd(0, 0); }
+static int one_epoll(void) { return epoll_create1(0); }
+static int one_inotify(void) { return inotify_init1(0); }
+static int one_timer(void) {
+    timer_t timer;
+    struct sigevent quiet = {.sigev_notify = SIGEV_NONE};
+    return timer_create(CLOCK_MONOTONIC, &quiet, &timer);
+}
+
+/* Buffers in the kernel: pipes of a mebibyte, full. */
+static void exhaust_pipes(long cap) {
+    static char block[64 * 1024];
+    long total = 0;
+    int error = 0;
+    while (total < cap * MIB) {
+        int ends[2];
+        if (pipe2(ends, O_NONBLOCK) < 0) {
+            error = errno;
+            break;
+        }
+        fcntl(ends[1], F_SETPIPE_SZ, MIB);
+        for (ssize_t n; (n = write(ends[1], block, sizeof block)) > 0;) total += n;
+    }
+    had("pipes", total / MIB, error);
+}
+
+static void exhaust_sockets(long cap) {
+    static char block[32 * 1024];
+    long total = 0;
+    int error = 0;
+    while (total < cap * MIB) {
+        int ends[2], size = 4 * MIB;
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) < 0) {
+            error = errno;
+            break;
+        }
+        setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
+        for (ssize_t n; (n = write(ends[0], block, sizeof block)) > 0;) total += n;
+    }
+    had("sockets", total / MIB, error);
+}
+
+static void exhaust_names(long cap) {
+    char name[64];
+    struct stat unused;
+    for (long i = 0; i < cap; i++) {
+        snprintf(name, sizeof name, "/tmp/no-such-name-%ld", i);
+        stat(name, &unused);
+    }
+    had("names", cap, 0);
+}
+
+static void exhaust_mqueue(void) {
+    struct mq_attr attr = {.mq_maxmsg = 10, .mq_msgsize = 8192};
+    long count = 0;
+    char name[32];
+    for (; count < 1000; count++) {
+        snprintf(name, sizeof name, "/belljar-%ld", count);
+        if (mq_open(name, O_CREAT | O_RDWR, 0600, &attr) == (mqd_t)-1) break;
+    }
+    int error = errno;
+    for (long i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "/belljar-%ld", i);
+        mq_unlink(name);
+    }
+    had("mqueue", count, count < 1000 ? error : 0);
+}
+
+static int exhaust(int argc, char **argv) {
+    const char *what = argv[0];
+    long cap = argc > 1 ? number(argv[1]) : 0;
+    const char *path = argc > 2 ? argv[2] : ".";
+    if (!strcmp(what, "forks")) exhaust_forks(cap);
+    else if (!strcmp(what, "zombies")) exhaust_zombies(cap);
+    else if (!strcmp(what, "threads")) exhaust_threads(cap);
+    else if (!strcmp(what, "memory")) exhaust_mmap(what, cap, MAP_PRIVATE);
+    else if (!strcmp(what, "shared")) exhaust_mmap(what, cap, MAP_SHARED);
+    else if (!strcmp(what, "huge")) exhaust_mmap(what, cap, MAP_PRIVATE | MAP_HUGETLB);
+    else if (!strcmp(what, "together")) exhaust_together(cap);
+    else if (!strcmp(what, "memfd")) exhaust_memfd(cap);
+    else if (!strcmp(what, "disk")) exhaust_file(what, path, cap * MIB, 0);
+    else if (!strcmp(what, "unlinked")) exhaust_file(what, path, cap * MIB, 1);
+    else if (!strcmp(what, "sparse")) exhaust_sparse(path, cap);
+    else if (!strcmp(what, "inodes")) exhaust_inodes(path, cap);
+    else if (!strcmp(what, "links")) exhaust_links(cap);
+    else if (!strcmp(what, "fds")) exhaust_fds(what, cap, one_file);
+    else if (!strcmp(what, "timerfds")) exhaust_fds(what, cap, one_timer_fd);
+    else if (!strcmp(what, "eventfds")) exhaust_fds(what, cap, one_event_fd);
+    else if (!strcmp(what, "epolls")) exhaust_fds(what, cap, one_epoll);
+    else if (!strcmp(what, "inotify")) exhaust_fds(what, cap, one_inotify);
+    else if (!strcmp(what, "timers")) exhaust_fds(what, cap, one_timer);
+    else if (!strcmp(what, "pipes")) exhaust_pipes(cap);
+    else if (!strcmp(what, "sockets")) exhaust_sockets(cap);
+    else if (!strcmp(what, "names")) exhaust_names(cap);
+    else if (!strcmp(what, "mqueue")) exhaust_mqueue();
+    else if (!strcmp(what, "mlock")) {
+        void *bytes = mmap(NULL, (size_t)(cap * MIB), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        outcome(what, mlock(bytes, (size_t)(cap * MIB)));
+    } else return 2;
+    return 0;
+}
+
+/* A grandchild in a session of its own that keeps standard output open and cannot be asked to leave. The word
+ * is in its command line, so that it can be found. */
+static void become_daemon(const char *word) {
+    if (fork() == 0) {
+        setsid();
+        if (fork() == 0) {
+            signal(SIGTERM, SIG_IGN);
+            signal(SIGHUP, SIG_IGN);
+            signal(SIGINT, SIG_IGN);
+            for (;;) pause();
+        }
+        _exit(0);
+    }
+    wait(NULL);
+    report("daemon", 0, 0, word, strlen(word));
+}
+
+static void fork_bomb(void) {
+    for (;;) fork();
+}
+
+/* Uses this much CPU time in all, in children of `slice` ms each, so that no process uses much. */
+static void burn_by_forking(long total_ms, long slice_ms) {
+    for (long spent = 0; spent < total_ms; spent += slice_ms) {
+        pid_t child = fork();
+        if (child == 0) {
+            struct timespec now;
+            do clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+            while (now.tv_sec * 1000 + now.tv_nsec / 1000000 < slice_ms);
+            _exit(0);
+        }
+        waitpid(child, NULL, 0);
+    }
+    had("burn", total_ms, 0);
+}
+
+static void signal_process(const char *pid, const char *sig) {
+    outcome("kill", kill((pid_t)number(pid), (int)number(sig)));
+}
+
+/* The secret comes in hexadecimal and is kept disguised, so that the search cannot find itself. */
+enum { DISGUISE = 0x5a };
+static unsigned char disguised[256];
+static size_t secret_length;
+
+static int holds_secret(const unsigned char *bytes, size_t length) {
+    for (size_t at = 0; at + secret_length <= length; at++) {
+        size_t i = 0;
+        while (i < secret_length && (bytes[at + i] ^ DISGUISE) == disguised[i]) i++;
+        if (i == secret_length) return 1;
+    }
+    return 0;
+}
+
+static int file_holds_secret(const char *path) {
+    static unsigned char content[1024 * 1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    size_t length = 0;
+    for (ssize_t n; length < sizeof content && (n = read(fd, content + length, sizeof content - length)) > 0;)
+        length += (size_t)n;
+    close(fd);
+    int found = holds_secret(content, length);
+    memset(content, 0, sizeof content);
+    return found;
+}
+
+static int memory_holds_secret(void) {
+    int found = 0, memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    FILE *maps = fopen("/proc/self/maps", "re");
+    unsigned long from, to;
+    char access[8], line[1024];
+    if (memory < 0 || !maps) return -1;
+    while (fgets(line, sizeof line, maps)) {
+        static unsigned char chunk[64 * 1024 + 256];
+        if (sscanf(line, "%lx-%lx %7s", &from, &to, access) != 3 || access[0] != 'r') continue;
+        for (unsigned long at = from; at < to && !found; at += 64 * 1024) {
+            if (at <= (unsigned long)chunk && (unsigned long)chunk < at + 64 * 1024) continue;
+            ssize_t n = pread(memory, chunk, sizeof chunk, (off_t)at);
+            if (n > 0) found = holds_secret(chunk, (size_t)n);
+        }
+    }
+    memset(line, 0, sizeof line);
+    fclose(maps);
+    close(memory);
+    return found;
+}
+
+/* Looks for the secret in the environment and command line of every process that can be seen, and in memory. */
+static void scan(const char *hex) {
+    secret_length = strlen(hex) / 2;
+    for (size_t i = 0; i < secret_length && i < sizeof disguised; i++) {
+        unsigned value = 0;
+        sscanf(hex + 2 * i, "%2x", &value);
+        disguised[i] = (unsigned char)(value ^ DISGUISE);
+    }
+    char places[4096] = "";
+    long found = 0;
+    DIR *proc = opendir("/proc");
+    for (struct dirent *entry; proc && (entry = readdir(proc));) {
+        const char *kinds[] = {"environ", "cmdline", "comm", "auxv"};
+        if (entry->d_name[0] < '0' || entry->d_name[0] > '9') continue;
+        for (size_t i = 0; i < 4; i++) {
+            char path[300];
+            snprintf(path, sizeof path, "/proc/%s/%s", entry->d_name, kinds[i]);
+            if (file_holds_secret(path) && ++found < 20) strcat(strcat(places, path), " ");
+        }
+    }
+    int in_memory = memory_holds_secret();
+    if (in_memory == 1) {
+        found++;
+        strcat(places, "memory");
+    }
+    report("scan", found, in_memory < 0 ? EIO : 0, places, strlen(places));
+}
+
+static void privileges(void) {
+    setuid(0);
+    setgid(0);
+    char text[64];
+    int n = snprintf(text, sizeof text, "%d %d", getuid(), geteuid());
+    report("privileges", geteuid(), 0, text, (size_t)n);
+}
+
+static void attribute(const char *path, const char *name) {
+    close(open(path, O_WRONLY | O_CREAT, 0755));
+    outcome("attribute", setxattr(path, name, "\1\0\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 20, 0));
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) return 2;
+    const char *op = argv[1];
+    const char *first = argc > 2 ? argv[2] : "", *second = argc > 3 ? argv[3] : "";
+    const char *third = argc > 4 ? argv[4] : "0";
+    if (!strcmp(op, "read")) read_file(first);
+    else if (!strcmp(op, "create")) write_file(first, O_CREAT);
+    else if (!strcmp(op, "write")) write_file(first, 0);
+    else if (!strcmp(op, "list")) list(first);
+    else if (!strcmp(op, "fds")) fds();
+    else if (!strcmp(op, "exec")) try_exec(first);
+    else if (!strcmp(op, "deep")) deep(number(first));
+    else if (!strcmp(op, "connect")) tcp(first, second);
+    else if (!strcmp(op, "udp")) udp(first, second);
+    else if (!strcmp(op, "unix")) unix_connect(first);
+    else if (!strcmp(op, "meet")) meet(first, second, third);
+    else if (!strcmp(op, "syscalls")) syscalls(number(first), number(second));
+    else if (!strcmp(op, "call")) call(argc - 2, argv + 2);
+    else if (!strcmp(op, "int80")) int80();
+    else if (!strcmp(op, "exhaust")) return exhaust(argc - 2, argv + 2);
+    else if (!strcmp(op, "daemon")) become_daemon(first);
+    else if (!strcmp(op, "fork-bomb")) fork_bomb();
+    else if (!strcmp(op, "burn")) burn_by_forking(number(first), number(second));
+    else if (!strcmp(op, "kill")) signal_process(first, second);
+    else if (!strcmp(op, "scan")) scan(first);
+    else if (!strcmp(op, "privileges")) privileges();
+    else if (!strcmp(op, "attribute")) attribute(first, second);
+    else if (!strcmp(op, "status")) read_file("/proc/self/status");
+    else return 2;
+    return 0;
+}

@@ -1,0 +1,251 @@
+//! What the suite needs of the host: the binary under test, users, scratch directories, skips.
+
+use std::collections::HashMap;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use crate::cell::{Cell, User};
+
+const NOBODY: u32 = 65534;
+
+/// Runs one promise for every backend under test, as one kind of user.
+pub fn hold(name: &str, user: User, promise: fn(&Cell)) {
+    let record = skip_record(name);
+    let _ = fs::remove_file(&record);
+    if user == User::Root && !rustix::process::geteuid().is_root() {
+        return skip(name, "the tests do not run as root");
+    }
+    CURRENT.set(name.to_owned());
+    let backends = std::env::var("BELLJAR_BACKENDS").unwrap_or_else(|_| "native".to_owned());
+    for backend in backends.split(',') {
+        let cell = Cell::new(backend, user, Vec::new());
+        let waived = if user == User::Root { Vec::new() } else { unmet(&cell) };
+        promise(&Cell::new(backend, user, waived));
+    }
+}
+
+thread_local! {
+    static CURRENT: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
+}
+
+/// Records a skip where it can be counted, and fails where skips are not accepted.
+pub(crate) fn skip(what: &str, reason: &str) {
+    let name = CURRENT.with_borrow(|name| if name.is_empty() { what.to_owned() } else { name.clone() });
+    let told = format!("skipped: {name}: {what}: {reason}\n");
+    eprint!("{told}");
+    let strict =
+        ["CI", "BELLJAR_REQUIRE"].iter().any(|name| std::env::var(name).is_ok_and(|v| !v.is_empty()));
+    assert!(!strict, "{told}");
+    let record = skip_record(&name);
+    fs::create_dir_all(record.parent().expect("it has one")).expect("target is writable");
+    fs::write(record, told).expect("target is writable");
+}
+
+fn skip_record(name: &str) -> PathBuf {
+    target().join("conformance/skipped").join(name.replace("::", "."))
+}
+
+/// The guarantees that this host cannot keep for an ordinary user. Only what depends on cgroups may be among
+/// them: everything else works for everyone or is a failure of the suite.
+fn unmet(cell: &Cell) -> Vec<String> {
+    static UNMET: OnceLock<Mutex<HashMap<String, Vec<String>>>> = OnceLock::new();
+    let mut known = UNMET.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let entry = known.entry(cell.backend().to_owned());
+    entry.or_insert_with(|| ask_doctor(cell)).clone()
+}
+
+fn ask_doctor(cell: &Cell) -> Vec<String> {
+    let told = cell.belljar(&["doctor", "--json"]);
+    let doctor: serde_json::Value = serde_json::from_slice(&told.stdout)
+        .unwrap_or_else(|fault| panic!("doctor --json: {fault}: {told:?}"));
+    let backends = doctor["backends"].as_array().expect("doctor lists the backends");
+    let backend =
+        backends.iter().find(|backend| backend["name"] == cell.backend()).expect("it lists this one");
+    let guarantees = backend["guarantees"].as_array().expect("it lists the guarantees");
+    let unmet = guarantees.iter().filter(|guarantee| guarantee["kept"] == false);
+    let unmet: Vec<String> = unmet
+        .map(|guarantee| guarantee["name"].as_str().expect("a guarantee has a name").to_owned())
+        .collect();
+    let excusable = ["memory", "cpu", "pids"];
+    assert!(unmet.iter().all(|name| excusable.contains(&name.as_str())), "cannot be excused: {unmet:?}");
+    unmet
+}
+
+/// What the backend declares that it keeps for this user, from a run that does nothing.
+pub(crate) fn kept(cell: &Cell) -> Vec<String> {
+    type Declared = HashMap<(String, User), Vec<String>>;
+    static KEPT: OnceLock<Mutex<Declared>> = OnceLock::new();
+    let mut known = KEPT.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let key = (cell.backend().to_owned(), cell.user());
+    let ask = || {
+        let plain = Cell::new(cell.backend(), cell.user(), cell.waived().to_vec());
+        plain.run("true").isolation.kept.clone()
+    };
+    known.entry(key).or_insert_with(ask).clone()
+}
+
+/// The command that starts the binary under test as this user, in a clean environment, with a rein on it: a hole
+/// must not take the machine down. `prlimit` replaces itself, so the process id is that of `belljar`.
+pub(crate) fn belljar(user: User) -> Command {
+    let mut command = wrapped(user, "/usr/bin/prlimit");
+    command.args(["--nproc=3000:3000", "--core=0:0", "--"]).arg(staged(user).join("belljar"));
+    command
+}
+
+/// A command as this user, in the environment that every test gives to `belljar`.
+pub(crate) fn wrapped(user: User, program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    let home = if user == User::Root { PathBuf::from("/root") } else { staged(user).join("state") };
+    command.env("HOME", home);
+    command.env("BELLJAR_STATE_DIR", staged(user).join("state"));
+    command.env("TMPDIR", staged(user).join("tmp"));
+    become_user(&mut command, user);
+    command
+}
+
+/// Lets a command run as this user. The standard library clears the groups along with the change of uid.
+pub(crate) fn become_user(command: &mut Command, user: User) {
+    if user == User::Nobody && rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+}
+
+/// Whether this user can run a program of the host.
+#[must_use]
+pub fn has_program(user: User, name: &str) -> bool {
+    let mut command = Command::new("sh");
+    command.args(["-c", "p=$(command -v \"$1\") && test -x \"$p\"", "sh", name]);
+    become_user(&mut command, user);
+    command.output().is_ok_and(|output| output.status.success())
+}
+
+/// The probe, where this user can read it.
+pub(crate) fn probe(user: User) -> PathBuf {
+    staged(user).join("probe")
+}
+
+/// A directory that this user can read, with the binary under test and the probe, and the state of its runs. It
+/// is kept: what is learned about the host once serves all tests.
+pub(crate) fn staged(user: User) -> PathBuf {
+    static STAGED: OnceLock<PathBuf> = OnceLock::new();
+    let base = STAGED.get_or_init(|| {
+        let binary = binary_under_test();
+        let mut tree = std::hash::DefaultHasher::new();
+        binary.hash(&mut tree);
+        let base = std::env::temp_dir().join(format!("belljar-conformance-{:x}", tree.finish()));
+        for user in ["Root", "Nobody"] {
+            stage(&base.join(user), &binary, user == "Nobody");
+        }
+        base
+    });
+    base.join(format!("{user:?}"))
+}
+
+fn stage(dir: &Path, binary: &Path, for_nobody: bool) {
+    fs::create_dir_all(dir).expect("the temporary directory is writable");
+    put(binary, &dir.join("belljar"));
+    put(Path::new(env!("BELLJAR_PROBE")), &dir.join("probe"));
+    for name in ["state", "tmp"] {
+        let dir = dir.join(name);
+        fs::create_dir_all(&dir).expect("the temporary directory is writable");
+        if for_nobody && rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).expect("root may");
+        }
+    }
+}
+
+/// Puts a program in its place, whole or not at all: other test processes do the same at the same time.
+fn put(from: &Path, to: &Path) {
+    let about = fs::metadata(from).unwrap_or_else(|fault| panic!("cannot read {}: {fault}", from.display()));
+    if fs::metadata(to).is_ok_and(|there| there.len() == about.len() && there.mtime() >= about.mtime()) {
+        return;
+    }
+    let partial = to.with_extension(std::process::id().to_string());
+    fs::copy(from, &partial).unwrap_or_else(|fault| panic!("cannot copy {}: {fault}", from.display()));
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o755)).expect("it is ours");
+    fs::rename(&partial, to).expect("it is ours");
+}
+
+/// `BELLJAR_BIN`, or the `belljar` that was built along with the tests.
+fn binary_under_test() -> PathBuf {
+    let path = std::env::var_os("BELLJAR_BIN").map_or_else(|| profile_dir().join("belljar"), PathBuf::from);
+    assert!(path.is_file(), "{} is missing: run `cargo build` first, or set BELLJAR_BIN", path.display());
+    path
+}
+
+fn profile_dir() -> PathBuf {
+    let test = std::env::current_exe().expect("a process knows its executable");
+    let deps = test.parent().expect("it lies in target/PROFILE/deps");
+    deps.parent().expect("it lies in target/PROFILE").to_owned()
+}
+
+fn target() -> PathBuf {
+    profile_dir().parent().expect("it lies in target").to_owned()
+}
+
+/// A directory of the host that goes when the test does. Everyone may read and write it.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A fresh one.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "it makes a directory")]
+    pub fn new() -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
+        fs::create_dir(&path).expect("the temporary directory is writable");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("it is ours");
+        Scratch(path)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Puts a file there, and says where it is.
+    #[must_use]
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("it has one")).expect("it is ours");
+        fs::write(&path, content).expect("it is ours");
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A word that is nowhere else on this machine.
+#[must_use]
+pub fn secret() -> String {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("Linux has one");
+    format!("w{}", uuid.trim().replace('-', ""))
+}
+
+/// The processes of this host whose command line holds a word.
+#[must_use]
+pub fn process_holding(word: &str) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").expect("Linux has one");
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| command_line(*pid).contains(word)).collect()
+}
+
+/// The command line of a process, or nothing if it is gone.
+pub(crate) fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ")
+}

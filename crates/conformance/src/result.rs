@@ -1,0 +1,112 @@
+//! The result object, read strictly: a field that is missing, misspelt or new fails every test.
+
+use serde::Deserialize;
+
+/// The contract's result object. `files` is there only with `--collect`, the `_base64` fields never with the
+/// command line.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct RunResult {
+    pub id: String,
+    pub status: Status,
+    pub exit_code: i32,
+    #[serde(deserialize_with = "present")]
+    pub signal: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+    pub stdout_truncated: bool,
+    pub stderr_truncated: bool,
+    pub timed_out: bool,
+    pub oom_killed: bool,
+    pub usage: Usage,
+    pub start: String,
+    pub language: String,
+    pub runtime: String,
+    pub backend: String,
+    #[serde(deserialize_with = "present")]
+    pub image: Option<String>,
+    pub network: String,
+    pub isolation: Isolation,
+    #[serde(default)]
+    pub files: Option<Vec<CollectedFile>>,
+    pub findings: Vec<serde_json::Value>,
+}
+
+/// Serde takes an absent `Option` for `None`; a field read through this one must be there, if only as `null`.
+fn present<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<T>, D::Error> {
+    Option::deserialize(from)
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the words are the contract's")]
+pub enum Status {
+    Exited,
+    TimedOut,
+    OutOfMemory,
+    Signaled,
+    Cancelled,
+    Denied,
+}
+
+/// What a run used.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct Usage {
+    pub wall_ms: f64,
+    pub cpu_ms: f64,
+    pub memory_peak_bytes: u64,
+}
+
+/// What was kept and what was given up.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct Isolation {
+    pub kept: Vec<String>,
+    pub waived: Vec<String>,
+}
+
+/// A file that was brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct CollectedFile {
+    pub path: String,
+    pub size: u64,
+    pub content_base64: String,
+}
+
+impl CollectedFile {
+    /// The bytes of the file.
+    #[must_use]
+    pub fn content(&self) -> Vec<u8> {
+        use base64::Engine;
+        base64::engine::general_purpose::STANDARD
+            .decode(&self.content_base64)
+            .expect("content_base64 is base64")
+    }
+}
+
+/// The contract's error object.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct ErrorObject {
+    pub error: ErrorBody,
+}
+
+/// What went wrong, before any code ran.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct ErrorBody {
+    pub code: String,
+    pub message: String,
+    pub hint: String,
+    #[serde(default)]
+    pub field: Option<String>,
+}

@@ -1,0 +1,178 @@
+//! N: the network and other channels.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::Duration;
+
+use belljar_conformance::{Cell, outside, promise, secret};
+
+const UNREACHABLE: &[i32] = &[
+    libc::ENETUNREACH,
+    libc::EHOSTUNREACH,
+    libc::ECONNREFUSED,
+    libc::EACCES,
+    libc::EPERM,
+    libc::EAFNOSUPPORT,
+    libc::EADDRNOTAVAIL,
+    libc::EINVAL, // a link-local address without an interface
+];
+
+/// N1
+fn the_network_cannot_be_reached(cell: &Cell) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    receiver.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    let datagrams = receiver.local_addr().unwrap().port();
+    assert_eq!(outside(&format!("connect 127.0.0.1 {port}"))[0].errno, 0, "the control");
+    assert_eq!(outside(&format!("udp 127.0.0.1 {datagrams}"))[0].errno, 0, "the control");
+    assert_eq!(receiver.recv(&mut [0; 8]).unwrap(), 1, "the control");
+    for host in [
+        "127.0.0.1",
+        "10.0.0.1",
+        "172.17.0.1",
+        "192.168.0.1",
+        "169.254.169.254",
+        "198.51.100.1",
+        "::1",
+        "fd00::1",
+        "fe80::1",
+        "2001:db8::1",
+    ] {
+        cell.probe(&format!("connect {host} {port}")).fails_with(UNREACHABLE);
+    }
+    for host in ["127.0.0.1", "198.51.100.53", "169.254.169.254"] {
+        let _ = cell.probe(&format!("udp {host} {datagrams}"));
+    }
+    assert!(receiver.recv(&mut [0; 8]).is_err(), "no datagram came out");
+}
+
+promise!(the_network_cannot_be_reached);
+
+/// N1
+fn no_interface_but_a_loopback_of_its_own(cell: &Cell) {
+    let seen = cell.probe("read /proc/self/net/dev");
+    let names: Vec<_> = seen
+        .text
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, _)| name.trim().to_owned())
+        .collect();
+    assert!(names.is_empty() || names == ["lo"], "{names:?}");
+    let ran = cell
+        .language("python")
+        .run("import socket\ntry: print(socket.getaddrinfo('example.org', 80))\nexcept OSError: print('no')");
+    assert_eq!(ran.ok(), "no\n");
+}
+
+promise!(no_interface_but_a_loopback_of_its_own);
+
+/// N1
+fn a_program_may_talk_to_itself(cell: &Cell) {
+    let code = r"
+import socket, threading
+s = socket.create_server(('127.0.0.1', 0))
+threading.Thread(target=lambda: s.accept()[0].sendall(b'hi')).start()
+print(socket.create_connection(s.getsockname()).recv(2))";
+    assert_eq!(cell.language("python").run(code).ok(), "b'hi'\n");
+}
+
+promise!(a_program_may_talk_to_itself);
+
+/// N2
+fn abstract_sockets_of_the_host_do_not_answer(cell: &Cell) {
+    let name = secret();
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    assert_eq!(outside(&format!("unix @{name}"))[0].errno, 0, "the control");
+    cell.probe(&format!("unix @{name}")).fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
+}
+
+promise!(abstract_sockets_of_the_host_do_not_answer);
+
+/// N4, N5, N6
+fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
+    let socket = |family: i32, kind: i32, protocol: i32| {
+        format!("call {} {family} {kind} {protocol}", libc::SYS_socket)
+    };
+    let families = [
+        libc::AF_VSOCK,
+        libc::AF_ALG,
+        libc::AF_PACKET,
+        libc::AF_KEY,
+        libc::AF_XDP,
+        libc::AF_TIPC,
+        libc::AF_RDS,
+        libc::AF_BLUETOOTH,
+        libc::AF_CAN,
+        42, /* QIPCRTR */
+        libc::AF_X25,
+        libc::AF_APPLETALK,
+        libc::AF_IPX,
+        libc::AF_PPPOX,
+        libc::AF_IB,
+    ];
+    assert_eq!(
+        outside(&socket(libc::AF_PACKET, libc::SOCK_RAW, 0))[0].errno,
+        0,
+        "the control: root has a raw socket"
+    );
+    for family in families {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
+            cell.probe(&socket(family, kind, 0)).fails_with(&[libc::EAFNOSUPPORT]);
+        }
+    }
+    for protocol in [4, 6, 9, 12] {
+        // SOCK_DIAG, XFRM, AUDIT, NETFILTER
+        cell.probe(&socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))
+            .fails_with(&[libc::EAFNOSUPPORT, libc::EPERM]);
+    }
+    for (kind, protocol) in [(libc::SOCK_RAW, 1), (libc::SOCK_RAW, 255), (libc::SOCK_DGRAM, 1)] {
+        let seen = cell.probe(&socket(libc::AF_INET, kind, protocol));
+        assert_ne!(seen.errno, 0, "no raw socket and no ping: {seen:?}");
+    }
+    let plain = cell.probes(&[
+        &socket(libc::AF_UNIX, libc::SOCK_STREAM, 0),
+        &socket(libc::AF_INET, libc::SOCK_STREAM, 0),
+        &socket(libc::AF_INET6, libc::SOCK_DGRAM, 0),
+    ]);
+    assert!(plain.iter().all(|seen| seen.errno == 0), "the control: plain ones are had: {plain:?}");
+}
+
+promise!(only_plain_families_and_types_of_socket_are_had);
+
+/// N7
+fn two_boxes_do_not_meet(cell: &Cell) {
+    let name = secret();
+    let port = 47_123;
+    let meeting = format!("meet @{name} {port} 4");
+    let first = cell.with_probe().start_plain(&format!("./probe {meeting}"));
+    first.wait_for("\"op\":\"meet\"");
+    let second = cell.with_probe().run(&format!(
+        "./probe unix @{name}; ./probe connect 127.0.0.1 {port}; ./probe meet @{name} {port} 0"
+    ));
+    let seen = belljar_conformance::observations(second.ok());
+    seen[0].fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
+    seen[1].fails_with(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]);
+    assert_eq!(seen[2].errno, 0, "the same name and port are free: {seen:?}");
+    let control = cell.with_probe().run(&format!(
+        "./probe meet @{name} {port} 2 & sleep 0.5; ./probe unix @{name}; \
+        ./probe connect 127.0.0.1 {port}; wait"
+    ));
+    let control = belljar_conformance::observations(control.ok());
+    assert!(control.iter().all(|one| one.errno == 0), "the control: within one box they meet: {control:?}");
+    assert!(first.finish().stdout_text().contains("\"errno\":0"), "the first did listen");
+}
+
+promise!(two_boxes_do_not_meet);
+
+/// N8
+fn a_listening_socket_ends_with_its_run(cell: &Cell) {
+    let port = 47_124;
+    let ran = cell.with_probe().run(&format!("./probe meet @x {port} 0"));
+    assert!(ran.ok().contains("\"errno\":0"), "the control: it listened");
+    assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the port is free on the host");
+}
+
+promise!(a_listening_socket_ends_with_its_run);

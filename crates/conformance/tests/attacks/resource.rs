@@ -1,0 +1,362 @@
+//! R: exhaustion. A bomb stops at its limit, inside; the control is a bounded version that fits.
+
+use std::time::{Duration, Instant};
+
+use belljar_conformance::{
+    Cell, Observation, Scratch, Status, Traces, observations, outside, process_holding, promise, secret,
+    spelled,
+};
+
+fn not_promised(cell: &Cell, guarantee: &str) -> bool {
+    let waived = !cell.keeps(guarantee);
+    assert_eq!(waived, cell.waived().iter().any(|name| name == guarantee), "kept or waived, nothing between");
+    waived
+}
+
+/// As many as there are: up to `cap`, and in a box fewer.
+fn had(cell: &Cell, what: &str) -> Observation {
+    cell.probe(&format!("exhaust {what}"))
+}
+
+/// R1
+fn a_fork_bomb_stays_inside(cell: &Cell) {
+    if not_promised(cell, "pids") {
+        return;
+    }
+    let word = secret();
+    let ran = cell.with_probe().limit("timeout", "1s").run(&format!("./probe fork-bomb {}", spelled(&word)));
+    assert!(ran.status == Status::TimedOut || ran.status == Status::Exited, "{ran:?}");
+    assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+    assert!(std::process::Command::new("true").status().is_ok(), "the host can still fork");
+    assert_eq!(process_holding(&word), [] as [u32; 0], "no survivor");
+}
+
+promise!(a_fork_bomb_stays_inside);
+
+/// R1, R2, R26
+fn processes_threads_and_zombies_all_count(cell: &Cell) {
+    if not_promised(cell, "pids") {
+        return;
+    }
+    for what in ["forks", "threads", "zombies"] {
+        let bounded = had(&cell.limit("pids", "60"), &format!("{what} 40"));
+        assert_eq!((bounded.ret, bounded.errno), (40, 0), "the control: 40 {what} fit into 60");
+        let bomb = had(&cell.limit("pids", "60"), &format!("{what} 2000"));
+        assert!(bomb.ret < 60, "{what}: {bomb:?}");
+        bomb.fails_with(&[libc::EAGAIN]);
+    }
+}
+
+promise!(processes_threads_and_zombies_all_count);
+
+/// R3, R4, R5, R21
+fn memory_of_every_kind_counts(cell: &Cell) {
+    if not_promised(cell, "memory") {
+        return;
+    }
+    // Pipes and sockets are bounded by their number before they are by their memory.
+    for what in ["memory", "shared", "memfd", "together"] {
+        let roomy = cell.with_probe().limit("memory", "256M");
+        let bounded = roomy.run(&format!("./probe exhaust {what} 32"));
+        let seen = observations(&bounded.stdout);
+        assert!(
+            seen.iter().any(|one| one.op == what && one.ret == 32),
+            "the control: 32M of {what}: {bounded:?}"
+        );
+        let small = cell.with_probe().limit("memory", "64M");
+        let bomb = small.run(&format!("./probe exhaust {what} 400"));
+        assert_eq!(
+            (bomb.status, bomb.oom_killed, bomb.exit_code),
+            (Status::OutOfMemory, true, 137),
+            "{what}: {bomb:?}"
+        );
+        assert!(bomb.usage.memory_peak_bytes <= 65 << 20, "{what}: {:?}", bomb.usage);
+    }
+}
+
+promise!(memory_of_every_kind_counts);
+
+/// R4, R13, R21
+fn buffers_in_the_kernel_are_bounded(cell: &Cell) {
+    if not_promised(cell, "memory") {
+        return;
+    }
+    for what in ["pipes", "sockets"] {
+        assert!(outside(&format!("exhaust {what} 8"))[0].ret >= 8, "the control");
+        let ran = cell.with_probe().limit("memory", "64M").run(&format!("./probe exhaust {what} 2000"));
+        let bounded = observations(&ran.stdout).first().is_some_and(|seen| seen.ret < 64 && seen.errno != 0);
+        assert!(bounded || ran.oom_killed, "{what}: {ran:?}");
+    }
+}
+
+promise!(buffers_in_the_kernel_are_bounded);
+
+/// R6, R7
+fn memory_cannot_be_left_behind_in_ipc_objects(cell: &Cell) {
+    let shmget = format!("call {} 0 33554432 0x3b6", libc::SYS_shmget);
+    let control = outside(&shmget);
+    assert_eq!(control[0].errno, 0, "the control: outside a segment is had");
+    let _ = outside(&format!("call {} {} 0", libc::SYS_shmctl, control[0].ret)); // IPC_RMID
+    let tries = [
+        shmget.clone(),
+        format!("call {} 0 4 0x3b6", libc::SYS_semget),
+        format!("call {} 0 0x3b6", libc::SYS_msgget),
+    ];
+    let tries: Vec<&str> = tries.iter().map(String::as_str).collect();
+    for seen in cell.probes(&tries) {
+        seen.fails_with(&[libc::EPERM, libc::ENOSYS]);
+    }
+    assert!(outside("exhaust mqueue")[0].ret > 0, "the control: outside a queue is had");
+    let queues = cell.probe("exhaust mqueue");
+    assert_eq!(queues.ret, 0, "{queues:?}");
+}
+
+promise!(memory_cannot_be_left_behind_in_ipc_objects);
+
+/// R8, F18
+fn the_disk_is_full_at_its_limit_also_for_files_without_a_name(cell: &Cell) {
+    let cell = cell.limit("disk", "8M");
+    for place in ["disk 4 /tmp/f", "unlinked 4 /tmp/f", "disk 4 /dev/shm/f", "disk 4 f"] {
+        assert_eq!(had(&cell, place).errno, 0, "the control: {place}");
+    }
+    for place in ["disk 100 /tmp/f", "unlinked 100 /tmp/f", "disk 100 /dev/shm/f", "disk 100 f"] {
+        let bomb = had(&cell, place);
+        assert!(bomb.ret <= 8 << 20 && bomb.ret > 6 << 20, "{place}: {bomb:?}");
+        bomb.fails_with(&[libc::ENOSPC]);
+    }
+}
+
+promise!(the_disk_is_full_at_its_limit_also_for_files_without_a_name);
+
+/// R9, R12
+fn the_number_of_files_is_limited(cell: &Cell) {
+    let bounded = had(cell, "inodes 1000 /tmp");
+    assert_eq!((bounded.ret, bounded.errno), (1000, 0), "the control");
+    let bomb = had(&cell.limit("timeout", "30s"), "inodes 200000 /tmp");
+    assert!(bomb.ret < 66_000, "{bomb:?}");
+    bomb.fails_with(&[libc::ENOSPC]);
+    let links = had(&cell.limit("timeout", "30s"), "links 200000");
+    assert!(links.ret < 66_000, "{links:?}");
+}
+
+promise!(the_number_of_files_is_limited);
+
+/// R10
+fn a_deep_tree_does_not_trouble_the_collector(cell: &Cell) {
+    let cell = cell.with_probe().option("--collect", "**/*.txt").limit("timeout", "30s");
+    let ran = cell.run("echo kept > kept.txt; ./probe deep 4000 | cut -c1-200");
+    let depth = observations(&ran.stdout)[0].ret;
+    assert!(depth > 100, "the control: it went deep: {depth}");
+    let files = ran.files.clone().expect("files were asked for");
+    assert!(files.iter().any(|file| file.path == "kept.txt"), "{files:?}");
+}
+
+promise!(a_deep_tree_does_not_trouble_the_collector);
+
+/// R11
+fn a_sparse_file_is_no_way_to_a_terabyte(cell: &Cell) {
+    let tib = 1u64 << 40;
+    let cell = cell.with_probe().option("--collect", "sparse");
+    let ran = cell.run(&format!("./probe exhaust sparse {tib} sparse"));
+    let made = &observations(ran.ok())[0];
+    let size: u64 = ran.files.iter().flatten().map(|file| file.size).sum();
+    assert!(size <= 64 << 20, "what is collected is bounded: {size}");
+    assert!(made.errno == libc::EFBIG || ran.files.as_ref().is_some_and(Vec::is_empty), "{made:?} {size}");
+    assert!(ran.took < Duration::from_secs(10));
+    let scratch = Scratch::new();
+    let control = outside(&format!("exhaust sparse {} {}/s", 1u64 << 34, scratch.path().display()));
+    assert_eq!(control[0].errno, 0, "the control: outside it can be made");
+}
+
+promise!(a_sparse_file_is_no_way_to_a_terabyte);
+
+/// R12
+fn links_to_one_file_do_not_multiply_what_is_collected(cell: &Cell) {
+    let cell = cell.option("--collect", "*").limit("disk", "16M");
+    let ran = cell
+        .run("head -c 4000000 /dev/zero > big; i=0; while [ $i -lt 50 ]; do ln big link$i; i=$((i+1)); done");
+    let total: u64 = ran.files.iter().flatten().map(|file| file.size).sum();
+    assert!(total <= 16 << 20, "not more than the disk: {total}");
+}
+
+promise!(links_to_one_file_do_not_multiply_what_is_collected);
+
+/// R13, R22, R23
+fn descriptors_timers_and_watches_run_out_inside_only(cell: &Cell) {
+    for what in ["fds", "timerfds", "eventfds", "epolls", "inotify", "timers"] {
+        let bomb = had(cell, &format!("{what} 100000"));
+        assert!(bomb.ret > 10, "the control: some are had: {what} {bomb:?}");
+        assert!(bomb.ret < 100_000, "{what}: {bomb:?}");
+        bomb.fails_with(&[libc::EMFILE, libc::EAGAIN, libc::ENOMEM]);
+    }
+    assert_eq!(outside("exhaust inotify 5")[0].errno, 0, "the host still has some");
+}
+
+promise!(descriptors_timers_and_watches_run_out_inside_only);
+
+/// R14, R15
+fn a_flood_of_output_costs_the_host_nothing(cell: &Cell) {
+    let cell = cell.limit("output-limit", "64K").limit("timeout", "2s");
+    for flood in ["yes", "yes >&2", "cat /dev/zero", "yes | tr -d '\\n'"] {
+        let ran = cell.run(flood);
+        assert_eq!(ran.status, Status::TimedOut, "{flood}");
+        assert!(ran.stdout_truncated || ran.stderr_truncated, "{flood}");
+        assert!(ran.stdout.len() + ran.stderr.len() < 300_000, "{flood}");
+        assert!(ran.took < Duration::from_secs(6), "{flood}: {:?}", ran.took);
+    }
+}
+
+promise!(a_flood_of_output_costs_the_host_nothing);
+
+/// R15
+fn many_tiny_writes_are_seen_whole(cell: &Cell) {
+    let ran = cell.language("python").run("import os\nfor i in range(20000): os.write(1, b'x')");
+    assert_eq!(ran.ok().len(), 20000);
+}
+
+promise!(many_tiny_writes_are_seen_whole);
+
+/// R16
+fn a_program_that_never_reads_does_not_hang_the_caller(cell: &Cell) {
+    let cell = cell.option("--stdin", "-").caller_stdin(&vec![b'x'; 50_000_000]);
+    let ran = cell.run("echo done");
+    assert_eq!(ran.ok(), "done\n");
+    assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+}
+
+promise!(a_program_that_never_reads_does_not_hang_the_caller);
+
+/// R17, R19
+fn cpu_time_counts_for_the_whole_tree(cell: &Cell) {
+    if not_promised(cell, "cpu") {
+        return;
+    }
+    let spender = cell.with_probe().limit("cpu-time", "500ms");
+    let bounded = spender.run("./probe burn 200 50");
+    assert_eq!(observations(bounded.ok())[0].ret, 200, "the control");
+    let dodge = spender.run("./probe burn 8000 50");
+    assert_eq!((dodge.status, dodge.timed_out), (Status::TimedOut, true), "{dodge:?}");
+    assert!(dodge.usage.cpu_ms < 1500.0, "{:?}", dodge.usage);
+}
+
+promise!(cpu_time_counts_for_the_whole_tree);
+
+/// R17
+fn many_spinning_threads_get_no_more_than_the_rate(cell: &Cell) {
+    if not_promised(cell, "cpu") {
+        return;
+    }
+    let spin = "i=0; while [ $i -lt 16 ]; do (while :; do :; done) & i=$((i+1)); done; wait";
+    let ran = cell.limit("cpus", "0.5").limit("timeout", "2s").run(spin);
+    assert_eq!(ran.status, Status::TimedOut);
+    assert!(ran.usage.cpu_ms / ran.usage.wall_ms < 0.8, "{:?}", ran.usage);
+}
+
+promise!(many_spinning_threads_get_no_more_than_the_rate);
+
+/// R18
+fn sleeping_for_ever_ends_at_the_deadline(cell: &Cell) {
+    let ran = cell.limit("timeout", "300ms").run("sleep 1000000");
+    assert_eq!(ran.status, Status::TimedOut);
+    assert!(ran.took < Duration::from_secs(3), "{:?}", ran.took);
+}
+
+promise!(sleeping_for_ever_ends_at_the_deadline);
+
+/// R20
+fn priority_cannot_be_raised(cell: &Cell) {
+    let nice = format!("call {} 0 0 {}", libc::SYS_setpriority, u64::MAX - 4); // PRIO_PROCESS, self, -5
+    assert_eq!(outside(&nice)[0].errno, 0, "the control: root may");
+    let seen = cell.probes(&[&nice, &format!("call {} 0 1 0", libc::SYS_sched_setscheduler)]);
+    seen[0].fails_with(&[libc::EPERM, libc::EACCES]);
+    assert_ne!(seen[1].errno, 0, "no real-time scheduling: {seen:?}");
+    let ran = cell.run("nice -n -5 true 2>&1; nice");
+    assert!(ran.stdout.trim().ends_with('0'), "{ran:?}");
+}
+
+promise!(priority_cannot_be_raised);
+
+/// R24
+fn memory_cannot_be_locked(cell: &Cell) {
+    assert_eq!(outside("exhaust mlock 1")[0].errno, 0, "the control");
+    had(cell, "mlock 1").fails_with(&[libc::EPERM, libc::ENOMEM]);
+    had(cell, "huge 2").fails_with(&[libc::ENOMEM, libc::EPERM, libc::EINVAL]);
+}
+
+promise!(memory_cannot_be_locked);
+
+/// R28
+fn looking_up_names_does_not_fill_the_hosts_memory(cell: &Cell) {
+    if not_promised(cell, "memory") {
+        return;
+    }
+    let ran =
+        cell.with_probe().limit("memory", "32M").limit("timeout", "20s").run("./probe exhaust names 300000");
+    assert!(ran.status == Status::Exited || ran.oom_killed, "{ran:?}");
+    assert!(ran.usage.memory_peak_bytes <= 33 << 20, "{:?}", ran.usage);
+}
+
+promise!(looking_up_names_does_not_fill_the_hosts_memory);
+
+/// R29, K6
+fn there_are_no_keyrings(cell: &Cell) {
+    let add = format!("call {} 0 0 0 0 0", libc::SYS_add_key);
+    assert_eq!(outside(&add)[0].errno, libc::EFAULT, "the control: outside it is read");
+    let calls =
+        [add, format!("call {} 0 0 0 0", libc::SYS_request_key), format!("call {} 0 0 0", libc::SYS_keyctl)];
+    for seen in cell.probes(&calls.iter().map(String::as_str).collect::<Vec<_>>()) {
+        seen.fails_with(&[libc::ENOSYS, libc::EPERM]);
+    }
+}
+
+promise!(there_are_no_keyrings);
+
+/// R30
+fn a_crash_leaves_no_core(cell: &Cell) {
+    let ran = cell
+        .option("--collect", "**/*core*")
+        .run("ulimit -c; ulimit -c unlimited 2>/dev/null; kill -SEGV $$");
+    assert_eq!(ran.signal, Some(11));
+    assert_eq!(ran.files.as_ref().map(Vec::len), Some(0), "{ran:?}");
+}
+
+promise!(a_crash_leaves_no_core);
+
+/// R31
+fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
+    if not_promised(cell, "memory") || not_promised(cell, "pids") {
+        return;
+    }
+    let word = secret();
+    let cell = cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
+    let cell = cell.with_probe().limit("timeout", "2s").limit("memory", "64M");
+    let bombs: Vec<_> = ["./probe fork-bomb", "./probe exhaust memory 400", "while :; do :; done", "yes"]
+        .iter()
+        .map(|bomb| cell.start_json(bomb))
+        .collect();
+    let since = Instant::now();
+    assert_eq!(cell.run("echo through").ok(), "through\n");
+    assert!(since.elapsed() < Duration::from_secs(5), "{:?}", since.elapsed());
+    for bomb in bombs {
+        assert!([124, 137].contains(&bomb.finish().code()));
+    }
+    before.assert_nothing_added();
+}
+
+promise!(bombs_side_by_side_do_not_keep_others_from_running);
+
+/// R32
+fn a_compile_bomb_is_held_by_the_same_limits(cell: &Cell) {
+    let cell = cell.language("c").limit("timeout", "3s");
+    let endless = cell.run("#include \"/dev/zero\"\nint main(void) { return 0; }");
+    assert!(endless.status != Status::Exited || endless.exit_code != 0, "{endless:?}");
+    assert!(endless.took < Duration::from_secs(10), "{:?}", endless.took);
+    let large = cell.limit("disk", "8M").run("char big[1 << 30] = {1}; int main(void) { return big[0]; }");
+    assert!(
+        large.exit_code != 1 || large.stderr.contains("error") || large.stderr.contains("space"),
+        "{large:?}"
+    );
+}
+
+promise!(a_compile_bomb_is_held_by_the_same_limits);

@@ -1,0 +1,188 @@
+//! How a run ends: `status`, `exit_code`, `signal`, and the exit status of `belljar` itself.
+
+use std::time::Duration;
+
+use belljar_conformance::{Cell, Status, promise};
+
+fn the_result_of_a_plain_run_says_everything_the_contract_names(cell: &Cell) {
+    let ran = cell.language("bash").run("echo out; echo err >&2");
+    assert!(ran.id.starts_with("run_") && ran.id.len() > 12, "{}", ran.id);
+    assert_eq!((ran.ok(), ran.stderr.as_str(), ran.signal), ("out\n", "err\n", None));
+    assert!(!ran.stdout_truncated && !ran.stderr_truncated && !ran.timed_out && !ran.oom_killed);
+    assert!(ran.usage.wall_ms > 0.0 && ran.usage.cpu_ms > 0.0, "{:?}", ran.usage);
+    assert_eq!((ran.start.as_str(), ran.language.as_str()), ("cold", "bash"));
+    assert_eq!((ran.backend.as_str(), ran.network.as_str()), (cell.backend(), "none"));
+    assert!(ran.image.is_none() && ran.files.is_none() && ran.findings.is_empty());
+    assert_eq!(ran.isolation.waived, cell.waived());
+    assert_eq!(ran.messages, "", "with --json nothing else is printed");
+}
+
+promise!(the_result_of_a_plain_run_says_everything_the_contract_names);
+
+fn two_runs_have_two_ids(cell: &Cell) {
+    assert_ne!(cell.run("true").id, cell.run("true").id);
+}
+
+promise!(two_runs_have_two_ids);
+
+fn root_gets_every_guarantee(cell: &Cell) {
+    let all = ["filesystem", "network", "memory", "pids", "cpu", "disk", "syscalls", "privileges"];
+    assert_eq!(cell.run("true").isolation.kept, all);
+}
+
+promise!(root_gets_every_guarantee, root);
+
+fn what_the_host_cannot_keep_is_an_error_unless_it_is_waived_by_name(cell: &Cell) {
+    let Some(unmet) = cell.waived().first() else {
+        let all = cell.without_waivers().run("true");
+        return assert_eq!(all.isolation.kept.len(), 8, "{all:?}");
+    };
+    let refusal = cell.without_waivers().refuse("true");
+    assert_eq!(refusal.error.code, "guarantee_unmet");
+    assert!(refusal.error.message.contains(unmet.as_str()), "{refusal:?}");
+    let ran = cell.run("true");
+    assert!(ran.isolation.waived.contains(unmet) && !ran.isolation.kept.contains(unmet), "{ran:?}");
+    assert_eq!(ran.isolation.kept.len() + ran.isolation.waived.len(), 8);
+}
+
+promise!(what_the_host_cannot_keep_is_an_error_unless_it_is_waived_by_name, nobody);
+
+fn a_waiver_is_recorded_even_where_the_host_could_keep_it(cell: &Cell) {
+    let ran = cell.option("--waive", "network").run("true");
+    assert!(ran.isolation.waived.contains(&"network".to_owned()), "{ran:?}");
+    assert!(!ran.isolation.kept.contains(&"network".to_owned()), "{ran:?}");
+}
+
+promise!(a_waiver_is_recorded_even_where_the_host_could_keep_it);
+
+fn an_exit_status_is_passed_on_as_it_is(cell: &Cell) {
+    for code in [0, 1, 7, 124, 125, 126, 127, 137, 255] {
+        let ran = cell.run(&format!("exit {code}"));
+        assert_eq!((ran.status, ran.exit_code, ran.signal), (Status::Exited, code, None));
+        assert!(!ran.timed_out && !ran.oom_killed, "a status alone proves nothing: {ran:?}");
+        assert_eq!(cell.plain(&format!("exit {code}")).code(), code);
+    }
+}
+
+promise!(an_exit_status_is_passed_on_as_it_is);
+
+/// L12
+fn an_exit_status_beyond_a_byte_wraps_as_the_kernel_does(cell: &Cell) {
+    let ran = cell.language("python").run("import os; os._exit(256 + 3)");
+    assert_eq!(ran.exit_code, 3);
+}
+
+promise!(an_exit_status_beyond_a_byte_wraps_as_the_kernel_does);
+
+/// L12
+fn a_signal_is_128_and_its_number(cell: &Cell) {
+    for (name, number) in
+        [("TERM", 15), ("KILL", 9), ("SEGV", 11), ("SYS", 31), ("INT", 2), ("HUP", 1), ("PIPE", 13)]
+    {
+        let code = format!("kill -{name} $$; sleep 5");
+        let ran = cell.run(&code);
+        assert_eq!(
+            (ran.status, ran.signal, ran.exit_code),
+            (Status::Signaled, Some(number), 128 + number),
+            "{name}"
+        );
+        assert!(!ran.oom_killed && !ran.timed_out);
+        assert_eq!(cell.plain(&code).code(), 128 + number, "{name}");
+    }
+}
+
+promise!(a_signal_is_128_and_its_number);
+
+fn a_timeout_is_124_and_keeps_what_was_written(cell: &Cell) {
+    let cell = cell.limit("timeout", "500ms");
+    let code = "echo partial; echo told >&2; sleep 60";
+    let ran = cell.run(code);
+    assert_eq!((ran.status, ran.exit_code, ran.timed_out), (Status::TimedOut, 124, true));
+    assert_eq!(ran.stdout, "partial\n");
+    assert!(ran.stderr.starts_with("told\n") && ran.stderr.contains("Execution timed out"), "{}", ran.stderr);
+    assert!(
+        ran.usage.wall_ms >= 500.0 && ran.took < Duration::from_secs(3),
+        "{:?} {:?}",
+        ran.usage,
+        ran.took
+    );
+    let plain = cell.plain(code);
+    assert_eq!((plain.code(), plain.stdout_text().as_str()), (124, "partial\n"));
+    assert!(plain.stderr_text().contains("Execution timed out"));
+}
+
+promise!(a_timeout_is_124_and_keeps_what_was_written);
+
+fn a_run_within_its_time_is_not_timed_out(cell: &Cell) {
+    let ran = cell.limit("timeout", "5s").run("sleep 0.3; echo done");
+    assert_eq!((ran.ok(), ran.timed_out), ("done\n", false));
+}
+
+promise!(a_run_within_its_time_is_not_timed_out);
+
+fn out_of_memory_is_137_and_says_the_limit(cell: &Cell) {
+    if !cell.keeps("memory") {
+        return assert!(cell.waived().contains(&"memory".to_owned()));
+    }
+    let hog = "./probe exhaust memory 128";
+    assert!(cell.with_probe().limit("memory", "256M").run(hog).ok().contains("\"ret\":128"), "the control");
+    let ran = cell.with_probe().limit("memory", "64M").run(&format!("echo before; exec {hog}"));
+    assert_eq!((ran.status, ran.exit_code, ran.oom_killed), (Status::OutOfMemory, 137, true), "{ran:?}");
+    assert_eq!(ran.stdout, "before\n");
+    assert!(ran.stderr.contains("Memory limit exceeded") && ran.stderr.contains("64M"), "{}", ran.stderr);
+    let peak = ran.usage.memory_peak_bytes;
+    assert!((48 << 20..=64 << 20).contains(&peak), "the peak is at the limit: {peak}");
+    let plain = cell.with_probe().limit("memory", "64M").plain(&format!("exec {hog}"));
+    assert_eq!(plain.code(), 137);
+    assert!(plain.stderr_text().contains("Memory limit exceeded"));
+}
+
+promise!(out_of_memory_is_137_and_says_the_limit);
+
+fn out_of_cpu_time_is_a_timeout(cell: &Cell) {
+    if !cell.keeps("cpu") {
+        return assert!(cell.waived().contains(&"cpu".to_owned()));
+    }
+    let ran = cell.limit("cpu-time", "300ms").run("echo partial; while :; do :; done");
+    assert_eq!((ran.status, ran.exit_code, ran.timed_out), (Status::TimedOut, 124, true), "{ran:?}");
+    assert!(ran.stdout == "partial\n" && ran.stderr.contains("Execution timed out"), "{ran:?}");
+    assert!((250.0..1500.0).contains(&ran.usage.cpu_ms), "{:?}", ran.usage);
+    let idle = cell.limit("cpu-time", "300ms").run("sleep 1; echo rested");
+    assert_eq!(idle.ok(), "rested\n", "sleeping costs no CPU time");
+}
+
+promise!(out_of_cpu_time_is_a_timeout);
+
+fn the_cpu_rate_is_kept(cell: &Cell) {
+    if !cell.keeps("cpu") {
+        return assert!(cell.waived().contains(&"cpu".to_owned()));
+    }
+    let busy = "i=0; while [ $i -lt 100000000 ]; do i=$((i+1)); done";
+    let ran = cell.limit("cpus", "0.2").limit("timeout", "2s").run(busy);
+    let rate = ran.usage.cpu_ms / ran.usage.wall_ms;
+    assert!(rate < 0.35, "a fifth of a CPU, not {rate}: {:?}", ran.usage);
+    let whole = cell.limit("cpus", "1").limit("timeout", "2s").run(busy);
+    assert!(whole.usage.cpu_ms > ran.usage.cpu_ms, "the control: {:?}", whole.usage);
+}
+
+promise!(the_cpu_rate_is_kept);
+
+fn a_command_that_is_not_found_is_127_from_the_shell_itself(cell: &Cell) {
+    let ran = cell.run("no-such-command-anywhere");
+    assert_eq!(ran.exit_code, 127);
+    assert!(ran.stderr.contains("not found"));
+}
+
+promise!(a_command_that_is_not_found_is_127_from_the_shell_itself);
+
+fn the_peak_of_memory_is_that_of_the_whole_tree(cell: &Cell) {
+    if !cell.keeps("memory") {
+        return assert!(cell.waived().contains(&"memory".to_owned()));
+    }
+    let ran = cell.with_probe().run("./probe exhaust memory 60 & ./probe exhaust memory 60 & wait");
+    assert!(ran.usage.memory_peak_bytes > 60 << 20, "{:?}", ran.usage);
+    let small = cell.run("true");
+    assert!(small.usage.memory_peak_bytes < 30 << 20, "{:?}", small.usage);
+}
+
+promise!(the_peak_of_memory_is_that_of_the_whole_tree);

@@ -1,0 +1,182 @@
+//! What the code finds inside: directories, environment, identity, and one budget for all it writes.
+
+use std::process::Command;
+
+use belljar_conformance::{Cell, Scratch, promise, secret};
+
+fn the_surroundings_are_those_of_the_contract(cell: &Cell) {
+    let ran = cell.run("pwd; echo $HOME $USER $LANG $TZ; uname -n; id -u; date +%Z");
+    let lines: Vec<_> = ran.ok().lines().collect();
+    assert_eq!(lines[..3], ["/sandbox", "/sandbox sandbox C.UTF-8 UTC", "belljar"]);
+    assert_ne!(lines[3].parse::<u32>().unwrap(), 0, "a uid that is not 0");
+    assert_eq!(lines[4], "UTC");
+}
+
+promise!(the_surroundings_are_those_of_the_contract);
+
+fn the_path_is_plain(cell: &Cell) {
+    let path = cell.run("echo $PATH").ok().trim().to_owned();
+    for dir in path.split(':') {
+        assert!(
+            ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].contains(&dir),
+            "{path}"
+        );
+    }
+}
+
+promise!(the_path_is_plain);
+
+/// E1
+fn nothing_of_the_callers_environment_gets_in(cell: &Cell) {
+    let marker = secret();
+    let seen = cell
+        .caller_env("MARKER", &marker)
+        .caller_env("LD_PRELOAD_TOO", "x")
+        .run("tr '\\0' '\\n' < /proc/self/environ");
+    assert!(!seen.ok().contains(&marker), "{}", seen.stdout);
+    let known = [
+        "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "PATH", "PWD", "OLDPWD", "SHLVL", "_", "TERM",
+        "SHELL", "HOSTNAME", "TMPDIR",
+    ];
+    for line in seen.stdout.lines() {
+        let name = line.split('=').next().unwrap();
+        assert!(known.contains(&name), "unexpected {line}");
+    }
+    let told = cell.option("--env", &format!("MARKER={marker}")).run("echo $MARKER");
+    assert_eq!(told.ok().trim(), marker, "the control: a variable that was asked for gets in");
+}
+
+promise!(nothing_of_the_callers_environment_gets_in);
+
+fn variables_are_passed_as_they_are_and_may_replace_the_usual_ones(cell: &Cell) {
+    let cell = cell
+        .option("--env", "A=x = y; $z 'ü'\n2")
+        .option("--env", "EMPTY=")
+        .option("--env", "TZ=Europe/Oslo");
+    let ran = cell.run("printf '%s|%s|%s' \"$A\" \"${EMPTY-unset}\" \"$TZ\"");
+    assert_eq!(ran.ok(), "x = y; $z 'ü'\n2||Europe/Oslo");
+}
+
+promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones);
+
+fn the_working_directory_is_writable_and_its_files_may_be_executed(cell: &Cell) {
+    let ran = cell.run(
+        "printf '#!/bin/sh\\necho ran\\n' > tool && chmod +x tool && ./tool && cp /bin/true t && ./t && \
+        echo too",
+    );
+    assert_eq!(ran.ok(), "ran\ntoo\n");
+}
+
+promise!(the_working_directory_is_writable_and_its_files_may_be_executed);
+
+fn temporary_files_work_as_programs_expect(cell: &Cell) {
+    let python = r"
+import tempfile
+with tempfile.TemporaryFile() as f: f.write(b'x')
+from multiprocessing import shared_memory as s
+m = s.SharedMemory(create=True, size=10); m.close(); m.unlink(); print('both')";
+    assert_eq!(cell.language("python").run(python).ok(), "both\n");
+}
+
+promise!(temporary_files_work_as_programs_expect);
+
+/// F2
+fn nothing_else_is_writable(cell: &Cell) {
+    // Devices are bound over plain files, which is what a listing shows.
+    let devices =
+        "! -path /dev/null ! -path /dev/zero ! -path /dev/full ! -path /dev/random ! -path /dev/urandom";
+    let own = "-path /proc -o -path /sandbox -o -path /tmp -o -path /dev/shm";
+    let ran = cell.limit("timeout", "100s").limit("cpus", "2").run(&format!(
+        "find / \\( {own} \\) -prune -o -type d -writable -print 2>/dev/null; \
+         find / \\( {own} -o -path /usr \\) -prune -o -type f -writable {devices} -print 2>/dev/null; \
+         touch /sandbox/a /tmp/a /dev/shm/a && echo own"
+    ));
+    assert_eq!(ran.ok(), "own\n");
+    for dir in ["/", "/etc", "/usr", "/usr/bin", "/dev", "/proc", "/var", "/run", "/home", "/root"] {
+        let ran = cell.run(&format!("touch {dir}/new"));
+        assert_ne!(ran.exit_code, 0, "{dir} takes a file");
+    }
+}
+
+promise!(nothing_else_is_writable);
+
+/// R8, F14: one budget
+fn everything_writable_shares_one_budget(cell: &Cell) {
+    let cell = cell.with_probe().limit("disk", "8M");
+    let places = ["/tmp/fill", "/dev/shm/fill", "/sandbox/fill"];
+    for place in places {
+        let alone = cell.run(&format!("rm -f /tmp/fill; ./probe exhaust disk 5 {place}"));
+        assert!(alone.ok().contains("\"errno\":0"), "{place} alone has room for 5M: {}", alone.stdout);
+    }
+    let together =
+        cell.run("for p in /tmp/fill /dev/shm/fill /sandbox/fill; do ./probe exhaust disk 3 $p; done");
+    let seen = belljar_conformance::observations(together.ok());
+    let total: i64 = seen.iter().map(|one| one.ret).sum();
+    assert!(seen.iter().any(|one| one.errno == libc::ENOSPC), "9M do not fit into 8M: {seen:?}");
+    assert!(total <= 8 << 20, "{total}");
+}
+
+promise!(everything_writable_shares_one_budget);
+
+fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
+    let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
+        else echo none; fi";
+    // `script` gives belljar a terminal of its own.
+    let mut words =
+        vec![format!("belljar run sh -c {} --backend {}", belljar_conformance::quote(code), cell.backend())];
+    words.extend(cell.waived().iter().map(|waived| format!("--waive {waived}")));
+    let told = cell.in_a_terminal(&words.join(" "));
+    assert!(told.contains("tty 0") && told.contains("none"), "{told}");
+    let mut control = Command::new("script");
+    let control = control.args([
+        "-qec",
+        "if (exec 3</dev/tty) 2>/dev/null; then echo open; else echo none; fi",
+        "/dev/null",
+    ]);
+    let control = control.stdin(std::process::Stdio::null()).output().expect("script is there");
+    assert!(String::from_utf8_lossy(&control.stdout).contains("open"), "the control: outside there is one");
+}
+
+promise!(there_is_no_controlling_terminal_even_if_the_caller_has_one);
+
+fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
+    let scratch = Scratch::new();
+    let file = scratch.file("src/input.txt", "from the host");
+    let cell = cell.option("--workspace", scratch.path().to_str().unwrap());
+    assert_eq!(cell.run("pwd; cat src/input.txt; echo; echo $HOME").ok(), "/work\nfrom the host\n/sandbox\n");
+    let tries = cell.run(
+        "for p in new src/new src/input.txt /work/x; do echo x > $p && echo wrote $p; done; \
+        rm -f src/input.txt; mkdir d; true",
+    );
+    assert!(!tries.stdout.contains("wrote"), "{}", tries.stdout);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "from the host");
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 1);
+    assert_eq!(cell.run("echo x > /sandbox/own && echo x > /tmp/own && cat /sandbox/own").ok(), "x\n");
+}
+
+promise!(a_workspace_is_read_only_at_work_and_the_working_directory);
+
+fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
+    let scratch = Scratch::new();
+    let _there = scratch.file("there.txt", "host");
+    let outside = Scratch::new();
+    let extra = outside.file("extra.txt", "extra");
+    let cell = cell
+        .option("--workspace", scratch.path().to_str().unwrap())
+        .option("--file", &format!("{}:sub/extra.txt", extra.display()));
+    assert_eq!(cell.run("cat there.txt sub/extra.txt").ok(), "hostextra");
+    let names: Vec<_> = std::fs::read_dir(scratch.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(names, ["there.txt"], "the host's directory is as it was");
+}
+
+promise!(files_are_laid_over_a_workspace_without_touching_it);
+
+fn code_of_a_language_finds_the_modules_of_its_workspace(cell: &Cell) {
+    let scratch = Scratch::new();
+    let _module = scratch.file("helper.py", "ANSWER = 42\n");
+    let cell = cell.language("python").option("--workspace", scratch.path().to_str().unwrap());
+    assert_eq!(cell.run("import helper; print(helper.ANSWER)").ok(), "42\n");
+    assert!(!scratch.path().join("__pycache__").exists());
+}
+
+promise!(code_of_a_language_finds_the_modules_of_its_workspace);

@@ -1,0 +1,11 @@
+//! The contract's sections on `run`, languages and the result object, line by line, for every backend.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod caller;
+mod endings;
+mod files;
+mod inside;
+mod languages;
+mod output;
+mod refusals;

@@ -1,0 +1,93 @@
+//! Output: passed through or kept, bounded either way.
+
+use std::time::Duration;
+
+use belljar_conformance::{Cell, promise};
+
+fn beyond_the_cap_head_and_tail_are_kept_and_one_line_tells_the_rest(cell: &Cell) {
+    let code = "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done; echo short >&2; exit 5";
+    let ran = cell.limit("output-limit", "200").run(code);
+    assert_eq!(ran.exit_code, 5, "it is not killed for it");
+    assert!(ran.stdout_truncated && !ran.stderr_truncated);
+    assert!(
+        ran.stdout.starts_with("line 0\nline 1\n") && ran.stdout.ends_with("line 998\nline 999\n"),
+        "{}",
+        ran.stdout
+    );
+    let whole: usize = (0..1000).map(|i| format!("line {i}\n").len()).sum();
+    let notices: Vec<_> =
+        ran.stdout.lines().filter(|line| line.contains(&(whole - 200).to_string())).collect();
+    assert_eq!(notices.len(), 1, "one line says that {} bytes are missing: {}", whole - 200, ran.stdout);
+    assert_eq!(ran.stderr, "short\n");
+    let full = cell.run(code);
+    assert!(!full.stdout_truncated && full.stdout.len() == whole, "the control");
+}
+
+promise!(beyond_the_cap_head_and_tail_are_kept_and_one_line_tells_the_rest);
+
+fn each_stream_has_its_own_cap(cell: &Cell) {
+    let ran = cell.limit("output-limit", "1K").run("head -c 5000 /dev/zero | tr '\\0' x >&2; echo fine");
+    assert!(!ran.stdout_truncated && ran.stderr_truncated);
+    assert_eq!(ran.ok(), "fine\n");
+    assert!(ran.stderr.len() < 1500, "{}", ran.stderr.len());
+}
+
+promise!(each_stream_has_its_own_cap);
+
+fn invalid_utf8_is_replaced_in_json_and_passed_through_otherwise(cell: &Cell) {
+    let code = "printf 'a\\377\\376b\\303\\274\\000c'";
+    assert_eq!(cell.run(code).ok(), "a\u{fffd}\u{fffd}bü\0c");
+    assert_eq!(cell.plain(code).stdout, b"a\xff\xfeb\xc3\xbc\x00c");
+}
+
+promise!(invalid_utf8_is_replaced_in_json_and_passed_through_otherwise);
+
+fn without_json_both_streams_pass_through(cell: &Cell) {
+    let plain = cell.plain("echo out; echo err >&2; exit 3");
+    assert_eq!(
+        (plain.code(), plain.stdout_text().as_str(), plain.stderr_text().as_str()),
+        (3, "out\n", "err\n")
+    );
+}
+
+promise!(without_json_both_streams_pass_through);
+
+fn output_passes_through_live(cell: &Cell) {
+    let running = cell.start_plain("echo first; sleep 2; echo second");
+    running.wait_for("first\n");
+    assert!(running.age() < Duration::from_millis(1900), "before the program ends: {:?}", running.age());
+    assert_eq!(running.finish().stdout_text(), "first\nsecond\n");
+}
+
+promise!(output_passes_through_live);
+
+fn pass_through_is_bounded_too(cell: &Cell) {
+    let plain =
+        cell.limit("output-limit", "1K").plain("head -c 100000 /dev/zero | tr '\\0' x; echo END; exit 4");
+    assert_eq!(plain.code(), 4);
+    assert!(plain.stdout.len() < 2000 && plain.stdout_text().ends_with("END\n"), "{}", plain.stdout.len());
+}
+
+promise!(pass_through_is_bounded_too);
+
+fn escapes_do_not_reach_a_terminal(cell: &Cell) {
+    let code = "printf '\\033]0;title\\007\\033[31mred\\033[0m\\033[2J\\n'; printf '\\033[6n' >&2";
+    let waived: String = cell.waived().iter().map(|waived| format!(" --waive {waived}")).collect();
+    let words = format!(
+        "belljar run sh -c {} --backend {}{waived}",
+        belljar_conformance::quote(code),
+        cell.backend()
+    );
+    let shown = cell.in_a_terminal(&words);
+    assert!(shown.contains("red"), "{shown:?}");
+    assert!(
+        !shown.contains("\x1b]")
+            && !shown.contains("\x1b[2J")
+            && !shown.contains("\x1b[6n")
+            && !shown.contains('\x07'),
+        "{shown:?}"
+    );
+    assert!(cell.plain(code).stdout.contains(&0x1b), "the control: a pipe gets the bytes");
+}
+
+promise!(escapes_do_not_reach_a_terminal);

@@ -1,0 +1,191 @@
+//! Nothing is left behind, however a run ends: no process, cgroup, mount, temporary file or descriptor.
+//!
+//! `BELLJAR_LEAK_RUNS` is the number of runs over all endings, `BELLJAR_KILL_RUNS` that of runs in which
+//! `belljar` itself is killed. CI sets 1000 and 100.
+
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking and is configured by its environment"
+)]
+
+use std::time::Duration;
+
+use belljar_conformance::{Cell, Running, Traces, process_holding, promise, secret, spelled};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How many runs are under way at a time.
+const ABREAST: usize = 4;
+
+fn count(name: &str, default: usize) -> usize {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// One ending, and the exit statuses that show it.
+struct Ending {
+    code: &'static str,
+    options: &'static [(&'static str, &'static str)],
+    interrupt: Option<Signal>,
+    statuses: &'static [i32],
+}
+
+const ENDINGS: &[Ending] = &[
+    Ending { code: "exit 3", options: &[], interrupt: None, statuses: &[3] },
+    Ending { code: "kill -9 $$", options: &[], interrupt: None, statuses: &[137] },
+    Ending {
+        code: "echo x > f; sleep 60 & sleep 60",
+        options: &[("--timeout", "100ms")],
+        interrupt: None,
+        statuses: &[124],
+    },
+    Ending {
+        code: "./probe exhaust memory 100",
+        options: &[("--memory", "16M")],
+        interrupt: None,
+        statuses: &[137, 0],
+    },
+    Ending {
+        code: "./probe fork-bomb",
+        options: &[("--timeout", "200ms")],
+        interrupt: None,
+        statuses: &[124],
+    },
+    Ending { code: "echo ready; sleep 60", options: &[], interrupt: Some(Signal::INT), statuses: &[130] },
+    Ending { code: "echo ready; sleep 60", options: &[], interrupt: Some(Signal::TERM), statuses: &[143] },
+    Ending { code: "true", options: &[("--workspace", "/no/such/place")], interrupt: None, statuses: &[125] },
+];
+
+fn start(cell: &Cell, ending: &Ending) -> Running {
+    let cell = cell.with_probe();
+    let cell = ending.options.iter().fold(cell, |cell, (name, value)| cell.option(name, value));
+    let running = cell.start_plain(ending.code);
+    if let Some(signal) = ending.interrupt {
+        running.wait_for("ready");
+        running.signal(signal);
+    }
+    running
+}
+
+fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
+    // A fork bomb without a limit on processes would be one for the machine.
+    let endings: Vec<&Ending> =
+        ENDINGS.iter().filter(|ending| cell.keeps("pids") || !ending.code.contains("bomb")).collect();
+    assert_eq!(
+        cell.run("true").exit_code,
+        0,
+        "what is learned about the host stays, so it is learned before"
+    );
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
+    let runs: Vec<&&Ending> = endings.iter().cycle().take(count("BELLJAR_LEAK_RUNS", 60)).collect();
+    for batch in runs.chunks(ABREAST) {
+        let started: Vec<_> = batch.iter().map(|ending| (start(cell, ending), ending)).collect();
+        for (running, ending) in started {
+            let ended = running.finish();
+            assert!(ending.statuses.contains(&ended.code()), "{}: {ended:?}", ending.code);
+        }
+    }
+    before.assert_nothing_added();
+}
+
+promise!(nothing_is_left_behind_by_any_ending);
+
+/// Starts a run whose processes can be found by a word.
+fn start_found_by(cell: &Cell, word: &str) -> Running {
+    let running = cell
+        .with_probe()
+        .limit("timeout", "60s")
+        .start_plain(&format!("./probe daemon {}; echo ready; sleep 50", spelled(word)));
+    running.wait_for("ready");
+    assert!(!process_holding(word).is_empty(), "the control: it runs");
+    running
+}
+
+/// The processes between `belljar` and the code: its children and theirs, as far as they are `belljar`.
+fn keepers(belljar: u32) -> Vec<u32> {
+    let listed =
+        std::fs::read_to_string(format!("/proc/{belljar}/task/{belljar}/children")).unwrap_or_default();
+    listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn kill(pid: u32) {
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    let _ = kill_process(pid, Signal::KILL);
+}
+
+fn assert_gone(word: &str) {
+    for _ in 0..250 {
+        if process_holding(word).is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("still there: {:?}", process_holding(word));
+}
+
+fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
+    assert_eq!(cell.run("true").exit_code, 0);
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
+    let moments = [0, 1, 2, 3, 5, 8, 13, 20, 35, 60];
+    for run in 0..count("BELLJAR_KILL_RUNS", 10) {
+        let word = secret();
+        let running = cell
+            .with_probe()
+            .limit("timeout", "60s")
+            .start_plain(&format!("./probe daemon {}; sleep 50", spelled(&word)));
+        std::thread::sleep(Duration::from_millis(moments[run % moments.len()]));
+        running.signal(Signal::KILL);
+        let _ = running.finish();
+        assert_gone(&word);
+    }
+    let word = secret();
+    let running = start_found_by(cell, &word);
+    running.signal(Signal::KILL);
+    assert_eq!(running.finish().code(), 137);
+    assert_gone(&word);
+    before.assert_nothing_added();
+}
+
+promise!(killing_belljar_takes_the_box_with_it);
+
+fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
+    assert_eq!(cell.run("true").exit_code, 0);
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
+    let word = secret();
+    let running = start_found_by(cell, &word);
+    let keepers = keepers(running.pid());
+    assert!(!keepers.is_empty(), "there is one between belljar and the box");
+    keepers.into_iter().for_each(kill);
+    let ended = running.finish();
+    assert!(ended.code() == 125 || ended.code() == 137, "not taken for a success: {ended:?}");
+    assert_gone(&word);
+    before.assert_nothing_added();
+}
+
+promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported);
+
+fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
+    assert_eq!(cell.run("true").exit_code, 0);
+    let word = secret();
+    let cell = &cell.option("--env", &format!("TRACE={word}"));
+    let before = Traces::now(&word);
+    for _ in 0..5 {
+        let word = secret();
+        let running = start_found_by(cell, &word);
+        let mut all = keepers(running.pid());
+        all.push(running.pid());
+        all.into_iter().for_each(kill);
+        let _ = running.finish();
+        assert_gone(&word);
+    }
+    assert_eq!(cell.run("echo next").ok(), "next\n");
+    before.assert_nothing_added();
+}
+
+promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up);
