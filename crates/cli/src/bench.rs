@@ -72,7 +72,7 @@ pub(crate) fn run(args: &BenchArgs) -> ExitCode {
 
 fn measure_and_print(args: &BenchArgs) -> io::Result<Report> {
     let report = Report::measure(args)?;
-    let json = serde_json::to_string_pretty(&report)?;
+    let json = belljar_wire::to_json(&report);
     if let Some(file) = &args.save {
         fs::write(file, format!("{json}\n"))?;
     }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cancel;
 mod collect;
 mod compose;
@@ -37,5 +38,6 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
+        Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

@@ -10,10 +10,11 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Snippet;
 use super::statistics::Milliseconds;
+use crate::languages;
 
 pub(super) const BARE: &str = "bare";
 pub(super) const BELLJAR: &str = "belljar";
@@ -207,25 +208,10 @@ const DOCKER_RUN: &[&str] = &[
     "/tmp",
 ];
 
-/// The interpreter that belljar would use for a snippet: asked of belljar itself.
+/// The interpreter that belljar would use for a snippet.
 pub(super) fn interpreter(snippet: &Snippet) -> io::Result<String> {
-    #[derive(Deserialize)]
-    struct Languages {
-        languages: Vec<Language>,
-    }
-    #[derive(Deserialize)]
-    struct Language {
-        name: String,
-        location: Option<String>,
-    }
-    let output = run_to_end(&words(&[&["/proc/self/exe", "languages", "--json"]]))?;
-    if !output.status.success() {
-        return Err(io::Error::other(format!("`belljar languages`: {}", complaint(&output))));
-    }
-    let Languages { languages } = serde_json::from_slice(&output.stdout)?;
-    let found = languages.into_iter().find(|language| language.name == snippet.language);
-    let missing = || io::Error::other(format!("no runtime for {} was found", snippet.language));
-    found.and_then(|language| language.location).ok_or_else(missing)
+    let found = languages::find(snippet.language, &|name| env::var_os(name));
+    found.map_err(|problem| io::Error::other(problem.error.message))
 }
 
 /// Everyone is missing, for the same reason.
