@@ -51,13 +51,13 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
             continue;
         };
         for entry in entries.flatten() {
-            seen += 1;
-            if seen > wanted.names {
-                return found;
-            }
             let name = entry.file_name().to_bytes();
             if name == b"." || name == b".." {
                 continue;
+            }
+            seen += 1;
+            if seen > wanted.names {
+                return found;
             }
             let path = dir.join(std::ffi::OsStr::from_bytes(name));
             match entry.file_type() {

@@ -75,6 +75,7 @@ impl Host {
             Guarantee::Syscalls => kept("seccomp allow-list".into()),
             Guarantee::Privileges => kept(match self.opener {
                 Opener::Keeper => "no capabilities, no_new_privs, a host uid for each box".into(),
+                Opener::Init if rustix::process::geteuid().is_root() => return root_outside(),
                 Opener::Init => "no capabilities, no_new_privs, a user namespace for each box".into(),
             }),
             Guarantee::Pids if self.counts_processes && !self.cgroups_keep(Guarantee::Pids) => {
@@ -86,6 +87,14 @@ impl Host {
 
     fn cgroups_keep(&self, guarantee: Guarantee) -> bool {
         matches!(self.cgroups.standing(guarantee), Standing::Kept { .. })
+    }
+}
+
+/// A root that may not give boxes host uids of their own runs the code as itself, as far as the host can tell.
+fn root_outside() -> Standing {
+    Standing::Unmet {
+        why: "this root cannot give the code another uid on the host".into(),
+        fix: "run belljar as an ordinary user, or give it CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID".into(),
     }
 }
 
@@ -107,23 +116,36 @@ pub(crate) fn identity(opener: Opener, keeper: u32) -> Identity {
             Identity { code: IdPair { inside: CODE_ID, outside }, init: None }
         }
         Opener::Keeper => {
-            let base = id_base() + 2 * (keeper % (ID_SLOTS));
+            let (base, slots) = own_ids();
+            let outside = base + 2 * (keeper % slots);
             Identity {
-                code: IdPair { inside: CODE_ID, outside: base + 1 },
-                init: Some(IdPair { inside: 0, outside: base }),
+                code: IdPair { inside: CODE_ID, outside: outside + 1 },
+                init: Some(IdPair { inside: 0, outside }),
             }
         }
     }
 }
 
-/// More slots than there can be processes (`PID_MAX_LIMIT` is 2^22).
+/// More pairs of ids than there can be processes (`PID_MAX_LIMIT` is 2^22).
 const ID_SLOTS: u32 = 1 << 22;
 /// Beyond what distributions, systemd and container managers hand out (systemd's documentation, "Users, Groups,
 /// UIDs and GIDs"), below the numbers that are special.
 const ID_BASE: u32 = 0x7200_0000;
 
-fn id_base() -> u32 {
-    ID_BASE
+/// The first of the ids for boxes, and how many pairs there are. In a container with ids of its own, they are the
+/// upper half of what it has.
+fn own_ids() -> (u32, u32) {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let ranges = map.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+        let (first, _, count) = (numbers.next()??, numbers.next()?, numbers.next()??);
+        Some((first, count))
+    });
+    let Some((first, count)) = ranges.max_by_key(|(_, count)| *count) else { return (ID_BASE, ID_SLOTS) };
+    if first.saturating_add(count) > ID_BASE + 2 * ID_SLOTS {
+        return (ID_BASE, ID_SLOTS);
+    }
+    (first + count / 2, (count / 4).max(1))
 }
 
 /// Orders one trial box, and says how it ended: its exit code.

@@ -5,12 +5,15 @@ use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use belljar_jail::codec;
 use belljar_jail::message::{self, Reply, Request};
 use belljar_jail::plan::Plan;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags};
 
 /// A keeper that has been started. Dropping it destroys its box.
 #[derive(Debug)]
@@ -88,10 +91,25 @@ impl Keeper {
         let _ = self.process.kill();
     }
 
-    /// Hangs up and waits for it to be gone. It kills its box if that still lives, and removes what is left.
+    /// Hangs up and waits for it to be gone. It kills its box if that still lives, and removes what is left. One
+    /// that does not go (a file server that hangs, say) is killed, and not waited for beyond that.
     pub(crate) fn dismiss(&mut self) {
         self.socket = None;
-        let _ = self.process.wait();
+        for patience in [Duration::from_secs(5), Duration::from_secs(1)] {
+            if self.is_gone_within(patience) {
+                return;
+            }
+            self.kill();
+        }
+    }
+
+    fn is_gone_within(&mut self, patience: Duration) -> bool {
+        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
+        let watched = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        if let (Some(process), Ok(patience)) = (watched, patience.try_into()) {
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+        }
+        !matches!(self.process.try_wait(), Ok(None))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a box looks like: from a request to a [`Plan`]. Pure but for looking at which parts of the host exist.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::Field;
@@ -325,14 +326,21 @@ fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
         hint: "name an existing directory, such as --workspace .".into(),
     };
     match std::fs::metadata(workspace.as_path()) {
+        Ok(found) if is_root(&found) => {
+            Err(unusable(format!("the workspace '{shown}' is the root of this machine")))
+        }
         Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
         Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
     }
 }
 
+/// Whether this is `/`, by whatever name.
+fn is_root(found: &std::fs::Metadata) -> bool {
+    std::fs::metadata("/").is_ok_and(|root| (root.dev(), root.ino()) == (found.dev(), found.ino()))
+}
+
 fn owner_of(dir: &Path) -> Option<(u32, u32)> {
-    use std::os::unix::fs::MetadataExt;
     std::fs::metadata(dir).ok().map(|found| (found.uid(), found.gid()))
 }
 

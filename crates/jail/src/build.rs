@@ -255,15 +255,20 @@ impl<'a> Site<'a> {
 
     /// The directory of that path in the new root, made if need be, with its parents.
     fn dir_all(&self, path: &Path) -> io::Result<OwnedFd> {
-        let mut so_far = PathBuf::new();
+        let root = self.root()?;
+        if let Ok(dir) = open_in_root(root, path, OFlags::DIRECTORY) {
+            return Ok(dir);
+        }
+        let (mut dir, mut so_far) = (open_in_root(root, Path::new("/"), OFlags::DIRECTORY)?, PathBuf::new());
         for name in path.components().filter(|part| *part != Component::RootDir) {
             so_far.push(name);
-            match rustix::fs::mkdirat(self.root()?, &so_far, Mode::from_raw_mode(0o755)) {
+            match rustix::fs::mkdirat(&dir, name.as_os_str(), Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(rustix::io::Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
+            dir = open_in_root(root, &so_far, OFlags::DIRECTORY)?;
         }
-        open_in_root(self.root()?, path, OFlags::DIRECTORY)
+        Ok(dir)
     }
 
     fn parent_of<'p>(&self, path: &'p Path) -> io::Result<(OwnedFd, &'p Path)> {

@@ -14,7 +14,7 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fault::{Doing, Fault};
-use crate::plan::{Command, Confinement, IdPair, StdinFrom};
+use crate::plan::{Command, Confinement, IdPair, Identity, StdinFrom};
 use crate::seccomp::Filter;
 use crate::{landlock, sys};
 
@@ -29,11 +29,11 @@ pub(crate) struct Streams<'a> {
 pub(crate) fn become_command(
     command: &Command,
     confinement: &Confinement,
-    id: IdPair,
+    identity: &Identity,
     streams: &Streams<'_>,
     filter: &Filter,
 ) -> Fault {
-    match confine(command, confinement, id, streams, filter) {
+    match confine(command, confinement, identity, streams, filter) {
         Ok(ready) => {
             let error = sys::exec(&ready.program, &ready.argv, &ready.env);
             Fault::new(format_args!("execute {}", command.program.display()), &error)
@@ -45,7 +45,7 @@ pub(crate) fn become_command(
 fn confine(
     command: &Command,
     confinement: &Confinement,
-    id: IdPair,
+    identity: &Identity,
     streams: &Streams<'_>,
     filter: &Filter,
 ) -> Result<Ready, Fault> {
@@ -59,14 +59,14 @@ fn confine(
         sys::set_limit(*resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
     }
     empty_bounding_set().doing(|| "empty the capability bounding set")?;
-    take_identity(id).doing(|| "become the code's user")?;
+    take_identity(identity.code, Groups::of(identity)).doing(|| "become the code's user")?;
     drop_capabilities().doing(|| "drop capabilities")?;
     rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
     if !confinement.landlock.is_empty() {
         landlock::restrict(&confinement.landlock).doing(|| "apply Landlock")?;
     }
     filter.load().doing(|| "load the syscall filter")?;
-    verify(id).doing(|| "verify that the box is confined")?;
+    verify(identity).doing(|| "verify that the box is confined")?;
     sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
     Ok(ready)
 }
@@ -116,13 +116,27 @@ fn empty_bounding_set() -> io::Result<()> {
     Ok(rustix::thread::clear_ambient_capability_set()?)
 }
 
+/// What becomes of the groups that the caller was in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Groups {
+    /// They are given up.
+    Dropped,
+    /// They stay, as numbers that mean nothing inside: an ordinary user cannot give them up.
+    Kept,
+}
+
+impl Groups {
+    pub(crate) fn of(identity: &Identity) -> Groups {
+        if identity.init.is_some() { Groups::Dropped } else { Groups::Kept }
+    }
+}
+
 /// Becomes one user in one group. An ordinary caller's box has one user only, and is it already; its namespace
 /// was forbidden to change groups when it was made, which is how the kernel wants it (`user_namespaces(7)`).
-pub(crate) fn take_identity(id: IdPair) -> io::Result<()> {
+pub(crate) fn take_identity(id: IdPair, groups: Groups) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(id.inside), Gid::from_raw(id.inside));
-    match rustix::thread::set_thread_groups(&[]) {
-        Ok(()) | Err(rustix::io::Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
+    if groups == Groups::Dropped {
+        rustix::thread::set_thread_groups(&[])?;
     }
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     Ok(rustix::thread::set_thread_res_uid(uid, uid, uid)?)
@@ -135,7 +149,8 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 }
 
 /// Reads back what can be read back.
-fn verify(id: IdPair) -> io::Result<()> {
+fn verify(identity: &Identity) -> io::Result<()> {
+    let id = identity.code;
     let capabilities = rustix::thread::capabilities(None)?;
     let no_capability = capabilities.effective.is_empty()
         && capabilities.permitted.is_empty()
@@ -146,8 +161,9 @@ fn verify(id: IdPair) -> io::Result<()> {
     let own_user = rustix::process::getuid().as_raw() == id.inside
         && rustix::process::geteuid().as_raw() == id.inside
         && rustix::process::getgid().as_raw() == id.inside;
+    let own_groups = Groups::of(identity) == Groups::Kept || rustix::process::getgroups()?.is_empty();
     let inside = rustix::process::getcwd(Vec::new())?.to_bytes().starts_with(b"/");
-    if no_capability && nothing_to_gain && no_new_privs && filtered && own_user && inside {
+    if no_capability && nothing_to_gain && no_new_privs && filtered && own_user && own_groups && inside {
         return Ok(());
     }
     Err(io::Error::from_raw_os_error(libc::EPERM))

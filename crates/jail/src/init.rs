@@ -14,7 +14,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal};
 
 use crate::build::{self, Site};
 use crate::codec;
-use crate::confine::{self, Streams};
+use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply};
 use crate::plan::{Command, Opener, Plan};
@@ -49,6 +49,8 @@ impl Init<'_> {
     }
 
     fn build_and_run(&mut self) -> Result<i32, Fault> {
+        // Handlers that came with the keeper's memory would let code inside reach PID 1 with their signals.
+        sys::default_signals().doing(|| "reset PID 1's signals")?;
         self.wait_for_go_ahead().doing(|| "wait for the keeper")?;
         self.take_identity()?;
         self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
@@ -67,7 +69,8 @@ impl Init<'_> {
 
     fn take_identity(&self) -> Result<(), Fault> {
         let id = self.plan.identity.init.unwrap_or(self.plan.identity.code);
-        confine::take_identity(id).doing(|| "become the box's own user")
+        let groups = Groups::of(&self.plan.identity);
+        confine::take_identity(id, groups).doing(|| "become the box's own user")
     }
 
     /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a
@@ -100,6 +103,9 @@ impl Init<'_> {
         let mut offered = offered;
         let mut status = 0;
         for (index, command) in self.plan.commands.iter().enumerate() {
+            if index > 0 {
+                end_everyone().doing(|| "end what the last command left behind")?;
+            }
             let pid = self.start(command, &program)?;
             if index == 0 {
                 let beside: Vec<_> = offered.iter().map(AsFd::as_fd).collect();
@@ -128,9 +134,8 @@ impl Init<'_> {
                     stdout: self.stdout.as_fd(),
                     stderr: self.stderr.as_fd(),
                 };
-                let code = self.plan.identity.code;
-                let confinement = &self.plan.confinement;
-                let fault = confine::become_command(command, confinement, code, &streams, filter);
+                let Plan { identity, confinement, .. } = self.plan;
+                let fault = confine::become_command(command, confinement, identity, &streams, filter);
                 let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
                 sys::exit_now(127)
             }
@@ -151,6 +156,14 @@ fn retire(filter: &Filter) -> Result<(), Fault> {
     confine::drop_capabilities().doing(|| "drop PID 1's capabilities")?;
     rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs on PID 1")?;
     filter.load().doing(|| "load PID 1's syscall filter")
+}
+
+/// Between two commands PID 1 still has privilege in its namespace, so nobody may be there to go after it, or after
+/// the next command before that is confined.
+fn end_everyone() -> std::io::Result<()> {
+    sys::kill_everyone()?;
+    while sys::wait_any().is_ok() {}
+    Ok(())
 }
 
 /// Reaps every orphan of the box until the one that matters has died.

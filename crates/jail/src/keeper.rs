@@ -240,9 +240,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
 /// A user namespace in which one owner is another. It takes a process to make one; it lives just as long.
 fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
     match sys::clone_into(libc::CLONE_NEWUSER, None)? {
-        (Fork::Child, _) => loop {
-            std::thread::park();
-        },
+        (Fork::Child, _) => hold_still(),
         (Fork::Parent(pid), pidfd) => {
             let dir = format!("/proc/{}", pid.as_raw_nonzero());
             let mapped = std::fs::write(format!("{dir}/gid_map"), format!("{gid} {to} 1"))
@@ -255,6 +253,16 @@ fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
             mapped
         }
     }
+}
+
+/// Waits to be killed, holding on to nothing: not the caller's socket, and not beyond the keeper's death.
+fn hold_still() -> ! {
+    let _ = sys::close_from(0);
+    let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    while tied.is_ok() && rustix::process::getppid().is_some_and(|parent| !parent.is_init()) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    sys::exit_now(0)
 }
 
 /// Maps the uids and gids of the box. More than one, or other than the caller's own, takes root; an ordinary user

@@ -90,6 +90,8 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Memory, "memory.limit_in_bytes", caps.memory, Demand::Must),
         Knob::new(Memory, "memory.memsw.limit_in_bytes", caps.memory, Demand::UnlessNoSwap),
         Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
+        // What waits in sockets is counted apart, and unlimited unless told otherwise.
+        Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory, Demand::Welcome),
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),

@@ -249,6 +249,42 @@ const IOCTL: Rule = Rule::ByArguments {
     otherwise: Verdict::Allow,
 };
 
+/// `MAP_HUGETLB`. Pages that the host has set aside are not charged to a box. The errno is that of having none.
+const MMAP: Rule = only_if!(3 & 0x4_0000, &[0], else Verdict::Deny(libc::ENOMEM));
+/// `MFD_HUGETLB`.
+const MEMFD: Rule = only_if!(1 & 4, &[0], else Verdict::Deny(libc::ENOMEM));
+
+/// `F_SETLEASE` and `F_NOTIFY` tell when somebody else opens a file that boxes and host share.
+const FCNTL: Rule = Rule::ByArguments {
+    cases: &[Case { when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[1024, 1026] }], then: EPERM }],
+    otherwise: Verdict::Allow,
+};
+
+/// `MSG_OOB`.
+const SEND: Rule = only_if!(3 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
+const SENDMSG: Rule = only_if!(2 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
+
+/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and their two kin for groups of sockets; `TCP_ULP`.
+const SETSOCKOPT: Rule = Rule::ByArguments {
+    cases: &[
+        Case {
+            when: &[
+                Test { argument: 1, mask: ALL_BITS, any_of: &[libc::SOL_SOCKET.cast_unsigned()] },
+                Test { argument: 2, mask: ALL_BITS, any_of: &[26, 50, 51, 52] },
+            ],
+            then: EPERM,
+        },
+        Case {
+            when: &[
+                Test { argument: 1, mask: ALL_BITS, any_of: &[libc::IPPROTO_TCP.cast_unsigned()] },
+                Test { argument: 2, mask: ALL_BITS, any_of: &[31] },
+            ],
+            then: Verdict::Deny(libc::ENOPROTOOPT),
+        },
+    ],
+    otherwise: Verdict::Allow,
+};
+
 const FILE_TYPES: &[u32] = &[0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
 #[cfg(target_arch = "x86_64")]
 const MKNOD: Rule = only_if!(1 & libc::S_IFMT, FILE_TYPES, else EPERM);
@@ -314,12 +350,14 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "files: read and write what is open",
         SYS_read SYS_write SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev SYS_preadv SYS_pwritev SYS_preadv2
         SYS_pwritev2 SYS_lseek SYS_sendfile SYS_copy_file_range SYS_readahead SYS_fadvise64 SYS_fallocate
-        SYS_ftruncate SYS_truncate SYS_fsync SYS_fdatasync SYS_sync SYS_syncfs SYS_sync_file_range
-        SYS_cachestat),
+        SYS_ftruncate SYS_truncate SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_cachestat),
+    group!(REFUSE, "files: writes back what the whole host has written, as often as one asks",
+        SYS_sync SYS_syncfs),
     group!(ALLOW, "files: open, close, duplicate; mounts and Landlock say which",
-        SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_pipe2 SYS_memfd_create),
-    group!(ALLOW, "files: locks and descriptor flags, which SQLite needs",
-        SYS_fcntl SYS_flock),
+        SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_pipe2),
+    group!(MEMFD, "files in memory: multiprocessing, JITs; not of the host's huge pages", SYS_memfd_create),
+    group!(ALLOW, "files: locks, which SQLite needs", SYS_flock),
+    group!(FCNTL, "files: locks and descriptor flags; not what tells of others' use of a file", SYS_fcntl),
     group!(ALLOW, "files: look at them",
         SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2
         SYS_readlinkat SYS_getdents64 SYS_getcwd),
@@ -335,7 +373,7 @@ static STANDARD_GROUPS: &[Group] = &[
         SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_readlink SYS_getdents SYS_mkdir SYS_rmdir
         SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes
         SYS_futimesat SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd
-        SYS_signalfd SYS_inotify_init SYS_alarm SYS_pause SYS_time SYS_getpgrp SYS_fork SYS_vfork),
+        SYS_signalfd SYS_alarm SYS_pause SYS_time SYS_getpgrp SYS_fork SYS_vfork),
     group!(ALLOW, "pipes without a copy: cat and cp use splice; Dirty Pipe was fixed in 5.16.11",
         SYS_splice SYS_tee SYS_vmsplice),
     #[cfg(target_arch = "x86_64")]
@@ -344,15 +382,18 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "waiting for several things: event loops",
         SYS_pselect6 SYS_ppoll SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2
         SYS_signalfd4 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime),
-    group!(ALLOW, "watching files: Node's fs.watch; counted against the box's own limits",
+    group!(ABSENT, "watching files shows what the host and other boxes do with them: /usr is shared",
         SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch),
+    #[cfg(target_arch = "x86_64")]
+    group!(ABSENT, "the older spelling of a call that is refused under its newer one", SYS_inotify_init),
     group!(
         IOCTL,
         "terminals, FIONREAD and such; not what types into somebody's terminal (CVE-2019-10063)",
         SYS_ioctl
     ),
     group!(ALLOW, "memory: allocators, loaders, garbage collectors",
-        SYS_mmap SYS_munmap SYS_mremap SYS_brk SYS_madvise SYS_mincore SYS_msync SYS_mprotect SYS_mseal),
+        SYS_munmap SYS_mremap SYS_brk SYS_madvise SYS_mincore SYS_msync SYS_mprotect SYS_mseal),
+    group!(MMAP, "memory: the same; not the host's huge pages, which no limit counts", SYS_mmap),
     group!(ALLOW, "memory: V8 write-protects its code space with keys",
         SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free),
     group!(ALLOW, "memory: shadow stacks, which libc sets up for itself", SYS_map_shadow_stack),
@@ -424,9 +465,20 @@ static STANDARD_GROUPS: &[Group] = &[
     ),
     group!(SOCKETPAIR, "unix only; no other family is of use", SYS_socketpair),
     group!(ALLOW, "sockets: use of those that may be made",
-        SYS_bind SYS_connect SYS_listen SYS_accept SYS_accept4 SYS_getsockname SYS_getpeername SYS_setsockopt
-        SYS_getsockopt SYS_shutdown SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg
-        SYS_recvmmsg),
+        SYS_bind SYS_connect SYS_listen SYS_accept SYS_accept4 SYS_getsockname SYS_getpeername SYS_getsockopt
+        SYS_shutdown SYS_recvfrom SYS_recvmsg SYS_recvmmsg),
+    group!(
+        SETSOCKOPT,
+        "sockets: options; not filters of one's own, not TLS in the kernel (CVE-2023-0461)",
+        SYS_setsockopt
+    ),
+    group!(SEND, "sockets: send; not out of band, which nobody uses and everybody gets wrong (CVE-2025-38236)",
+        SYS_sendto SYS_sendmmsg),
+    group!(
+        SENDMSG,
+        "sockets: send; not out of band, which nobody uses and everybody gets wrong (CVE-2025-38236)",
+        SYS_sendmsg
+    ),
     group!(REFUSE, "System V IPC: segments outlive the box and its memory limit (nsjail-shm-dos)",
         SYS_shmget SYS_shmat SYS_shmctl SYS_shmdt SYS_semget SYS_semop SYS_semctl SYS_semtimedop SYS_msgget
         SYS_msgsnd SYS_msgrcv SYS_msgctl),
