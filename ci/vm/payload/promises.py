@@ -167,10 +167,16 @@ def sleep_is_no_cpu_time():
 
 @check
 def the_cpu_rate_is_kept():
-    busy = "import time\nbegun = time.monotonic()\nwhile time.process_time() < 2: pass\nprint(time.monotonic() - begun)"
+    # Counted from the loop on: starting Python may itself take a second here.
+    busy = """
+import time
+begun, used = time.monotonic(), time.process_time()
+while time.process_time() - used < 2: pass
+print(time.monotonic() - begun)
+"""
     done = run(busy, "--cpus", "0.25")
     done.expect_status("exited", 0)
-    expect(float(done.stdout) > 5, f"2 s of CPU at a rate of 0.25 took {done.stdout.strip()} s")
+    expect(float(done.stdout) > 7, f"2 s of CPU at a rate of 0.25 took {done.stdout.strip()} s")
 
 
 @check
