@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_conformance::{
-    Cell, Observation, Scratch, Status, Traces, observations, outside, process_holding, promise, secret,
+    Cell, Observation, Scratch, Status, Watch, observations, outside, process_holding, promise, secret,
     spelled,
 };
 
@@ -327,10 +327,8 @@ fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
     if not_promised(cell, "memory") || not_promised(cell, "pids") {
         return;
     }
-    let word = secret();
-    let cell = cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
-    let cell = cell.with_probe().limit("timeout", "2s").limit("memory", "64M");
+    let watch = Watch::over(cell);
+    let cell = watch.cell().with_probe().limit("timeout", "2s").limit("memory", "64M");
     let bombs: Vec<_> = ["./probe fork-bomb", "./probe exhaust memory 400", "while :; do :; done", "yes"]
         .iter()
         .map(|bomb| cell.start_json(bomb))
@@ -341,7 +339,7 @@ fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
     for bomb in bombs {
         assert!([124, 137].contains(&bomb.finish().code()));
     }
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(bombs_side_by_side_do_not_keep_others_from_running);
