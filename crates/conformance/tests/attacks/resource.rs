@@ -208,6 +208,20 @@ fn a_flood_of_output_costs_the_host_nothing(cell: &Cell) {
 
 promise!(a_flood_of_output_costs_the_host_nothing);
 
+/// R14
+fn belljar_itself_stays_small_in_a_flood(cell: &Cell) {
+    let running = cell.limit("timeout", "2s").start_json("yes & exec yes >&2");
+    std::thread::sleep(Duration::from_millis(1500));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let peak: u64 = peak.expect("a process has a peak");
+    assert_eq!(running.finish().code(), 124);
+    assert!(peak < 64 << 10, "{peak} kB");
+}
+
+promise!(belljar_itself_stays_small_in_a_flood);
+
 /// R15
 fn many_tiny_writes_are_seen_whole(cell: &Cell) {
     let ran = cell.language("python").run("import os\nfor i in range(20000): os.write(1, b'x')");
