@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::BenchArgs;
+
 const RUN_HELP: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -44,6 +46,8 @@ pub(crate) enum Command {
     Languages(HostArgs),
     /// What this host can guarantee, what it cannot, why, and what would help
     Doctor(HostArgs),
+    /// Measure what a box costs on this host
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -175,7 +179,7 @@ mod tests {
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
         match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Languages(_) | Command::Doctor(_) => unreachable!("asked for run"),
+            Command::Languages(_) | Command::Doctor(_) | Command::Bench(_) => unreachable!("asked for run"),
         }
     }
 

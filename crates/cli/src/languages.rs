@@ -35,6 +35,14 @@ fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages,
     Ok(Languages { languages: ask_all(backend) })
 }
 
+/// Where the runtime of one language is.
+pub(crate) fn find(name: &str, environment: Environment<'_>) -> Result<String, Problem> {
+    let settings = Settings::gather(&Choices::default(), None, environment)?;
+    let engine = compose::engine(settings.host);
+    let backend = backend_of(&engine, BackendChoice::Auto)?;
+    Ok(backend.runtime(Language::parse(name)?)?.location)
+}
+
 /// The backend that a run would go to. One that cannot keep every guarantee still knows its runtimes.
 fn backend_of(engine: &Engine, choice: BackendChoice) -> Result<&dyn Backend, RunError> {
     let refusal = match engine.place(choice, &Network::None, &[]) {

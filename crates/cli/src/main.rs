@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod bench;
 mod cancel;
 mod collect;
 mod compose;
@@ -28,11 +29,15 @@ fn main() -> ExitCode {
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
         return belljar_jail::keep();
     }
+    if let Some(done) = belljar_transpile::run_as_worker() {
+        return done;
+    }
     let environment = |name: &str| std::env::var_os(name);
     match Cli::try_parse_from(&argv) {
         Err(usage) => problem::report_usage(&usage, &argv),
         Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
+        Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

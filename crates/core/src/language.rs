@@ -225,7 +225,7 @@ pub static ROWS: &[Row] = &[
         source: "main.ts",
         preparation: Preparation::StripTypes,
         runtime: NODE,
-        stages: &[run(&["{runtime}", "{source}"])],
+        stages: &[run(&["{runtime}", "--enable-source-maps", "{source}"])],
         env: &[],
         image: Some("node:22-alpine"),
         package: "nodejs",

@@ -81,9 +81,9 @@ pub fn show_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     match millis {
         0 if !duration.is_zero() => format!("{}us", duration.as_micros()),
-        _ if millis % 3_600_000 == 0 && millis > 0 => format!("{}h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 && millis > 0 => format!("{}m", millis / 60_000),
-        _ if millis % 1000 == 0 => format!("{}s", millis / 1000),
+        _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) && millis > 0 => format!("{}m", millis / 60_000),
+        _ if millis.is_multiple_of(1000) => format!("{}s", millis / 1000),
         _ => format!("{millis}ms"),
     }
 }

@@ -84,8 +84,8 @@ pub(crate) fn ask(task: Task, name: &str, text: &[u8]) -> Result<Reply, Failure>
     let mut output = memory_file()?;
     let child = start(task, name, text, &output).map_err(Failure::Broken)?;
     let status = await_end(child).map_err(Failure::Broken)?;
-    if !status.success() {
-        return Err(Failure::TooMuch(excess(status)));
+    if let Some(failure) = failure(status) {
+        return Err(failure);
     }
     let mut reply = Vec::new();
     output.rewind().and_then(|()| output.read_to_end(&mut reply)).map_err(Failure::Broken)?;
@@ -138,12 +138,15 @@ fn await_end(mut child: Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// A worker that used up its CPU time, or the deadline, was killed. One that ran out of stack or memory aborted.
-fn excess(status: ExitStatus) -> Excess {
+/// A worker that used up its CPU time, or the deadline, was killed. One that ran out of stack or memory aborted. One
+/// that ended by itself is no worker of ours: the program does not call [`run_as_worker`], or the parser panicked.
+fn failure(status: ExitStatus) -> Option<Failure> {
     let of_time = [Signal::XCPU.as_raw(), Signal::KILL.as_raw()];
     match status.signal() {
-        Some(signal) if of_time.contains(&signal) => Excess::Time,
-        Some(_) | None => Excess::DepthOrSize,
+        Some(signal) if of_time.contains(&signal) => Some(Failure::TooMuch(Excess::Time)),
+        Some(_) => Some(Failure::TooMuch(Excess::DepthOrSize)),
+        None if status.success() => None,
+        None => Some(Failure::Broken(io::Error::other(format!("its process ended with {status}")))),
     }
 }
 

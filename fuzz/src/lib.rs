@@ -1,0 +1,54 @@
+//! What must hold for any bytes at all, one function a target. They panic where it does not.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a fuzz target reports")]
+
+use std::path::{Component, Path};
+
+use belljar_jail::codec;
+use belljar_jail::message::{Reply, Request};
+use belljar_jail::plan::Plan;
+use belljar_wire::RunRequest;
+
+/// A plan, or a message of the keeper's, reads back as exactly the bytes that it was read from, or is refused.
+pub fn plan(bytes: &[u8]) {
+    if let Ok(plan) = codec::decode::<Plan>(bytes) {
+        assert_eq!(codec::encode(&plan), bytes, "two plans have the same bytes, or one plan has two");
+        // What `--explain` prints must not trip over a source that is not there.
+        assert!(plan.to_string().contains("confine"));
+    }
+    if let Ok(request) = codec::decode::<Request>(bytes) {
+        assert_eq!(codec::encode(&request), bytes);
+    }
+    if let Ok(reply) = codec::decode::<Reply>(bytes) {
+        assert_eq!(codec::encode(&reply), bytes);
+    }
+}
+
+/// A request of JSON becomes a request of the domain or is refused; what gets through stays in the box.
+pub fn request(bytes: &[u8]) {
+    let Ok(request) = RunRequest::from_json(bytes) else { return };
+    let again = belljar_wire::to_json(&request);
+    assert_eq!(RunRequest::from_json(again.as_bytes()).expect("our own JSON"), request);
+
+    let Ok(parsed) = belljar_core::request::RunRequest::try_from(request) else { return };
+    for file in &parsed.execution.files {
+        assert!(stays_inside(file.path.as_str()), "{:?}", file.path);
+    }
+    assert!(!parsed.execution.code.bytes().is_empty());
+    assert!(!parsed.execution.code.bytes().contains(&0));
+    assert!(parsed.sandbox.limits.pids > 0);
+    assert!(parsed.sandbox.limits.memory.get() > 0);
+    assert!(parsed.sandbox.limits.disk.get() > 0);
+    assert!(!parsed.execution.limits.timeout.is_zero());
+    for variable in &parsed.sandbox.env {
+        assert!(!variable.name().contains(['=', '\0']) && !variable.value().contains('\0'));
+    }
+    for arg in &parsed.execution.args {
+        assert!(!arg.as_str().contains('\0'));
+    }
+}
+
+fn stays_inside(path: &str) -> bool {
+    let plain = |part| matches!(part, Component::Normal(_));
+    !path.is_empty() && !path.contains('\0') && Path::new(path).components().all(plain)
+}
