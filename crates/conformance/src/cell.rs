@@ -36,6 +36,7 @@ pub struct Cell {
     env: Vec<(String, String)>,
     stdin: Option<Vec<u8>>,
     cwd: PathBuf,
+    mounts: Option<String>,
     deadline: Duration,
 }
 
@@ -51,6 +52,7 @@ impl Cell {
             env: Vec::new(),
             stdin: None,
             cwd: PathBuf::from("/"),
+            mounts: None,
             deadline: Duration::from_secs(60),
         }
     }
@@ -129,6 +131,11 @@ impl Cell {
     #[must_use]
     pub fn caller_cwd(&self, dir: &Path) -> Cell {
         Cell { cwd: dir.to_owned(), ..self.clone() }
+    }
+
+    /// With `belljar` started in this mount namespace.
+    pub(crate) fn inside_mounts(&self, entrance: Option<String>) -> Cell {
+        Cell { mounts: entrance, ..self.clone() }
     }
 
     /// Whether the backend promises this here, by its own declaration.
@@ -225,7 +232,7 @@ impl Cell {
     }
 
     fn start_belljar(&self, words: &[&str]) -> Running {
-        let mut command = host::belljar(self.user);
+        let mut command = host::belljar(self.user, self.mounts.as_deref());
         command.args(words).envs(self.env.iter().map(|(name, value)| (name, value))).current_dir(&self.cwd);
         start(command, self.stdin.clone())
     }

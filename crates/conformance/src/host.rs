@@ -91,22 +91,38 @@ pub(crate) fn kept(cell: &Cell) -> Vec<String> {
 }
 
 /// The command that starts the binary under test as this user, in a clean environment, with a rein on it: a hole
-/// must not take the machine down. `prlimit` replaces itself, so the process id is that of `belljar`.
-pub(crate) fn belljar(user: User) -> Command {
-    let mut command = wrapped(user, "/usr/bin/prlimit");
+/// must not take the machine down. Each program on the way replaces itself, so the process id is that of `belljar`.
+pub(crate) fn belljar(user: User, mounts: Option<&str>) -> Command {
+    let mut command = match mounts {
+        None => wrapped(user, "/usr/bin/prlimit"),
+        Some(entrance) => {
+            let mut command = in_test_environment(user, "/usr/bin/nsenter");
+            command.arg(format!("--mount={entrance}"));
+            if user == User::Nobody {
+                command.args(["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
+            }
+            command.arg("/usr/bin/prlimit");
+            command
+        }
+    };
     command.args(["--nproc=3000:3000", "--core=0:0", "--"]).arg(staged(user).join("belljar"));
     command
 }
 
 /// A command as this user, in the environment that every test gives to `belljar`.
 pub(crate) fn wrapped(user: User, program: &str) -> Command {
+    let mut command = in_test_environment(user, program);
+    become_user(&mut command, user);
+    command
+}
+
+fn in_test_environment(user: User, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
     let home = if user == User::Root { PathBuf::from("/root") } else { staged(user).join("state") };
     command.env("HOME", home);
     command.env("BELLJAR_STATE_DIR", staged(user).join("state"));
     command.env("TMPDIR", staged(user).join("tmp"));
-    become_user(&mut command, user);
     command
 }
 

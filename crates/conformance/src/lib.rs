@@ -30,15 +30,15 @@ mod cell;
 mod host;
 mod probe;
 mod result;
-mod traces;
+mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
 pub use host::{Scratch, has_program, hold, process_holding, secret};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
-pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage};
-pub use traces::Traces;
+pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage, from_base64};
+pub use watch::Watch;
 
 /// Declares that a function is a promise: a test for root and one for an ordinary user, `name::as_root` and
 /// `name::as_nobody`. `promise!(name, root)` and `promise!(name, nobody)` where it makes sense for one only.

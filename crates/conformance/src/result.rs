@@ -2,8 +2,7 @@
 
 use serde::Deserialize;
 
-/// The contract's result object. `files` is there only with `--collect`, the `_base64` fields never with the
-/// command line.
+/// The contract's result object. `files` is there only with `--collect`, the `_base64` fields on request.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are the contract's")]
@@ -30,6 +29,10 @@ pub struct RunResult {
     pub isolation: Isolation,
     #[serde(default)]
     pub files: Option<Vec<CollectedFile>>,
+    #[serde(default)]
+    pub stdout_base64: Option<String>,
+    #[serde(default)]
+    pub stderr_base64: Option<String>,
     pub findings: Vec<serde_json::Value>,
 }
 
@@ -84,11 +87,18 @@ impl CollectedFile {
     /// The bytes of the file.
     #[must_use]
     pub fn content(&self) -> Vec<u8> {
-        use base64::Engine;
-        base64::engine::general_purpose::STANDARD
-            .decode(&self.content_base64)
-            .expect("content_base64 is base64")
+        from_base64(&self.content_base64)
     }
+}
+
+/// The bytes that a `_base64` field stands for.
+///
+/// # Panics
+/// If it is not base64.
+#[must_use]
+pub fn from_base64(text: &str) -> Vec<u8> {
+    use base64::Engine;
+    base64::engine::general_purpose::STANDARD.decode(text).expect("it is base64")
 }
 
 /// The contract's error object.

@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Running, Traces, process_holding, promise, secret, spelled};
+use belljar_conformance::{Cell, Running, Watch, process_holding, promise, secret, spelled};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How many runs are under way at a time.
@@ -71,14 +71,8 @@ fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
     // A fork bomb without a limit on processes would be one for the machine.
     let endings: Vec<&Ending> =
         ENDINGS.iter().filter(|ending| cell.keeps("pids") || !ending.code.contains("bomb")).collect();
-    assert_eq!(
-        cell.run("true").exit_code,
-        0,
-        "what is learned about the host stays, so it is learned before"
-    );
-    let word = secret();
-    let cell = &cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
+    let watch = Watch::over(cell);
+    let cell = watch.cell();
     let runs: Vec<&&Ending> = endings.iter().cycle().take(count("BELLJAR_LEAK_RUNS", 60)).collect();
     for batch in runs.chunks(ABREAST) {
         let started: Vec<_> = batch.iter().map(|ending| (start(cell, ending), ending)).collect();
@@ -87,7 +81,7 @@ fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
             assert!(ending.statuses.contains(&ended.code()), "{}: {ended:?}", ending.code);
         }
     }
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(nothing_is_left_behind_by_any_ending);
@@ -125,11 +119,24 @@ fn assert_gone(word: &str) {
     panic!("still there: {:?}", process_holding(word));
 }
 
+/// The control of all the others: what is there while a run is on is seen as left.
+fn what_is_there_is_seen(cell: &Cell) {
+    let watch = Watch::over(cell);
+    let running = start_found_by(watch.cell(), &secret());
+    let left = watch.left();
+    let seen = |what: &str| left.iter().any(|one| one.contains(what));
+    assert!(seen("./probe daemon") && seen("belljar-keeper") && seen("sleep 50"), "{left:#?}");
+    assert_eq!(seen("cgroup "), cell.keeps("memory"), "{left:#?}");
+    running.signal(Signal::TERM);
+    let _ = running.finish();
+    watch.assert_nothing_left();
+}
+
+promise!(what_is_there_is_seen);
+
 fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
-    assert_eq!(cell.run("true").exit_code, 0);
-    let word = secret();
-    let cell = &cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
+    let watch = Watch::over(cell);
+    let cell = watch.cell();
     let moments = [0, 1, 2, 3, 5, 8, 13, 20, 35, 60];
     for run in 0..count("BELLJAR_KILL_RUNS", 10) {
         let word = secret();
@@ -147,16 +154,14 @@ fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     running.signal(Signal::KILL);
     assert_eq!(running.finish().code(), 137);
     assert_gone(&word);
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(killing_belljar_takes_the_box_with_it);
 
 fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
-    assert_eq!(cell.run("true").exit_code, 0);
-    let word = secret();
-    let cell = &cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
+    let watch = Watch::over(cell);
+    let cell = watch.cell();
     let word = secret();
     let running = start_found_by(cell, &word);
     let keepers = keepers(running.pid());
@@ -165,16 +170,14 @@ fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     let ended = running.finish();
     assert!(ended.code() == 125 || ended.code() == 137, "not taken for a success: {ended:?}");
     assert_gone(&word);
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported);
 
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
-    assert_eq!(cell.run("true").exit_code, 0);
-    let word = secret();
-    let cell = &cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
+    let watch = Watch::over(cell);
+    let cell = watch.cell();
     for _ in 0..5 {
         let word = secret();
         let running = start_found_by(cell, &word);
@@ -185,7 +188,7 @@ fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell:
         assert_gone(&word);
     }
     assert_eq!(cell.run("echo next").ok(), "next\n");
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up);

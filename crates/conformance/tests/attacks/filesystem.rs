@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Scratch, outside, promise, secret};
+use belljar_conformance::{Cell, Scratch, outside, outside_as_nobody, promise, secret};
 
 const ABSENT: &[i32] = &[libc::ENOENT, libc::EACCES, libc::EPERM, libc::ENOTDIR];
 
@@ -250,6 +250,16 @@ fn proc_shows_processes_and_nothing_of_the_kernel(cell: &Cell) {
 
 promise!(proc_shows_processes_and_nothing_of_the_kernel);
 
+/// F11: the one thing here that only Landlock stands in the way of
+fn proc_cannot_be_written_even_about_oneself(cell: &Cell) {
+    assert_eq!(outside_as_nobody("write /proc/self/comm")[0].errno, 0, "the control");
+    for seen in cell.probes(&["write /proc/self/comm", "write /proc/self/oom_score_adj"]) {
+        seen.fails_with(&[libc::EACCES]);
+    }
+}
+
+promise!(proc_cannot_be_written_even_about_oneself);
+
 /// F12
 fn there_is_no_sys(cell: &Cell) {
     assert!(outside("list /sys")[0].ret > 0, "the control");
@@ -324,7 +334,8 @@ fn the_mount_table_names_no_path_of_the_host(cell: &Cell) {
     let cell = cell.option("--workspace", scratch.path().to_str().unwrap());
     let table = cell.run("cat /proc/self/mountinfo /proc/self/mounts").ok().to_owned();
     assert!(!table.contains("/home/") && !table.contains("overlay/") && !table.contains("docker"), "{table}");
-    assert!(!table.contains("upperdir=/tmp"), "{table}");
+    let name = scratch.path().file_name().unwrap().to_str().unwrap();
+    assert!(!table.contains(name), "the workspace's own path: {table}");
     let cgroup = cell.run("cat /proc/self/cgroup 2>/dev/null; true").stdout.clone();
     assert!(!cgroup.contains("belljar"), "{cgroup}");
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use belljar_conformance::{
-    Cell, Observation, Scratch, Status, Traces, observations, outside, process_holding, promise, secret,
+    Cell, Observation, Scratch, Status, Watch, observations, outside, process_holding, promise, secret,
     spelled,
 };
 
@@ -208,6 +208,20 @@ fn a_flood_of_output_costs_the_host_nothing(cell: &Cell) {
 
 promise!(a_flood_of_output_costs_the_host_nothing);
 
+/// R14
+fn belljar_itself_stays_small_in_a_flood(cell: &Cell) {
+    let running = cell.limit("timeout", "2s").start_json("yes & exec yes >&2");
+    std::thread::sleep(Duration::from_millis(1500));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid())).unwrap();
+    let peak =
+        status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let peak: u64 = peak.expect("a process has a peak");
+    assert_eq!(running.finish().code(), 124);
+    assert!(peak < 64 << 10, "{peak} kB");
+}
+
+promise!(belljar_itself_stays_small_in_a_flood);
+
 /// R15
 fn many_tiny_writes_are_seen_whole(cell: &Cell) {
     let ran = cell.language("python").run("import os\nfor i in range(20000): os.write(1, b'x')");
@@ -327,10 +341,8 @@ fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
     if not_promised(cell, "memory") || not_promised(cell, "pids") {
         return;
     }
-    let word = secret();
-    let cell = cell.option("--env", &format!("TRACE={word}"));
-    let before = Traces::now(&word);
-    let cell = cell.with_probe().limit("timeout", "2s").limit("memory", "64M");
+    let watch = Watch::over(cell);
+    let cell = watch.cell().with_probe().limit("timeout", "2s").limit("memory", "64M");
     let bombs: Vec<_> = ["./probe fork-bomb", "./probe exhaust memory 400", "while :; do :; done", "yes"]
         .iter()
         .map(|bomb| cell.start_json(bomb))
@@ -341,7 +353,7 @@ fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
     for bomb in bombs {
         assert!([124, 137].contains(&bomb.finish().code()));
     }
-    before.assert_nothing_added();
+    watch.assert_nothing_left();
 }
 
 promise!(bombs_side_by_side_do_not_keep_others_from_running);

@@ -103,6 +103,21 @@ fn auto_never_chooses_a_backend_without_a_box(cell: &Cell) {
 
 promise!(auto_never_chooses_a_backend_without_a_box);
 
+fn state_is_kept_where_it_was_told_and_nowhere_else(cell: &Cell) {
+    let (home, state) = (Scratch::new(), Scratch::new());
+    let told = cell.caller_env("HOME", home.path().to_str().unwrap());
+    let told = told.language("python").caller_cwd(home.path());
+    let elsewhere = told.caller_env("BELLJAR_STATE_DIR", state.path().to_str().unwrap());
+    assert_eq!(elsewhere.run("print(1)").ok(), "1\n");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing in the home directory");
+    let xdg =
+        told.caller_env("BELLJAR_STATE_DIR", "").caller_env("XDG_STATE_HOME", state.path().to_str().unwrap());
+    assert_eq!(xdg.run("print(1)").ok(), "1\n");
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing in the home directory");
+}
+
+promise!(state_is_kept_where_it_was_told_and_nowhere_else);
+
 fn explaining_does_nothing(cell: &Cell) {
     let scratch = Scratch::new();
     let cell = cell.flag("--explain").option("--collect", "x").caller_cwd(scratch.path());

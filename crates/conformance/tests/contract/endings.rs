@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Status, promise};
+use belljar_conformance::{Cell, Ran, Status, promise};
+use rustix::process::Signal;
 
 fn the_result_of_a_plain_run_says_everything_the_contract_names(cell: &Cell) {
     let ran = cell.language("bash").run("echo out; echo err >&2");
@@ -166,6 +167,42 @@ fn the_cpu_rate_is_kept(cell: &Cell) {
 }
 
 promise!(the_cpu_rate_is_kept);
+
+fn an_interrupt_cancels_the_run(cell: &Cell) {
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
+        let running = cell.start_json("echo begun; sleep 60");
+        // With --json nothing is said until the end.
+        std::thread::sleep(Duration::from_millis(700));
+        running.signal(signal);
+        let ran = Ran::read(running.finish());
+        assert_eq!((ran.status, ran.exit_code), (Status::Cancelled, 128 + number), "{ran:?}");
+        assert_eq!(ran.stdout, "begun\n");
+        assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+    }
+}
+
+promise!(an_interrupt_cancels_the_run);
+
+fn limits_have_the_defaults_of_the_contract(cell: &Cell) {
+    let probe = cell.with_probe();
+    let disk = cell.probe("exhaust disk 100 /tmp/f");
+    assert!((60 << 20..=64 << 20).contains(&disk.ret) && disk.errno == libc::ENOSPC, "64M: {disk:?}");
+    let out = probe.run("head -c 1100000 /dev/zero | tr '\\0' x");
+    assert!(out.stdout_truncated && out.stdout.contains("[... 51424 bytes omitted ...]"), "1M");
+    if cell.keeps("pids") {
+        let pids = cell.probe("exhaust forks 100");
+        assert!((44..50).contains(&pids.ret) && pids.errno == libc::EAGAIN, "50: {pids:?}");
+    }
+    if cell.keeps("memory") {
+        assert_eq!(probe.run("./probe exhaust memory 230").exit_code, 0, "256M");
+        assert_eq!(probe.run("exec ./probe exhaust memory 270").status, Status::OutOfMemory, "256M");
+    }
+    let clock = probe.run("sleep 30");
+    assert_eq!(clock.status, Status::TimedOut);
+    assert!((10_000.0..11_000.0).contains(&clock.usage.wall_ms), "10s: {:?}", clock.usage);
+}
+
+promise!(limits_have_the_defaults_of_the_contract);
 
 fn a_command_that_is_not_found_is_127_from_the_shell_itself(cell: &Cell) {
     let ran = cell.run("no-such-command-anywhere");

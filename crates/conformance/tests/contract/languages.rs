@@ -240,7 +240,9 @@ fn each_says_what_it_was_given(cell: &Cell, languages: &[Spoken]) {
             let ran = cell.run(code);
             assert_eq!((ran.exited(7), ran.stderr.as_str()), (SAID, ""), "{name}");
             assert_eq!(ran.language, *name);
-            assert!(ran.runtime.contains(|c: char| c.is_ascii_digit()), "a version: {}", ran.runtime);
+            // dash cannot be asked for its version.
+            let has_version = ran.runtime.contains(|c: char| c.is_ascii_digit());
+            assert!(has_version || ran.runtime == "dash", "a version: {}", ran.runtime);
         } else if cell.user() == User::Root {
             cell.skip(&format!("{program} is not installed"));
         } else {

@@ -1,8 +1,8 @@
 //! Output: passed through or kept, bounded either way.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use belljar_conformance::{Cell, promise};
+use belljar_conformance::{Cell, from_base64, promise};
 
 fn beyond_the_cap_head_and_tail_are_kept_and_one_line_tells_the_rest(cell: &Cell) {
     let code = "i=0; while [ $i -lt 1000 ]; do echo line $i; i=$((i+1)); done; echo short >&2; exit 5";
@@ -42,6 +42,20 @@ fn invalid_utf8_is_replaced_in_json_and_passed_through_otherwise(cell: &Cell) {
 
 promise!(invalid_utf8_is_replaced_in_json_and_passed_through_otherwise);
 
+fn output_is_there_byte_for_byte_on_request(cell: &Cell) {
+    let code = "printf 'a\\377b'; printf '\\376' >&2";
+    let ran = cell.flag("--base64").run(code);
+    let bytes = |field: &Option<String>| from_base64(field.as_deref().expect("it was asked for"));
+    assert_eq!(
+        (bytes(&ran.stdout_base64), bytes(&ran.stderr_base64)),
+        (b"a\xffb".to_vec(), b"\xfe".to_vec())
+    );
+    let without = cell.run(code);
+    assert!(without.stdout_base64.is_none() && without.stderr_base64.is_none());
+}
+
+promise!(output_is_there_byte_for_byte_on_request);
+
 fn without_json_both_streams_pass_through(cell: &Cell) {
     let plain = cell.plain("echo out; echo err >&2; exit 3");
     assert_eq!(
@@ -69,6 +83,26 @@ fn pass_through_is_bounded_too(cell: &Cell) {
 }
 
 promise!(pass_through_is_bounded_too);
+
+fn a_reader_that_goes_away_ends_the_run(cell: &Cell) {
+    let waived: String = cell.waived().iter().map(|waived| format!(" --waive {waived}")).collect();
+    let since = Instant::now();
+    let line =
+        format!("belljar run sh -c yes --timeout 50s --backend {}{waived} | head -n 1", cell.backend());
+    assert_eq!(cell.in_a_terminal(&line).trim(), "y");
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+}
+
+promise!(a_reader_that_goes_away_ends_the_run);
+
+fn colours_are_for_terminals_that_want_them(cell: &Cell) {
+    let line = format!("belljar run sh -c '' --backend {}", cell.backend());
+    let (coloured, plain) = (cell.in_a_terminal(&line), cell.in_a_terminal(&format!("NO_COLOR=1 {line}")));
+    assert!(coloured.contains('\x1b') && coloured.contains("no code"), "the control: {coloured:?}");
+    assert!(!plain.contains('\x1b') && plain.contains("error: "), "{plain:?}");
+}
+
+promise!(colours_are_for_terminals_that_want_them);
 
 fn escapes_do_not_reach_a_terminal(cell: &Cell) {
     let code = "printf '\\033]0;title\\007\\033[31mred\\033[0m\\033[2J\\n'; printf '\\033[6n' >&2";

@@ -1,27 +1,73 @@
-//! What a run could leave behind on the host, as sets to compare before and after.
+//! What a run could leave behind on the host, compared before and after.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::cell::{STARTED, User};
+use crate::cell::{Cell, STARTED, User};
 use crate::host;
 
-/// A snapshot of what this test could have left. Others use the machine at the same time: processes are known by
-/// their program or by a word in their environment, cgroups by the process that they are named after.
-#[derive(Debug, Clone)]
-pub struct Traces {
+/// Watches over the runs of one test. Others use the machine at the same time, so what is this test's own must be
+/// known: processes by their program or by a word in their environment, cgroups by the process that they are named
+/// after, mounts by a mount namespace in which only this test's `belljar` runs.
+#[derive(Debug)]
+pub struct Watch {
+    cell: Cell,
     word: String,
-    found: BTreeSet<String>,
+    mounts: MountNamespace,
+    before: BTreeSet<String>,
 }
 
-impl Traces {
-    /// What is there now. The word is in the environment of everything that the test runs in a box.
+impl Watch {
+    /// Begins to watch. What is learned about the host stays, so it is learned before.
+    ///
+    /// # Panics
+    /// If nothing can be run.
     #[must_use]
-    pub fn now(word: &str) -> Traces {
+    pub fn over(cell: &Cell) -> Watch {
+        let (word, mounts) = (host::secret(), MountNamespace::new());
+        let cell = cell.option("--env", &format!("TRACE={word}")).inside_mounts(mounts.entrance());
+        assert_eq!(cell.run("true").exit_code, 0);
+        let mut watch = Watch { cell, word, mounts, before: BTreeSet::new() };
+        watch.before = watch.found();
+        watch
+    }
+
+    /// The cell to use meanwhile.
+    #[must_use]
+    pub fn cell(&self) -> &Cell {
+        &self.cell
+    }
+
+    /// Asserts that nothing has come to stay. What goes by itself within some seconds has not: namespaces are
+    /// destroyed lazily.
+    ///
+    /// # Panics
+    /// If something has, with a list of it.
+    #[track_caller]
+    pub fn assert_nothing_left(&self) {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let left = self.left();
+            if left.is_empty() {
+                return;
+            }
+            assert!(Instant::now() < until, "left behind: {left:#?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// What has come since, and is there now.
+    #[must_use]
+    pub fn left(&self) -> Vec<String> {
+        self.found().difference(&self.before).cloned().collect()
+    }
+
+    fn found(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        processes(word, &mut found);
+        processes(&self.word, &mut found);
         cgroups(Path::new("/sys/fs/cgroup"), &mut found);
         for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
             named_like_us(Path::new(dir), 2, &mut found);
@@ -30,24 +76,46 @@ impl Traces {
             everything(&host::staged(user).join("tmp"), &mut found);
             everything(&host::staged(user).join("state"), &mut found);
         }
-        mounts(&mut found);
+        let table = fs::read_to_string(self.mounts.table()).expect("the namespace is held");
+        found.extend(table.lines().map(|line| format!("mount {line}")));
         descriptors(&mut found);
-        Traces { word: word.to_owned(), found }
+        found
+    }
+}
+
+/// A mount namespace that a sleeping process holds, where the tests may make one; else the one that there is.
+#[derive(Debug)]
+struct MountNamespace(Option<Child>);
+
+impl MountNamespace {
+    fn new() -> MountNamespace {
+        if !rustix::process::geteuid().is_root() {
+            return MountNamespace(None);
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000000"]);
+        let mut holder = command.stdout(Stdio::piped()).spawn().expect("unshare is there");
+        let mut ready = holder.stdout.take().expect("it is piped");
+        std::io::Read::read_exact(&mut ready, &mut [0]).expect("it says when it is there");
+        MountNamespace(Some(holder))
     }
 
-    /// Asserts that nothing has come to stay since. What goes by itself within some seconds has not: namespaces
-    /// are destroyed lazily, and others use this machine too.
-    #[track_caller]
-    pub fn assert_nothing_added(&self) {
-        let until = Instant::now() + Duration::from_secs(10);
-        loop {
-            let now = Traces::now(&self.word);
-            let added: Vec<_> = now.found.difference(&self.found).collect();
-            if added.is_empty() {
-                return;
-            }
-            assert!(Instant::now() < until, "left behind: {added:#?}");
-            std::thread::sleep(Duration::from_millis(100));
+    fn entrance(&self) -> Option<String> {
+        self.0.as_ref().map(|holder| format!("/proc/{}/ns/mnt", holder.id()))
+    }
+
+    fn table(&self) -> String {
+        self.0
+            .as_ref()
+            .map_or("/proc/self/mountinfo".into(), |holder| format!("/proc/{}/mountinfo", holder.id()))
+    }
+}
+
+impl Drop for MountNamespace {
+    fn drop(&mut self) {
+        if let Some(holder) = &mut self.0 {
+            let _ = holder.kill();
+            let _ = holder.wait();
         }
     }
 }
@@ -104,11 +172,6 @@ fn everything(dir: &Path, found: &mut BTreeSet<String>) {
             everything(&entry.path(), found);
         }
     }
-}
-
-fn mounts(found: &mut BTreeSet<String>) {
-    let table = fs::read_to_string("/proc/self/mountinfo").expect("Linux has one");
-    found.extend(table.lines().map(|line| format!("mount {line}")));
 }
 
 fn descriptors(found: &mut BTreeSet<String>) {
