@@ -195,8 +195,8 @@ impl Kept {
         if caller_is_there {
             let _ = message::send(caller, &reply, &[]);
             // The caller reads the box's counters now, and hangs up when it has removed the cgroups itself; or
-            // it dies, which sounds the same.
-            let _ = message::receive::<Request>(caller);
+            // it dies, which sounds the same. What it still says was meant for the box.
+            while let Ok(Some(_)) = message::receive::<Request>(caller) {}
         }
         remove_orphans(&self.plan.orphans);
     }
@@ -278,16 +278,22 @@ fn map_identity(pid: Pid, identity: &Identity) -> io::Result<()> {
     std::fs::write(format!("{dir}/uid_map"), &map)
 }
 
-/// Removes the box's cgroups, if they are still there. The kernel may take a moment to see that they are empty.
+/// Removes the box's cgroups, if they are still there. The kernel may take a moment to see that they are empty; one
+/// that other boxes are in stays.
 fn remove_orphans(dirs: &[PathBuf]) {
     for dir in dirs {
         for _ in 0..50 {
             match std::fs::remove_dir(dir) {
-                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) && !has_children(dir) => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 _ => break,
             }
         }
     }
+}
+
+fn has_children(dir: &Path) -> bool {
+    let is_dir = |entry: io::Result<std::fs::DirEntry>| entry.is_ok_and(|entry| entry.path().is_dir());
+    std::fs::read_dir(dir).is_ok_and(|mut entries| entries.any(is_dir))
 }

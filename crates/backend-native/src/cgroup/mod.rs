@@ -172,10 +172,11 @@ impl BoxCgroup {
         }
     }
 
-    /// Its directories, in the order to remove them.
+    /// Its directories, each with the one that holds all boxes, in the order to remove them.
     #[must_use]
     pub fn dirs(&self) -> Vec<PathBuf> {
-        self.groups.iter().rev().map(|group| group.dir.clone()).collect()
+        let with_parent = |group: &Group| group.dir.ancestors().take(2).map(Path::to_owned).collect::<Vec<_>>();
+        self.groups.iter().rev().flat_map(with_parent).collect()
     }
 
     /// Kills everything in it at once, where the kernel can: version 2 since Linux 5.14. `false` says that it
