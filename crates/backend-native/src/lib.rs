@@ -122,7 +122,7 @@ impl Native {
             identity: host::identity(self.host.opener, keeper),
             opener: self.host.opener,
             cgroup: cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
-            orphans: cgroup.map(BoxCgroup::dirs).unwrap_or_default(),
+            orphans: cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
             landlock: self.host.landlock > 0,
         };
         layout::draft(sandbox, execution, ground)

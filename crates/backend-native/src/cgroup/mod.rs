@@ -172,11 +172,16 @@ impl BoxCgroup {
         }
     }
 
-    /// Its directories, each with the one that holds all boxes, in the order to remove them.
+    /// Its directories, in the order to remove them.
     #[must_use]
     pub fn dirs(&self) -> Vec<PathBuf> {
-        let with_parent = |group: &Group| group.dir.ancestors().take(2).map(Path::to_owned).collect::<Vec<_>>();
-        self.groups.iter().rev().flat_map(with_parent).collect()
+        self.groups.iter().rev().map(|group| group.dir.clone()).collect()
+    }
+
+    /// What is left to remove if we die: its directories, each with the one that holds all boxes.
+    #[must_use]
+    pub fn orphans(&self) -> Vec<PathBuf> {
+        self.dirs().iter().flat_map(|dir| dir.ancestors().take(2)).map(Path::to_owned).collect()
     }
 
     /// Kills everything in it at once, where the kernel can: version 2 since Linux 5.14. `false` says that it

@@ -216,6 +216,7 @@ mod tests {
                 "memory.limit_in_bytes=67108864",
                 "memory.memsw.limit_in_bytes=67108864",
                 "memory.swappiness=0",
+                "memory.kmem.tcp.limit_in_bytes=67108864",
                 "pids.max=11",
                 "cpu.cfs_period_us=10000",
                 "cpu.cfs_quota_us=5000",
