@@ -1,6 +1,7 @@
 //! A cell: one backend, used by one kind of user, with some options. It drives the real binary.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io::{Read, Write};
 use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
@@ -359,7 +360,6 @@ impl Refusal {
 }
 
 /// What a finished process left.
-#[derive(Debug)]
 pub struct Plain {
     /// How it ended.
     pub status: ExitStatus,
@@ -369,6 +369,13 @@ pub struct Plain {
     pub stderr: Vec<u8>,
     /// How long it took.
     pub took: Duration,
+}
+
+impl fmt::Debug for Plain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (stdout, stderr) = (self.stdout_text(), self.stderr_text());
+        write!(f, "{} after {:?}\nstdout: {stdout}\nstderr: {stderr}", self.status, self.took)
+    }
 }
 
 impl Plain {

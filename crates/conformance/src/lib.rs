@@ -17,6 +17,13 @@
 //! What a backend cannot promise on this host is decided by what it declares (`isolation.kept`), never by a list
 //! here. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
 //! and a failure where `CI` or `BELLJAR_REQUIRE` is set.
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `BELLJAR_BIN` | the binary under test; else the `belljar` beside the tests in `target` |
+//! | `BELLJAR_BACKENDS` | the backends under test, with commas between; else `native` |
+//! | `BELLJAR_LEAK_RUNS` | how many runs the leak test spreads over all endings; else 60 |
+//! | `BELLJAR_KILL_RUNS` | how many runs in which `belljar` is killed; else 10 |
 
 #![allow(
     clippy::expect_used,

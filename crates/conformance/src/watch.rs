@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::cell::{Cell, STARTED, User};
@@ -18,7 +19,11 @@ pub struct Watch {
     word: String,
     mounts: MountNamespace,
     before: BTreeSet<String>,
+    _alone: MutexGuard<'static, ()>,
 }
+
+/// One test watches at a time in a process: to each, the runs of the other would be left behind.
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Watch {
     /// Begins to watch. What is learned about the host stays, so it is learned before.
@@ -27,10 +32,12 @@ impl Watch {
     /// If nothing can be run.
     #[must_use]
     pub fn over(cell: &Cell) -> Watch {
+        // A test that failed while it watched has nothing to say to this one.
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let (word, mounts) = (host::secret(), MountNamespace::new());
         let cell = cell.option("--env", &format!("TRACE={word}")).inside_mounts(mounts.entrance());
         assert_eq!(cell.run("true").exit_code, 0);
-        let mut watch = Watch { cell, word, mounts, before: BTreeSet::new() };
+        let mut watch = Watch { cell, word, mounts, before: BTreeSet::new(), _alone: alone };
         watch.before = watch.found();
         watch
     }

@@ -140,6 +140,19 @@ fn out_of_memory_is_137_and_says_the_limit(cell: &Cell) {
 
 promise!(out_of_memory_is_137_and_says_the_limit);
 
+fn a_run_that_ends_while_it_is_being_killed_has_a_result(cell: &Cell) {
+    for _ in 0..20 {
+        let race = cell.limit("timeout", "150ms").run("sleep 0.14");
+        assert!([Status::Exited, Status::TimedOut].contains(&race.status), "{race:?}");
+        if cell.keeps("memory") {
+            let bomb = cell.with_probe().limit("memory", "16M").run("./probe exhaust pipes 100");
+            assert_eq!(bomb.status, Status::OutOfMemory, "{bomb:?}");
+        }
+    }
+}
+
+promise!(a_run_that_ends_while_it_is_being_killed_has_a_result);
+
 fn out_of_cpu_time_is_a_timeout(cell: &Cell) {
     if !cell.keeps("cpu") {
         return assert!(cell.waived().contains(&"cpu".to_owned()));
