@@ -4,21 +4,22 @@ use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use belljar_jail::codec;
 use belljar_jail::message::{self, Reply, Request};
 use belljar_jail::plan::Plan;
+use belljar_jail::{Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 
 /// A keeper that has been started. Dropping it destroys its box.
 #[derive(Debug)]
 pub(crate) struct Keeper {
-    process: Child,
+    pid: Pid,
+    pidfd: OwnedFd,
     /// `None` once we have hung up.
     socket: Option<OwnedFd>,
 }
@@ -43,12 +44,20 @@ impl Keeper {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Keeper { process, socket: Some(ours) })
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
+        Keeper::adopt(Standby { pid: pid.ok_or(io::ErrorKind::NotFound)?, socket: ours })
+    }
+
+    /// Takes over a keeper that was started before.
+    pub(crate) fn adopt(standby: Standby) -> io::Result<Keeper> {
+        let Standby { pid, socket } = standby;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Keeper { pid, pidfd, socket: Some(socket) })
     }
 
     /// Its process id, which is unique among live keepers.
     pub(crate) fn id(&self) -> u32 {
-        self.process.id()
+        self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
     pub(crate) fn socket(&self) -> io::Result<BorrowedFd<'_>> {
@@ -88,7 +97,7 @@ impl Keeper {
 
     /// Kills the keeper itself; the kernel then kills the box.
     pub(crate) fn kill(&mut self) {
-        let _ = self.process.kill();
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
     /// Hangs up and waits for it to be gone. It kills its box if that still lives, and removes what is left. One
@@ -103,13 +112,13 @@ impl Keeper {
         }
     }
 
-    fn is_gone_within(&mut self, patience: Duration) -> bool {
-        let pid = i32::try_from(self.process.id()).ok().and_then(Pid::from_raw);
-        let watched = pid.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        if let (Some(process), Ok(patience)) = (watched, patience.try_into()) {
-            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+    fn is_gone_within(&self, patience: Duration) -> bool {
+        if let Ok(patience) = patience.try_into() {
+            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&patience));
         }
-        !matches!(self.process.try_wait(), Ok(None))
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        // Nothing to wait for: it was waited for before.
+        !matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
     }
 }
 

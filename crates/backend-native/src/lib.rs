@@ -21,6 +21,7 @@ mod trial;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
@@ -59,6 +60,7 @@ pub struct Native {
     host: Host,
     offer: Offer,
     runtimes: Runtimes,
+    standby: Mutex<Option<Keeper>>,
 }
 
 impl Native {
@@ -76,7 +78,16 @@ impl Native {
             overrides: settings.overrides,
             cache_dir: settings.state_dir,
         });
-        Native { host, offer, runtimes }
+        Native { host, offer, runtimes, standby: Mutex::new(None) }
+    }
+
+    /// Has a keeper ready for the next run, which then need not be loaded. Only a program that has one thread can do
+    /// this; for others it does nothing, and the keeper is started with the run.
+    pub fn stand_by(&self) {
+        let keeper = belljar_jail::stand_by().and_then(Keeper::adopt);
+        if let (Ok(keeper), Ok(mut standby)) = (keeper, self.standby.lock()) {
+            *standby = Some(keeper);
+        }
     }
 
     /// The whole of a start: while the keeper loads, everything that it needs is made ready.
@@ -86,7 +97,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
-        let keeper = Keeper::start().map_err(|source| setup("start the keeper", source))?;
+        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let runtime = self.runtimes.find(execution.language)?;
         let cgroup = self.make_cgroup(&sandbox)?;
         let draft = self.draft(&sandbox, &execution, &runtime, keeper.id(), cgroup.as_ref())?;
@@ -98,6 +109,11 @@ impl Native {
             collect: execution.collect,
         };
         Ok(Box::new(NativeExecution::begin(keeper, draft, cgroup, input, terms).await?))
+    }
+
+    fn keeper(&self) -> io::Result<Keeper> {
+        let standby = self.standby.lock().ok().and_then(|mut standby| standby.take());
+        standby.map_or_else(Keeper::start, Ok)
     }
 
     fn make_cgroup(&self, sandbox: &SandboxSpec) -> Result<Option<BoxCgroup>, BackendError> {

@@ -41,7 +41,10 @@ fn attempt(args: RunArgs, environment: Environment<'_>) -> Result<u8, Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let delivery = Delivery::of(&args);
     let (request, host) = asked(args, settings)?;
-    let engine = compose::engine(host);
+    let engine = match delivery {
+        Delivery::Plan { .. } => compose::engine(host),
+        Delivery::PassThrough { .. } | Delivery::Json { .. } => compose::engine_for_a_run(host),
+    };
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { collect_to } => {

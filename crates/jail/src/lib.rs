@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `keeper` is the
-//! process outside of the box, `init` is PID 1 inside; `build` performs the plan's steps; `confine` is what the
+//! process outside of the box (`standby` starts one early), `init` is PID 1 inside; `build` performs the plan's steps; `confine` is what the
 //! program's own process does to itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys`
 //! holds the system calls that have no safe wrapper.
 //!
@@ -26,10 +26,13 @@ pub mod landlock;
 pub mod message;
 pub mod plan;
 pub mod seccomp;
+mod standby;
 mod sys;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
+
+pub use standby::{Standby, stand_by};
 
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";

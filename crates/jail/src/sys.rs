@@ -30,7 +30,7 @@ pub(crate) fn clone_into(
     cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<(Fork, Option<OwnedFd>)> {
     if !single_threaded() {
-        return Err(io::Error::other("the keeper has more than one thread"));
+        return Err(io::Error::other("there is more than one thread"));
     }
     let mut pidfd: libc::c_int = -1;
     let mut flags = libc::CLONE_PIDFD as u64 | namespaces as u32 as u64;
@@ -74,16 +74,51 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Forks. Only PID 1 of a box does, which has one thread by its making.
+/// Forks, if there is but one thread.
 pub(crate) fn fork() -> io::Result<Fork> {
-    // SAFETY: this process came from `clone_into`, which copies one thread, and starts none; so the child's copy
-    // of every lock is in a consistent state.
+    if !single_threaded() {
+        return Err(io::Error::other("there is more than one thread"));
+    }
+    // SAFETY: the process has one thread, as was just seen, so the child's copy of every lock is in a consistent
+    // state.
     let pid = checked(unsafe { libc::fork() }.into())?;
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).map_or(Fork::Child, Fork::Parent))
 }
 
+/// Whether this is the only thread: the directory of threads has a link for each, besides its own two. Inside a box
+/// that is built there is no such directory to be seen, and no second thread either, by its making.
 fn single_threaded() -> bool {
-    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
+    rustix::fs::stat("/proc/self/task").map_or(true, |task| task.st_nlink == 3)
+}
+
+/// Wipes the arguments and the environment that this process was started with, and takes another name: what a
+/// fork of a program should not carry along. `/proc/self/stat` tells where the kernel put them (`proc(5)`).
+pub(crate) fn forget_arguments_and_environment(name: &str) -> io::Result<()> {
+    let stat = std::fs::read_to_string("/proc/self/stat")?;
+    // The second field is the program's name in parentheses, and may hold anything.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
+    // The first field after the name is the third of all; arguments and environment are the 48th to the 51st.
+    let places: Vec<usize> = fields.skip(48 - 3).take(4).filter_map(|field| field.parse().ok()).collect();
+    let &[arguments, arguments_end, environment, environment_end] = places.as_slice() else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    wipe(arguments, arguments_end);
+    wipe(environment, environment_end);
+    let shown = name.len().min(arguments_end.saturating_sub(arguments).saturating_sub(1));
+    // SAFETY: the `shown` bytes at `arguments` are within the area that `wipe` has just written to.
+    unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), arguments as *mut u8, shown) };
+    Ok(rustix::thread::set_name(&c_string(name.as_bytes())?)?)
+}
+
+/// Overwrites a part of the stack that the kernel set up before `main`.
+fn wipe(from: usize, to: usize) {
+    if from == 0 || to <= from {
+        return;
+    }
+    // SAFETY: the kernel says that the strings which it put on this process's stack are there, writable like all of
+    // the stack. Rust holds no reference into them: `std::env` copies what it returns. What reads the environment
+    // later finds empty strings.
+    unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
 }
 
 /// Enters a new cgroup namespace, whose root is the cgroup that this process is in now.
