@@ -37,6 +37,7 @@ pub struct Cell {
     env: Vec<(String, String)>,
     stdin: Option<Vec<u8>>,
     cwd: PathBuf,
+    stage: PathBuf,
     mounts: Option<String>,
     deadline: Duration,
 }
@@ -53,6 +54,7 @@ impl Cell {
             env: Vec::new(),
             stdin: None,
             cwd: PathBuf::from("/"),
+            stage: host::staged(user),
             mounts: None,
             deadline: Duration::from_secs(60),
         }
@@ -134,9 +136,9 @@ impl Cell {
         Cell { cwd: dir.to_owned(), ..self.clone() }
     }
 
-    /// With `belljar` started in this mount namespace.
-    pub(crate) fn inside_mounts(&self, entrance: Option<String>) -> Cell {
-        Cell { mounts: entrance, ..self.clone() }
+    /// With a binary, a state and temporary files of its own, started in this mount namespace.
+    pub(crate) fn apart(&self, stage: &Path, mounts: Option<String>) -> Cell {
+        Cell { stage: stage.to_owned(), mounts, ..self.clone() }
     }
 
     /// Whether the backend promises this here, by its own declaration.
@@ -233,7 +235,7 @@ impl Cell {
     }
 
     fn start_belljar(&self, words: &[&str]) -> Running {
-        let mut command = host::belljar(self.user, self.mounts.as_deref());
+        let mut command = host::belljar(self.user, &self.stage, self.mounts.as_deref());
         command.args(words).envs(self.env.iter().map(|(name, value)| (name, value))).current_dir(&self.cwd);
         start(command, self.stdin.clone())
     }
@@ -242,9 +244,9 @@ impl Cell {
     /// path.
     #[must_use]
     pub fn in_a_terminal(&self, line: &str) -> String {
-        let mut command = host::wrapped(self.user, "script");
+        let mut command = host::wrapped(self.user, &self.stage, "script");
         let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", host::staged(self.user).display())).env("SHELL", "/bin/sh");
+        command.env("PATH", format!("{}:{path}", self.stage.display())).env("SHELL", "/bin/sh");
         command.args(["-qec", line, "/dev/null"]).current_dir("/tmp");
         finish_within(start(command, None), self.deadline).stdout_text()
     }
@@ -252,10 +254,10 @@ impl Cell {
     /// Runs code on a host that gives no user namespaces: the limit on them is that of a namespace around it.
     #[must_use]
     pub fn without_user_namespaces(&self, options: &[&str]) -> Plain {
-        let mut command = host::wrapped(self.user, "unshare");
+        let mut command = host::wrapped(self.user, &self.stage, "unshare");
         let line = "echo 0 > /proc/sys/user/max_user_namespaces && exec \"$@\"";
         command.args(["--user", "--map-root-user", "sh", "-c", line, "sh"]);
-        command.arg(host::staged(self.user).join("belljar")).args(["run", "sh", "-c", "true"]);
+        command.arg(self.stage.join("belljar")).args(["run", "sh", "-c", "true"]);
         command.args(["--backend", &self.backend]).args(options).current_dir("/tmp");
         finish_within(start(command, None), self.deadline)
     }

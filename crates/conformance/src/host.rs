@@ -92,11 +92,11 @@ pub(crate) fn kept(cell: &Cell) -> Vec<String> {
 
 /// The command that starts the binary under test as this user, in a clean environment, with a rein on it: a hole
 /// must not take the machine down. Each program on the way replaces itself, so the process id is that of `belljar`.
-pub(crate) fn belljar(user: User, mounts: Option<&str>) -> Command {
+pub(crate) fn belljar(user: User, stage: &Path, mounts: Option<&str>) -> Command {
     let mut command = match mounts {
-        None => wrapped(user, "/usr/bin/prlimit"),
+        None => wrapped(user, stage, "/usr/bin/prlimit"),
         Some(entrance) => {
-            let mut command = in_test_environment(user, "/usr/bin/nsenter");
+            let mut command = in_test_environment(user, stage, "/usr/bin/nsenter");
             command.arg(format!("--mount={entrance}"));
             if user == User::Nobody {
                 command.args(["/usr/bin/setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]);
@@ -105,24 +105,24 @@ pub(crate) fn belljar(user: User, mounts: Option<&str>) -> Command {
             command
         }
     };
-    command.args(["--nproc=3000:3000", "--core=0:0", "--"]).arg(staged(user).join("belljar"));
+    command.args(["--nproc=3000:3000", "--core=0:0", "--"]).arg(stage.join("belljar"));
     command
 }
 
 /// A command as this user, in the environment that every test gives to `belljar`.
-pub(crate) fn wrapped(user: User, program: &str) -> Command {
-    let mut command = in_test_environment(user, program);
+pub(crate) fn wrapped(user: User, stage: &Path, program: &str) -> Command {
+    let mut command = in_test_environment(user, stage, program);
     become_user(&mut command, user);
     command
 }
 
-fn in_test_environment(user: User, program: &str) -> Command {
+fn in_test_environment(user: User, stage: &Path, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    let home = if user == User::Root { PathBuf::from("/root") } else { staged(user).join("state") };
+    let home = if user == User::Root { PathBuf::from("/root") } else { stage.join("state") };
     command.env("HOME", home);
-    command.env("BELLJAR_STATE_DIR", staged(user).join("state"));
-    command.env("TMPDIR", staged(user).join("tmp"));
+    command.env("BELLJAR_STATE_DIR", stage.join("state"));
+    command.env("TMPDIR", stage.join("tmp"));
     command
 }
 
@@ -156,25 +156,32 @@ pub(crate) fn staged(user: User) -> PathBuf {
         let mut tree = std::hash::DefaultHasher::new();
         binary.hash(&mut tree);
         let base = std::env::temp_dir().join(format!("belljar-conformance-{:x}", tree.finish()));
-        for user in ["Root", "Nobody"] {
-            stage(&base.join(user), &binary, user == "Nobody");
+        for user in [User::Root, User::Nobody] {
+            stage(&base.join(format!("{user:?}")), &binary, user);
         }
         base
     });
     base.join(format!("{user:?}"))
 }
 
-fn stage(dir: &Path, binary: &Path, for_nobody: bool) {
+fn stage(dir: &Path, binary: &Path, user: User) {
     fs::create_dir_all(dir).expect("the temporary directory is writable");
     put(binary, &dir.join("belljar"));
     put(Path::new(env!("BELLJAR_PROBE")), &dir.join("probe"));
     for name in ["state", "tmp"] {
         let dir = dir.join(name);
         fs::create_dir_all(&dir).expect("the temporary directory is writable");
-        if for_nobody && rustix::process::geteuid().is_root() {
+        if user == User::Nobody && rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).expect("root may");
         }
     }
+}
+
+/// Like [`staged`], but for one test alone.
+pub(crate) fn staged_apart(user: User) -> Scratch {
+    let scratch = Scratch::new();
+    stage(scratch.path(), &binary_under_test(), user);
+    scratch
 }
 
 /// Puts a program in its place, whole or not at all: other test processes do the same at the same time.
@@ -184,7 +191,10 @@ fn put(from: &Path, to: &Path) {
         return;
     }
     let partial = to.with_extension(std::process::id().to_string());
-    fs::copy(from, &partial).unwrap_or_else(|fault| panic!("cannot copy {}: {fault}", from.display()));
+    // A debug build is a hundred megabytes; within one file system it need not be there twice.
+    if fs::hard_link(from, &partial).is_err() {
+        fs::copy(from, &partial).unwrap_or_else(|fault| panic!("cannot copy {}: {fault}", from.display()));
+    }
     fs::set_permissions(&partial, fs::Permissions::from_mode(0o755)).expect("it is ours");
     fs::rename(&partial, to).expect("it is ours");
 }

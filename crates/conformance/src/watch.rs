@@ -7,16 +7,17 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::cell::{Cell, STARTED, User};
-use crate::host;
+use crate::cell::{Cell, STARTED};
+use crate::host::{self, Scratch};
 
 /// Watches over the runs of one test. Others use the machine at the same time, so what is this test's own must be
-/// known: processes by their program or by a word in their environment, cgroups by the process that they are named
-/// after, mounts by a mount namespace in which only this test's `belljar` runs.
+/// known: processes by their program, which is a link of its own, or by a word in their environment; cgroups by the
+/// process that they are named after; mounts by a mount namespace in which only this test's `belljar` runs.
 #[derive(Debug)]
 pub struct Watch {
     cell: Cell,
     word: String,
+    stage: Scratch,
     mounts: MountNamespace,
     before: BTreeSet<String>,
     _alone: MutexGuard<'static, ()>,
@@ -34,10 +35,10 @@ impl Watch {
     pub fn over(cell: &Cell) -> Watch {
         // A test that failed while it watched has nothing to say to this one.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let (word, mounts) = (host::secret(), MountNamespace::new());
-        let cell = cell.option("--env", &format!("TRACE={word}")).inside_mounts(mounts.entrance());
+        let (word, stage, mounts) = (host::secret(), host::staged_apart(cell.user()), MountNamespace::new());
+        let cell = cell.option("--env", &format!("TRACE={word}")).apart(stage.path(), mounts.entrance());
         assert_eq!(cell.run("true").exit_code, 0);
-        let mut watch = Watch { cell, word, mounts, before: BTreeSet::new(), _alone: alone };
+        let mut watch = Watch { cell, word, stage, mounts, before: BTreeSet::new(), _alone: alone };
         watch.before = watch.found();
         watch
     }
@@ -74,15 +75,12 @@ impl Watch {
 
     fn found(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
-        processes(&self.word, &mut found);
+        processes(&self.word, self.stage.path(), &mut found);
         cgroups(Path::new("/sys/fs/cgroup"), &mut found);
         for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
             named_like_us(Path::new(dir), 2, &mut found);
         }
-        for user in [User::Root, User::Nobody] {
-            everything(&host::staged(user).join("tmp"), &mut found);
-            everything(&host::staged(user).join("state"), &mut found);
-        }
+        everything(self.stage.path(), &mut found);
         let table = fs::read_to_string(self.mounts.table()).expect("the namespace is held");
         found.extend(table.lines().map(|line| format!("mount {line}")));
         descriptors(&mut found);
@@ -128,13 +126,10 @@ impl Drop for MountNamespace {
 }
 
 /// Processes that are the binary under test, or whose environment holds the word.
-fn processes(word: &str, found: &mut BTreeSet<String>) {
-    let staged = host::staged(User::Root);
-    let staged = staged.parent().expect("it has one");
+fn processes(word: &str, stage: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir("/proc").expect("Linux has one").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let is_ours =
-            fs::read_link(entry.path().join("exe")).is_ok_and(|program| program.starts_with(staged));
+        let is_ours = fs::read_link(entry.path().join("exe")).is_ok_and(|program| program.starts_with(stage));
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         if is_ours || String::from_utf8_lossy(&environment).contains(word) {
             found.insert(format!("process {pid} {}", host::command_line(pid)));
