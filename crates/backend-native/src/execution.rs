@@ -78,7 +78,13 @@ impl NativeExecution {
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let stdin = stdin::feed(input).map_err(setup("make a pipe for stdin"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
-        keeper.order(&draft.plan, &draft.contents, &ends).map_err(setup("send the plan to the keeper"))?;
+        match keeper.order(&draft.plan, &draft.contents, &ends) {
+            // A keeper that is gone already has said why.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(setup("send the plan to the keeper")(error));
+            }
+            _ => {}
+        }
         drop(ends);
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);

@@ -30,6 +30,7 @@ use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
 use belljar_core::request::{BackendName, Network, Stdin};
+use belljar_jail::Ahead;
 use belljar_jail::plan::CgroupEntry;
 
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
@@ -84,7 +85,14 @@ impl Native {
     /// Has a keeper ready for the next run, which then need not be loaded. Only a program that has one thread can do
     /// this; for others it does nothing, and the keeper is started with the run.
     pub fn stand_by(&self) {
-        let keeper = belljar_jail::stand_by().and_then(Keeper::adopt);
+        if self.host.boxes.is_err() {
+            return;
+        }
+        let ahead = match self.host.cgroups {
+            Cgroups::V2(_) => Ahead::Nothing,
+            Cgroups::V1(_) | Cgroups::Unavailable { .. } => Ahead::Namespaces,
+        };
+        let keeper = belljar_jail::stand_by(ahead).and_then(Keeper::adopt);
         if let (Ok(keeper), Ok(mut standby)) = (keeper, self.standby.lock()) {
             *standby = Some(keeper);
         }

@@ -16,14 +16,15 @@ use crate::build::{self, Site};
 use crate::codec;
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
-use crate::message::{self, Reply};
+use crate::keeper::read_plan;
+use crate::message::{self, Handover, Reply};
 use crate::plan::{Command, Opener, Plan};
 use crate::seccomp::Filter;
 use crate::sys::{self, Fork};
 
 /// What PID 1 got from the keeper.
-pub(crate) struct Init<'a> {
-    pub(crate) plan: &'a Plan,
+pub(crate) struct Init {
+    pub(crate) plan: Plan,
     /// To the keeper and from it.
     pub(crate) keeper: OwnedFd,
     pub(crate) sources: Vec<OwnedFd>,
@@ -34,7 +35,20 @@ pub(crate) struct Init<'a> {
     pub(crate) stderr: OwnedFd,
 }
 
-impl Init<'_> {
+impl Init {
+    /// A PID 1 that was made before the plan waits for it; `None` if none comes.
+    pub(crate) fn from_handover(keeper: OwnedFd) -> Option<Init> {
+        let (handover, descriptors) = message::receive::<Handover>(&keeper).ok()??;
+        let Handover::Box { plan_offset, plan_length, stdin: has_stdin, sources } = handover;
+        let mut descriptors = descriptors.into_iter();
+        let (payload, stdout, stderr) = (descriptors.next()?, descriptors.next()?, descriptors.next()?);
+        let stdin = if has_stdin { Some(descriptors.next()?) } else { None };
+        let sources = descriptors.by_ref().take(sources.into()).collect();
+        let tasks = descriptors.collect();
+        let (plan, payload) = read_plan(payload, plan_offset, plan_length).ok()?;
+        Some(Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr })
+    }
+
     /// The life of PID 1.
     pub(crate) fn live(mut self) -> ! {
         let keeper = self.keeper.as_fd().try_clone_to_owned();
@@ -51,7 +65,6 @@ impl Init<'_> {
     fn build_and_run(&mut self) -> Result<i32, Fault> {
         // Handlers that came with the keeper's memory would let code inside reach PID 1 with their signals.
         sys::default_signals().doing(|| "reset PID 1's signals")?;
-        self.wait_for_go_ahead().doing(|| "wait for the keeper")?;
         self.take_identity()?;
         self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
         let offered = self.build()?;
@@ -59,8 +72,8 @@ impl Init<'_> {
         self.run(offered)
     }
 
-    /// The keeper maps the box's users from outside; until then this process is nobody.
-    fn wait_for_go_ahead(&self) -> std::io::Result<()> {
+    /// The keeper maps the box's users from outside; until then this process is nobody. A handover comes after that.
+    pub(crate) fn wait_for_go_ahead(&self) -> std::io::Result<()> {
         let mut byte = [0];
         let (_, length) =
             rustix::io::retry_on_intr(|| rustix::net::recv(&self.keeper, &mut byte, RecvFlags::empty()))?;
@@ -86,7 +99,7 @@ impl Init<'_> {
     fn build(&mut self) -> Result<Option<OwnedFd>, Fault> {
         let sources = match self.plan.opener {
             Opener::Keeper => std::mem::take(&mut self.sources),
-            Opener::Init => build::open_sources(self.plan)?,
+            Opener::Init => build::open_sources(&self.plan)?,
         };
         let tasks = std::mem::take(&mut self.tasks);
         let site = Site::new(self.plan.identity.code, sources, tasks, self.payload.as_fd());
@@ -134,7 +147,7 @@ impl Init<'_> {
                     stdout: self.stdout.as_fd(),
                     stderr: self.stderr.as_fd(),
                 };
-                let Plan { identity, confinement, .. } = self.plan;
+                let Plan { identity, confinement, .. } = &self.plan;
                 let fault = confine::become_command(command, confinement, identity, &streams, filter);
                 let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
                 sys::exit_now(127)

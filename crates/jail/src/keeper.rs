@@ -21,16 +21,26 @@ use crate::build;
 use crate::codec;
 use crate::fault::{Doing, Fault};
 use crate::init::Init;
-use crate::message::{self, Reply, Request};
+use crate::message::{self, Handover, Reply, Request};
 use crate::plan::{CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
 
+/// What a keeper does before it knows the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ahead {
+    /// Nothing.
+    Nothing,
+    /// Makes PID 1 and its namespaces, which takes as long as planning does. Not where PID 1 has to be born into a
+    /// cgroup of version 2.
+    Namespaces,
+}
+
 /// The life of the keeper. Its standard input is the socket to the caller.
-pub(crate) fn live() -> ExitCode {
+pub(crate) fn live(ahead: Ahead) -> ExitCode {
     // Whatever else the caller's own caller left open is none of a box's business.
     let Ok(()) = sys::close_from(3) else { return ExitCode::FAILURE };
     let Ok(caller) = rustix::stdio::stdin().try_clone_to_owned() else { return ExitCode::FAILURE };
-    match make_box(&caller) {
+    match make_box(&caller, ahead) {
         Ok(Some(kept)) => kept.keep(&caller),
         Ok(None) => {}
         Err(fault) => drop(message::send(&caller, &fault.into_reply(), &[])),
@@ -39,40 +49,77 @@ pub(crate) fn live() -> ExitCode {
 }
 
 /// Receives a plan and makes the box. `None`: the caller went away without asking for one.
-fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
+fn make_box(caller: &OwnedFd, ahead: Ahead) -> Result<Option<Kept>, Fault> {
     leave_the_callers_world().doing(|| "leave the caller's session")?;
-    let Some(order) = Order::receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
-    let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
-    let sources = match order.plan.opener {
-        Opener::Keeper => {
-            let sources = build::open_sources(&order.plan)?;
-            give_workspace_to_code(&order.plan, &sources)?;
-            sources
-        }
-        Opener::Init => Vec::new(),
+    let early = match ahead {
+        Ahead::Namespaces => Some(clone_ahead(caller)?),
+        Ahead::Nothing => None,
     };
-    let cgroup = Cgroup::open(&order.plan.cgroup)?;
-    let namespaces = libc::CLONE_NEWUSER
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNS
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS;
-    let into = cgroup.v2.as_ref().map(AsFd::as_fd);
-    match sys::clone_into(namespaces, into).doing(|| "create the namespaces")? {
+    let made = match Order::receive(caller).doing(|| "receive the plan")? {
+        None => return Ok(None),
+        Some(order) => Parts::open(&order.plan).and_then(|parts| match &early {
+            Some(early) if parts.v2.is_none() => early.take_over(order, &parts).map(|plan| (None, plan)),
+            _ => clone_with(caller, order, parts).map(|(cloned, plan)| (Some(cloned), plan)),
+        }),
+    };
+    let (cloned, plan) = made?;
+    // The later of the two is the box; an earlier one that was of no use ends here.
+    Ok(cloned.or(early).map(|cloned| Kept { cloned, plan }))
+}
+
+const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUTS;
+
+/// Makes a PID 1 that waits to be told what its box is.
+fn clone_ahead(caller: &OwnedFd) -> Result<Cloned, Fault> {
+    let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
+    match sys::clone_into(NAMESPACES, None).doing(|| "create the namespaces")? {
         (Fork::Child, _) => {
+            forget_caller(caller);
             drop(ours);
-            let Order { plan, payload, stdin, stdout, stderr } = order;
-            let tasks = cgroup.tasks;
-            Init { plan: &plan, keeper: theirs, sources, tasks, payload, stdin, stdout, stderr }.live()
+            match Init::from_handover(theirs) {
+                Some(init) => init.live(),
+                None => sys::exit_now(0),
+            }
+        }
+        (Fork::Parent(pid), pidfd) => Cloned::new(pid, pidfd, ours),
+    }
+}
+
+/// Makes a PID 1 that knows its plan, in the box's cgroup from its first instruction.
+fn clone_with(caller: &OwnedFd, order: Order, parts: Parts) -> Result<(Cloned, Plan), Fault> {
+    let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
+    let into = parts.v2.as_ref().map(AsFd::as_fd);
+    match sys::clone_into(NAMESPACES, into).doing(|| "create the namespaces")? {
+        (Fork::Child, _) => {
+            forget_caller(caller);
+            drop(ours);
+            let Order { plan, payload, stdin, stdout, stderr, .. } = order;
+            let Parts { sources, tasks, .. } = parts;
+            let init = Init { plan, keeper: theirs, sources, tasks, payload, stdin, stdout, stderr };
+            match init.wait_for_go_ahead() {
+                Ok(()) => init.live(),
+                Err(_) => sys::exit_now(0),
+            }
         }
         (Fork::Parent(pid), pidfd) => {
-            let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
-            let kept = Kept { pid, pidfd, init: ours, plan: order.plan };
-            kept.admit()?;
-            Ok(Some(kept))
+            let cloned = Cloned::new(pid, pidfd, ours)?;
+            cloned.map_identity(&order.plan.identity)?;
+            let go_ahead = rustix::net::send(&cloned.init, b"!", SendFlags::NOSIGNAL);
+            go_ahead.doing(|| "let PID 1 go on")?;
+            Ok((cloned, order.plan))
         }
     }
+}
+
+/// PID 1 has no business with the caller, and must not keep its socket open.
+fn forget_caller(caller: &OwnedFd) {
+    sys::let_go(rustix::stdio::stdin());
+    sys::let_go(caller.as_fd());
 }
 
 /// A session of its own, so that a Ctrl-C at the caller's terminal is the caller's to handle; no umask and no
@@ -91,6 +138,8 @@ fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// What the caller sent.
 struct Order {
     plan: Plan,
+    plan_offset: u64,
+    plan_length: u64,
     payload: OwnedFd,
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
@@ -105,69 +154,111 @@ impl Order {
         let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
         let (payload, stdout, stderr) = (next()?, next()?, next()?);
         let stdin = descriptors.next();
-        let payload = std::fs::File::from(payload);
-        let mut bytes = vec![0; usize::try_from(plan_length).map_err(io::Error::other)?];
-        payload.read_exact_at(&mut bytes, plan_offset)?;
-        let plan = codec::decode(&bytes).map_err(io::Error::other)?;
-        Ok(Some(Order { plan, payload: payload.into(), stdin, stdout, stderr }))
+        let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
+        Ok(Some(Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr }))
     }
 }
 
-/// The box's way into its cgroup, opened with the keeper's rights.
-struct Cgroup {
-    v2: Option<OwnedFd>,
-    tasks: Vec<OwnedFd>,
+/// The plan in a payload.
+pub(crate) fn read_plan(payload: OwnedFd, offset: u64, length: u64) -> io::Result<(Plan, OwnedFd)> {
+    let payload = std::fs::File::from(payload);
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    payload.read_exact_at(&mut bytes, offset)?;
+    Ok((codec::decode(&bytes).map_err(io::Error::other)?, payload.into()))
 }
 
-impl Cgroup {
-    fn open(entry: &CgroupEntry) -> Result<Cgroup, Fault> {
+/// What the keeper opens for a box, with its own rights: the parts of the host that will be shown, if that is the
+/// keeper's to do, and the way into the cgroup.
+struct Parts {
+    sources: Vec<OwnedFd>,
+    tasks: Vec<OwnedFd>,
+    v2: Option<OwnedFd>,
+}
+
+impl Parts {
+    fn open(plan: &Plan) -> Result<Parts, Fault> {
         let open = |path: &Path, flags: OFlags| {
             rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
                 .doing(|| format!("open the cgroup {}", path.display()))
         };
-        Ok(match entry {
-            CgroupEntry::None => Cgroup { v2: None, tasks: Vec::new() },
-            CgroupEntry::V1 { tasks } => {
-                let tasks: Result<_, _> = tasks.iter().map(|file| open(file, OFlags::WRONLY)).collect();
-                Cgroup { v2: None, tasks: tasks? }
+        let sources = match plan.opener {
+            Opener::Keeper => build::open_sources(plan)?,
+            Opener::Init => Vec::new(),
+        };
+        give_workspace_to_code(plan, &sources)?;
+        let (mut tasks, mut v2) = (Vec::new(), None);
+        match &plan.cgroup {
+            CgroupEntry::None => {}
+            CgroupEntry::V1 { tasks: files } => {
+                tasks = files.iter().map(|file| open(file, OFlags::WRONLY)).collect::<Result<_, _>>()?;
             }
-            CgroupEntry::V2 { dir } => {
-                Cgroup { v2: Some(open(dir, OFlags::PATH | OFlags::DIRECTORY)?), tasks: Vec::new() }
-            }
-        })
+            CgroupEntry::V2 { dir } => v2 = Some(open(dir, OFlags::PATH | OFlags::DIRECTORY)?),
+        }
+        Ok(Parts { sources, tasks, v2 })
+    }
+}
+
+/// PID 1, seen from outside. Dropping it kills it and everything in its namespaces.
+struct Cloned {
+    pid: Pid,
+    pidfd: OwnedFd,
+    init: OwnedFd,
+}
+
+impl Cloned {
+    fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
+        Ok(Cloned { pid, pidfd, init })
+    }
+
+    /// Tells a PID 1 that was made ahead what its box is.
+    fn take_over(&self, order: Order, parts: &Parts) -> Result<Plan, Fault> {
+        self.map_identity(&order.plan.identity)?;
+        let Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr } = order;
+        let sources = u16::try_from(parts.sources.len()).unwrap_or(u16::MAX);
+        let handover = Handover::Box { plan_offset, plan_length, stdin: stdin.is_some(), sources };
+        let streams = [&payload, &stdout, &stderr].into_iter().chain(&stdin);
+        let beside: Vec<_> =
+            streams.chain(&parts.sources).chain(&parts.tasks).map(|descriptor| descriptor.as_fd()).collect();
+        message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")?;
+        Ok(plan)
+    }
+
+    fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
+        map_identity(self.pid, identity).doing(|| "map the box's users")
+    }
+
+    fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Kills it and waits until it is gone: the kernel lets PID 1 go only after all others in its namespace.
+    fn end(&self) -> io::Result<(i32, ResourceUse)> {
+        self.kill();
+        sys::wait_for(self.pid)
+    }
+}
+
+impl Drop for Cloned {
+    fn drop(&mut self) {
+        let _ = self.end();
     }
 }
 
 /// A box that exists.
 struct Kept {
-    pid: Pid,
-    pidfd: OwnedFd,
-    init: OwnedFd,
+    cloned: Cloned,
     plan: Plan,
 }
 
 impl Kept {
-    /// Maps the box's users, then lets PID 1 go on. A box that could not be admitted is killed.
-    fn admit(&self) -> Result<(), Fault> {
-        let admitted =
-            map_identity(self.pid, &self.plan.identity).doing(|| "map the box's users").and_then(|()| {
-                let go_ahead = rustix::net::send(&self.init, b"!", SendFlags::NOSIGNAL);
-                go_ahead.map(drop).doing(|| "let PID 1 go on")
-            });
-        if admitted.is_err() {
-            self.kill();
-            let _ = sys::wait_for(self.pid);
-        }
-        admitted
-    }
-
     /// Passes messages until the box is dead, then says how it ended.
     fn keep(self, caller: &OwnedFd) {
         let mut ended = None;
         let mut caller_is_there = true;
         loop {
             match self.wait(caller, caller_is_there) {
-                Wake::Init => match message::receive::<Reply>(&self.init) {
+                Wake::Init => match message::receive::<Reply>(&self.cloned.init) {
                     Ok(Some((Reply::Ended { status, .. }, _))) => ended = Some(status),
                     Ok(Some((reply, beside))) => {
                         let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
@@ -178,18 +269,15 @@ impl Kept {
                 Wake::Caller => {
                     let request = message::receive::<Request>(caller);
                     caller_is_there = matches!(request, Ok(Some(_)));
-                    self.kill();
+                    self.cloned.kill();
                 }
             }
         }
         self.bury(caller, ended, caller_is_there);
     }
 
-    /// The box is dead once PID 1 can be waited for: the kernel lets it go only after all others in its
-    /// namespace have gone.
     fn bury(self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {
-        self.kill();
-        let (status, used) = sys::wait_for(self.pid).unwrap_or((libc::SIGKILL, ResourceUse::default()));
+        let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
         let ResourceUse { cpu_micros, max_rss } = used;
         let reply = Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss };
         if caller_is_there {
@@ -201,13 +289,9 @@ impl Kept {
         remove_orphans(&self.plan.orphans);
     }
 
-    fn kill(&self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
-    }
-
     fn wait(&self, caller: &OwnedFd, caller_is_there: bool) -> Wake {
         let interest = if caller_is_there { PollFlags::IN } else { PollFlags::empty() };
-        let mut fds = [PollFd::new(&self.init, PollFlags::IN), PollFd::new(caller, interest)];
+        let mut fds = [PollFd::new(&self.cloned.init, PollFlags::IN), PollFd::new(caller, interest)];
         let fds = if caller_is_there { &mut fds[..] } else { &mut fds[..1] };
         let _ = rustix::io::retry_on_intr(|| poll(fds, None));
         if fds[0].revents().is_empty() { Wake::Caller } else { Wake::Init }

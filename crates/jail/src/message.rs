@@ -28,6 +28,15 @@ pub enum Request {
 
 coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill });
 
+/// From the keeper to a PID 1 that was there before the plan. Beside it: the payload, stdout, stderr, stdin if there is
+/// one, the sources, and the `tasks` files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handover {
+    Box { plan_offset: u64, plan_length: u64, stdin: bool, sources: u16 },
+}
+
+coded_enum!(Handover { 0 => Box { plan_offset, plan_length, stdin, sources } });
+
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
@@ -59,8 +68,8 @@ coded_enum!(Reply {
 
 /// No message is longer: plans travel in the payload.
 const MAX_MESSAGE: usize = 4096;
-/// Payload, stdout, stderr, stdin.
-const MAX_DESCRIPTORS: usize = 4;
+/// The streams and everything that a box shows of its host; the kernel takes up to 253 (`SCM_MAX_FD`).
+const MAX_DESCRIPTORS: usize = 250;
 
 /// Sends one message.
 ///

@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use crate::sys::{self, Fork};
-use crate::{KEEPER, keeper};
+use crate::{Ahead, KEEPER, keeper};
 
 /// A keeper that waits for its plan.
 #[derive(Debug)]
@@ -22,25 +22,25 @@ pub struct Standby {
     pub socket: OwnedFd,
 }
 
-/// Forks a keeper.
+/// Forks a keeper, which may begin with the box at once.
 ///
 /// # Errors
 /// As `fork(2)`; also if there is a second thread.
-pub fn stand_by() -> io::Result<Standby> {
+pub fn stand_by(ahead: Ahead) -> io::Result<Standby> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     match sys::fork()? {
         Fork::Parent(pid) => Ok(Standby { pid, socket: ours }),
         Fork::Child => {
-            let status = become_keeper(&theirs).map_or(1, |()| 0);
+            let status = become_keeper(&theirs, ahead).map_or(1, |()| 0);
             sys::exit_now(status)
         }
     }
 }
 
-fn become_keeper(socket: &OwnedFd) -> io::Result<()> {
+fn become_keeper(socket: &OwnedFd, ahead: Ahead) -> io::Result<()> {
     sys::install(socket.as_fd(), 0)?;
     sys::forget_arguments_and_environment(KEEPER)?;
-    let _ = keeper::live();
+    let _ = keeper::live(ahead);
     Ok(())
 }

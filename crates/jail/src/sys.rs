@@ -200,6 +200,13 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
+/// Closes a descriptor under whoever owns it.
+pub(crate) fn let_go(fd: BorrowedFd<'_>) {
+    // SAFETY: only a process that has just been cloned does this, to descriptors that belong to the process which it
+    // was copied from; it never uses or drops their owners, because it ends by `exec` or `_exit`.
+    unsafe { libc::close(fd.as_raw_fd()) };
+}
+
 /// Marks every descriptor from this number on to be closed by `exec`.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC;
