@@ -215,10 +215,13 @@ impl NativeExecution {
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
+        // From here on the keeper removes what we would not come to remove, while we do.
+        self.socket = None;
+        self.keeper.hang_up();
         if let Some(cgroup) = self.cgroup.take() {
             cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
         }
-        self.dismiss_keeper();
+        self.keeper.dismiss();
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 

@@ -100,10 +100,15 @@ impl Keeper {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
+    /// Hangs up: it may go.
+    pub(crate) fn hang_up(&mut self) {
+        self.socket = None;
+    }
+
     /// Hangs up and waits for it to be gone. It kills its box if that still lives, and removes what is left. One
     /// that does not go (a file server that hangs, say) is killed, and not waited for beyond that.
     pub(crate) fn dismiss(&mut self) {
-        self.socket = None;
+        self.hang_up();
         for patience in [Duration::from_secs(5), Duration::from_secs(1)] {
             if self.is_gone_within(patience) {
                 return;

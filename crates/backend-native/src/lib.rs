@@ -30,7 +30,7 @@ use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
 use belljar_core::request::{BackendName, Network, Stdin};
-use belljar_jail::Ahead;
+use belljar_jail::Standby;
 use belljar_jail::plan::CgroupEntry;
 
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
@@ -53,6 +53,8 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
+    /// A keeper for the first run, if the program started one early.
+    pub standby: Option<Standby>,
 }
 
 /// The native backend on this host.
@@ -79,23 +81,8 @@ impl Native {
             overrides: settings.overrides,
             cache_dir: settings.state_dir,
         });
-        Native { host, offer, runtimes, standby: Mutex::new(None) }
-    }
-
-    /// Has a keeper ready for the next run, which then need not be loaded. Only a program that has one thread can do
-    /// this; for others it does nothing, and the keeper is started with the run.
-    pub fn stand_by(&self) {
-        if self.host.boxes.is_err() {
-            return;
-        }
-        let ahead = match self.host.cgroups {
-            Cgroups::V2(_) => Ahead::Nothing,
-            Cgroups::V1(_) | Cgroups::Unavailable { .. } => Ahead::Namespaces,
-        };
-        let keeper = belljar_jail::stand_by(ahead).and_then(Keeper::adopt);
-        if let (Ok(keeper), Ok(mut standby)) = (keeper, self.standby.lock()) {
-            *standby = Some(keeper);
-        }
+        let standby = settings.standby.and_then(|standby| Keeper::adopt(standby).ok());
+        Native { host, offer, runtimes, standby: Mutex::new(standby) }
     }
 
     /// The whole of a start: while the keeper loads, everything that it needs is made ready.

@@ -37,7 +37,7 @@ fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Pr
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
-    let engine = compose::engine(settings.host);
+    let engine = compose::engine(settings.host, None);
     let (default, problem) = match engine.place(choice, &Network::None, &waived) {
         Ok(placement) => (Some(placement.backend.name().name()), None),
         Err(refusal) => (None, Some(Problem::from(refusal))),

@@ -30,7 +30,7 @@ pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
 fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages, Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let choice = doctor::backend_choice(&settings)?;
-    let engine = compose::engine(settings.host);
+    let engine = compose::engine(settings.host, None);
     let backend = backend_of(&engine, choice)?;
     Ok(Languages { languages: ask_all(backend) })
 }
@@ -38,7 +38,7 @@ fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages,
 /// Where the runtime of one language is.
 pub(crate) fn find(name: &str, environment: Environment<'_>) -> Result<String, Problem> {
     let settings = Settings::gather(&Choices::default(), None, environment)?;
-    let engine = compose::engine(settings.host);
+    let engine = compose::engine(settings.host, None);
     let backend = backend_of(&engine, BackendChoice::Auto)?;
     Ok(backend.runtime(Language::parse(name)?)?.location)
 }

@@ -29,13 +29,16 @@ fn main() -> ExitCode {
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
         return belljar_jail::keep();
     }
+    // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
+    let runs = argv.get(1).is_some_and(|word| word == "run");
+    let standby = runs.then(belljar_jail::stand_by).and_then(Result::ok);
     if let Some(done) = belljar_transpile::run_as_worker() {
         return done;
     }
     let environment = |name: &str| std::env::var_os(name);
     match Cli::try_parse_from(&argv) {
         Err(usage) => problem::report_usage(&usage, &argv),
-        Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment),
+        Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment, standby),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),

@@ -13,6 +13,7 @@ use belljar_core::Field;
 use belljar_core::outcome::Report;
 use belljar_core::request as domain;
 use belljar_engine::{Engine, Observer, Unobserved};
+use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
@@ -26,9 +27,9 @@ use crate::problem::{self, say};
 use crate::settings::{Environment, Settings};
 use crate::source::{Meant, Place, meant};
 
-pub(crate) fn run(args: RunArgs, environment: Environment<'_>) -> ExitCode {
+pub(crate) fn run(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>) -> ExitCode {
     let json = args.json;
-    match attempt(args, environment) {
+    match attempt(args, environment, standby) {
         Ok(status) => ExitCode::from(status),
         Err(problem) => {
             problem::report(&problem, json);
@@ -37,14 +38,11 @@ pub(crate) fn run(args: RunArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-fn attempt(args: RunArgs, environment: Environment<'_>) -> Result<u8, Problem> {
+fn attempt(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>) -> Result<u8, Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let delivery = Delivery::of(&args);
     let (request, host) = asked(args, settings)?;
-    let engine = match delivery {
-        Delivery::Plan { .. } => compose::engine(host),
-        Delivery::PassThrough { .. } | Delivery::Json { .. } => compose::engine_for_a_run(host),
-    };
+    let engine = compose::engine(host, standby);
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { collect_to } => {

@@ -27,7 +27,7 @@ use crate::sys::{self, Fork, ResourceUse};
 
 /// What a keeper does before it knows the plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ahead {
+pub(crate) enum Ahead {
     /// Nothing.
     Nothing,
     /// Makes PID 1 and its namespaces, which takes as long as planning does. Not where PID 1 has to be born into a

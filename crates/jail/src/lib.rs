@@ -32,7 +32,6 @@ mod sys;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-pub use keeper::Ahead;
 pub use standby::{Standby, stand_by};
 
 /// The name under which the binary starts itself anew as the keeper.
@@ -47,5 +46,5 @@ pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
 /// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
 #[must_use]
 pub fn keep() -> ExitCode {
-    keeper::live(Ahead::Nothing)
+    keeper::live(keeper::Ahead::Nothing)
 }
