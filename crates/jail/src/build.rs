@@ -22,6 +22,10 @@ use crate::sys::{self, Subtree};
 /// own content is opened before it is covered.
 const STAGING: &str = "/dev";
 
+/// Where the whole of the scratch space is mounted: on the host's root, as far as this namespace is concerned, which
+/// [`Step::Pivot`] lets go of. Taking it away by itself would cost a grace period of the kernel's.
+const BEHIND: &str = "/etc";
+
 /// What the steps work with.
 pub(crate) struct Site<'a> {
     /// Who the code is.
@@ -137,18 +141,17 @@ impl<'a> Site<'a> {
     }
 
     /// One tmpfs holds everything that the code can write, so that one size limits all of it. Its parts are shown
-    /// where the code expects them, and the whole is hidden again.
+    /// where the code expects them; the whole goes away with the host's root.
     fn make_scratch(&self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
         let options =
             [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
         let options = options.each_ref().map(|(key, value)| (*key, value.as_str()));
         let whole = tmpfs(&options, MountAttrFlags::empty())?;
-        let behind = self.dir_all(Path::new("/.scratch"))?;
-        attach_to(&whole, &behind)?;
+        attach(&whole, CWD, Path::new(BEHIND))?;
         for (index, part) in parts.iter().enumerate() {
             self.show_part(&whole, &index.to_string(), part)?;
         }
-        self.hide(Path::new(".scratch"))
+        Ok(())
     }
 
     fn show_part(&self, whole: &OwnedFd, name: &str, part: &ScratchPart) -> io::Result<()> {

@@ -17,6 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
+use crate::KEEPER;
 use crate::build;
 use crate::codec;
 use crate::fault::{Doing, Fault};
@@ -81,12 +82,23 @@ fn clone_ahead(caller: &OwnedFd) -> Result<Cloned, Fault> {
         (Fork::Child, _) => {
             forget_caller(caller);
             drop(ours);
+            forget_origin();
             match Init::from_handover(theirs) {
                 Some(init) => init.live(),
                 None => sys::exit_now(0),
             }
         }
-        (Fork::Parent(pid), pidfd) => Cloned::new(pid, pidfd, ours),
+        (Fork::Parent(pid), pidfd) => {
+            forget_origin();
+            Cloned::new(pid, pidfd, ours)
+        }
+    }
+}
+
+/// A keeper that was forked wipes what it inherited, and so does its PID 1: after the clone, while there is time.
+fn forget_origin() {
+    if sys::forget_arguments_and_environment(KEEPER).is_err() {
+        sys::exit_now(1);
     }
 }
 
@@ -203,12 +215,15 @@ struct Cloned {
     pid: Pid,
     pidfd: OwnedFd,
     init: OwnedFd,
+    /// Its mount namespace, so that taking that apart does not keep the news of its death waiting.
+    mounts: Option<std::fs::File>,
 }
 
 impl Cloned {
     fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
-        Ok(Cloned { pid, pidfd, init })
+        let mounts = std::fs::File::open(format!("/proc/{}/ns/mnt", pid.as_raw_nonzero())).ok();
+        Ok(Cloned { pid, pidfd, init, mounts })
     }
 
     /// Tells a PID 1 that was made ahead what its box is.
@@ -276,12 +291,13 @@ impl Kept {
         self.bury(caller, ended, caller_is_there);
     }
 
-    fn bury(self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {
+    fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {
         let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
         let ResourceUse { cpu_micros, max_rss } = used;
         let reply = Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss };
         if caller_is_there {
             let _ = message::send(caller, &reply, &[]);
+            self.cloned.mounts = None;
             // The caller reads the box's counters now, and hangs up when it has removed the cgroups itself; or
             // it dies, which sounds the same. What it still says was meant for the box.
             while let Ok(Some(_)) = message::receive::<Request>(caller) {}

@@ -1,8 +1,8 @@
 //! A keeper in waiting: forked by a program that is about to run one thing, before it does anything else.
 //!
 //! Starting the keeper by `exec` costs as much as starting any program, about a millisecond. A program that has just
-//! begun has one thread and nothing in its memory but its arguments and environment; forked at that moment and with
-//! those two wiped, a keeper is as clean as a new one, and the namespaces are there by the time that the plan is.
+//! begun has one thread and nothing in its memory but its arguments and environment; forked at that moment, a keeper
+//! that wipes those two is as clean as a new one, and the namespaces are there by the time that the plan is.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
-use crate::KEEPER;
 use crate::keeper::{self, Ahead};
 use crate::sys::{self, Fork};
 
@@ -45,7 +44,6 @@ pub fn stand_by() -> io::Result<Standby> {
 
 fn become_keeper(socket: &OwnedFd) -> io::Result<()> {
     sys::install(socket.as_fd(), 0)?;
-    sys::forget_arguments_and_environment(KEEPER)?;
     let _ = keeper::live(Ahead::Namespaces);
     Ok(())
 }
