@@ -120,10 +120,19 @@ impl NativeExecution {
                 Ok(())
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            // The memory limit may be too small for the program, or even for the box; either way it is the outcome.
+            Some((Reply::Ended { status, cpu_micros, max_rss }, _)) if self.out_of_memory() => {
+                self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
+                Ok(())
+            }
             Some((Reply::Ended { .. }, _)) | None => {
-                Err(setup("build the box: its keeper died")(io::ErrorKind::BrokenPipe.into()))
+                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
+    }
+
+    fn out_of_memory(&self) -> bool {
+        matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
     }
 
     /// Waits for the next thing to happen: output (which stream, how much of the buffer), or the end.
