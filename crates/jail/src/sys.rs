@@ -33,15 +33,15 @@ pub(crate) fn clone_into(
         return Err(io::Error::other("there is more than one thread"));
     }
     let mut pidfd: libc::c_int = -1;
-    let mut flags = libc::CLONE_PIDFD as u64 | namespaces as u32 as u64;
+    let mut flags = u64::from((libc::CLONE_PIDFD | namespaces).cast_unsigned());
     if cgroup.is_some() {
         flags |= CLONE_INTO_CGROUP;
     }
     let mut args = CloneArgs {
         flags,
         pidfd: (&raw mut pidfd) as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        cgroup: cgroup.map_or(0, |fd| fd.as_raw_fd() as u64),
+        exit_signal: u64::from(libc::SIGCHLD.cast_unsigned()),
+        cgroup: cgroup.map_or(0, number),
         ..CloneArgs::default()
     };
     // SAFETY: `args` is a valid clone_args of the size given, and `pidfd` outlives the call. There is no new
@@ -53,6 +53,11 @@ pub(crate) fn clone_into(
         // SAFETY: the kernel has just made this descriptor for us (CLONE_PIDFD), and nobody else knows it.
         Some(pid) => Ok((Fork::Parent(pid), Some(unsafe { OwnedFd::from_raw_fd(pidfd) }))),
     }
+}
+
+/// A descriptor as the kernel's structs hold it.
+fn number(fd: BorrowedFd<'_>) -> u64 {
+    u64::from(fd.as_raw_fd().cast_unsigned())
 }
 
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
@@ -144,7 +149,7 @@ fn set_attributes(
     users: Option<BorrowedFd<'_>>,
     whole: Subtree,
 ) -> io::Result<()> {
-    let userns_fd = users.map_or(0, |fd| fd.as_raw_fd() as u64);
+    let userns_fd = users.map_or(0, number);
     let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd };
     let flags = libc::AT_EMPTY_PATH as u32
         | match whole {
@@ -175,6 +180,8 @@ pub(crate) enum Subtree {
 
 /// Brings the loopback interface of this network namespace up. The kernel gives it its addresses by itself.
 pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
+    /// `IFF_UP` and `IFF_RUNNING`, in the width that the struct has for them.
+    const UP_AND_RUNNING: libc::c_short = 0x41;
     #[repr(C)]
     struct InterfaceRequest {
         name: [u8; libc::IFNAMSIZ],
@@ -183,7 +190,7 @@ pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
     }
     let mut request = InterfaceRequest {
         name: [0; libc::IFNAMSIZ],
-        flags: (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short,
+        flags: UP_AND_RUNNING,
         padding: [0; 22],
     };
     request.name[..2].copy_from_slice(b"lo");
@@ -319,9 +326,9 @@ pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
             Ok(_) => break,
         }
     }
-    let micros = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    let micros = |time: libc::timeval| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_usec.cast_unsigned();
     let cpu_micros = micros(usage.ru_utime) + micros(usage.ru_stime);
-    Ok((status, ResourceUse { cpu_micros, max_rss: usage.ru_maxrss as u64 * 1024 }))
+    Ok((status, ResourceUse { cpu_micros, max_rss: usage.ru_maxrss.cast_unsigned() * 1024 }))
 }
 
 /// What a process and its children used, as `wait4` tells it.
