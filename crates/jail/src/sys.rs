@@ -188,11 +188,7 @@ pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
         flags: libc::c_short,
         padding: [u8; 22],
     }
-    let mut request = InterfaceRequest {
-        name: [0; libc::IFNAMSIZ],
-        flags: UP_AND_RUNNING,
-        padding: [0; 22],
-    };
+    let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: UP_AND_RUNNING, padding: [0; 22] };
     request.name[..2].copy_from_slice(b"lo");
     // SAFETY: SIOCSIFFLAGS reads a struct ifreq of 40 bytes, which is what `request` is; it outlives the call.
     checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }.into())
