@@ -190,6 +190,10 @@ impl Obstacle {
         let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
         let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
+        let about_containers = about_users || self.doing.contains("/proc") || self.doing.contains("private");
+        if self.doing.contains("workspace") {
+            return "the workspace must be an ordinary directory, on a filesystem that can be under an overlay".into();
+        }
         if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
             && !rustix::process::geteuid().is_root()
         {
@@ -203,7 +207,8 @@ impl Obstacle {
         if about_users && is("/proc/sys/user/max_user_namespaces", "0") {
             return "user namespaces are switched off: `sysctl -w user.max_user_namespaces=10000`".into();
         }
-        if Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists() {
+        let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
+        if about_containers && in_container {
             return "this is a container: start it with `--security-opt seccomp=unconfined \
                     --security-opt systempaths=unconfined --security-opt apparmor=unconfined`, \
                     or run belljar on the host"

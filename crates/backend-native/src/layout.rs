@@ -329,10 +329,16 @@ fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
         Ok(found) if is_root(&found) => {
             Err(unusable(format!("the workspace '{shown}' is the root of this machine")))
         }
-        Ok(found) if found.is_dir() => Ok(()),
+        Ok(found) if found.is_dir() => readable(workspace.as_path())
+            .map_err(|error| unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
         Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
         Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
     }
+}
+
+fn readable(dir: &Path) -> std::io::Result<()> {
+    let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
+    Ok(rustix::fs::access(dir, wanted)?)
 }
 
 /// Whether this is `/`, by whatever name.

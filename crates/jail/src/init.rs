@@ -20,7 +20,7 @@ use crate::keeper::read_plan;
 use crate::message::{self, Handover, Reply};
 use crate::plan::{Command, Opener, Plan};
 use crate::seccomp::Filter;
-use crate::sys::{self, Fork};
+use crate::sys;
 
 /// What PID 1 got from the keeper.
 pub(crate) struct Init {
@@ -140,27 +140,21 @@ impl Init {
     fn start(&self, command: &Command, filter: &Filter) -> Result<Pid, Fault> {
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
-        match sys::fork().doing(|| "start a process")? {
-            Fork::Child => {
-                let streams = Streams {
-                    stdin: self.stdin.as_ref().map(AsFd::as_fd),
-                    stdout: self.stdout.as_fd(),
-                    stderr: self.stderr.as_fd(),
-                };
-                let Plan { identity, confinement, .. } = &self.plan;
-                let fault = confine::become_command(command, confinement, identity, &streams, filter);
-                let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
-                sys::exit_now(127)
-            }
-            Fork::Parent(pid) => {
-                drop(writer);
-                let mut report = Vec::new();
-                std::fs::File::from(reader)
-                    .read_to_end(&mut report)
-                    .doing(|| "hear of the program's start")?;
-                if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
-            }
-        }
+        let streams = Streams {
+            stdin: self.stdin.as_ref().map(AsFd::as_fd),
+            stdout: self.stdout.as_fd(),
+            stderr: self.stderr.as_fd(),
+        };
+        let Plan { identity, confinement, .. } = &self.plan;
+        let started = sys::spawn(&mut || {
+            let fault = confine::become_command(command, confinement, identity, &streams, filter);
+            let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
+        });
+        let pid = started.doing(|| "start a process")?;
+        drop(writer);
+        let mut report = Vec::new();
+        std::fs::File::from(reader).read_to_end(&mut report).doing(|| "hear of the program's start")?;
+        if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
     }
 }
 

@@ -90,6 +90,34 @@ pub(crate) fn fork() -> io::Result<Fork> {
     Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).map_or(Fork::Child, Fork::Parent))
 }
 
+/// Runs `become_program` in a new process that borrows this one's memory until it has become another program, or ended
+/// (`vfork(2)`). Copying the memory first would take longer than everything that the new process does.
+pub(crate) fn spawn(become_program: &mut dyn FnMut()) -> io::Result<Pid> {
+    extern "C" fn enter(argument: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: `argument` is the pointer to `body` below, which lives until this process has let go of the memory:
+        // the caller is suspended for just as long.
+        let body = unsafe { &mut *argument.cast::<&mut dyn FnMut()>() };
+        body();
+        exit_now(127)
+    }
+    if !single_threaded() {
+        return Err(io::Error::other("there is more than one thread"));
+    }
+    let mut body: &mut dyn FnMut() = become_program;
+    let mut stack = vec![0_u128; SPAWN_STACK / size_of::<u128>()];
+    let top = stack.as_mut_ptr_range().end.cast();
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child runs on a stack of its own, aligned like `u128`; the caller is suspended until the child calls
+    // `exec` or exits (CLONE_VFORK), so nothing else touches the memory that they share; there is no other thread, so
+    // no lock is held; and the child never returns into the caller's frames.
+    let pid = unsafe { libc::clone(enter, top, flags, (&raw mut body).cast()) };
+    let pid = checked(pid.into())?;
+    i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// More than the steps between here and `exec` take.
+const SPAWN_STACK: usize = 256 * 1024;
+
 /// Whether this is the only thread: the directory of threads has a link for each, besides its own two. Inside a box
 /// that is built there is no such directory to be seen, and no second thread either, by its making.
 fn single_threaded() -> bool {
