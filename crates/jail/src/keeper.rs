@@ -42,7 +42,12 @@ pub(crate) fn live(ahead: Ahead) -> ExitCode {
     let Ok(()) = sys::close_from(3) else { return ExitCode::FAILURE };
     let Ok(caller) = rustix::stdio::stdin().try_clone_to_owned() else { return ExitCode::FAILURE };
     match make_box(&caller, ahead) {
-        Ok(Some(kept)) => kept.keep(&caller),
+        Ok(Some(kept)) => {
+            if ahead == Ahead::Namespaces {
+                forget_origin();
+            }
+            kept.keep(&caller);
+        }
         Ok(None) => {}
         Err(fault) => drop(message::send(&caller, &fault.into_reply(), &[])),
     }
@@ -88,14 +93,11 @@ fn clone_ahead(caller: &OwnedFd) -> Result<Cloned, Fault> {
                 None => sys::exit_now(0),
             }
         }
-        (Fork::Parent(pid), pidfd) => {
-            forget_origin();
-            Cloned::new(pid, pidfd, ours)
-        }
+        (Fork::Parent(pid), pidfd) => Cloned::new(pid, pidfd, ours),
     }
 }
 
-/// A keeper that was forked wipes what it inherited, and so does its PID 1: after the clone, while there is time.
+/// A keeper that was forked wipes what it inherited, and so does its PID 1, each when it has nothing else to do.
 fn forget_origin() {
     if sys::forget_arguments_and_environment(KEEPER).is_err() {
         sys::exit_now(1);
