@@ -2,8 +2,8 @@
 
 .PHONY: all help test check bench tools
 
-all: ## build the belljar binary (target/release/belljar)
-	cargo build --release
+all: ## build the belljar binary and put it on the PATH (cargo's bin folder)
+	cargo install --locked --path crates/cli
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)

@@ -266,6 +266,8 @@ fn configuration(
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
             // A directory on the way that is not one cannot hold a configuration.
             Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {}
+            // A home that may not be looked into is somebody else's: `HOME` came along with a change of user.
+            Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied && path.is_absolute() => {}
             Err(cause) => return Err(unreadable(&path, &cause)),
         }
     }

@@ -2,6 +2,7 @@
 //! same: no network, 256 MB, 50 processes, one processor, a read-only root, 64 MB to write in, no privileges.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -259,9 +260,18 @@ fn complaint(output: &Output) -> String {
 }
 
 /// Runs a command to its end. What it prints must fit into a pipe, and of these programs it does.
+/// Whether a contender gets this variable: where things are, and what belljar and docker are told. What else a shell
+/// exports slows some interpreters down (`NODE_EXTRA_CA_CERTS` doubles what Node takes) and never gets into a box.
+fn is_needed(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let where_things_are = ["PATH", "HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR"].contains(&name.as_ref());
+    where_things_are || name.starts_with("BELLJAR_") || name.starts_with("DOCKER_")
+}
+
 fn run_to_end(argv: &[String]) -> io::Result<Output> {
     let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);
+    command.env_clear().envs(env::vars_os().filter(|(name, _)| is_needed(name)));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child =
         command.spawn().map_err(|error| io::Error::other(format!("cannot start {program}: {error}")))?;
