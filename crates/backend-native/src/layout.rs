@@ -12,33 +12,13 @@ use belljar_jail::plan::{
     ScratchPart, StdinFrom, Step,
 };
 
-use crate::runtimes::Runtime;
+use crate::runtimes::{BASE_SYSTEM, Runtime};
 
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
 /// Where a compiler puts its result: not in the working directory, where a collector would find it.
 const PROGRAM: &str = "/tmp/main";
-
-/// The parts of the host's system that every box sees, if they exist. Not among them: `/usr/local`, `/opt`,
-/// `/var`, `/srv`, `/home`, `/root`, `/run`, `/sys`, `/boot`, and of `/etc` all but these.
-const SYSTEM: &[&str] = &[
-    "/usr/bin",
-    "/usr/sbin",
-    "/usr/lib",
-    "/usr/lib32",
-    "/usr/lib64",
-    "/usr/libexec",
-    "/usr/include",
-    "/usr/share",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/etc/alternatives",
-    "/etc/ld.so.cache",
-];
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
@@ -102,7 +82,7 @@ pub(crate) fn draft(
     layout.step(Step::Loopback);
     layout.step(Step::PrivateMounts);
     layout.step(Step::Root);
-    SYSTEM.iter().for_each(|path| layout.show(Path::new(path)));
+    BASE_SYSTEM.iter().for_each(|path| layout.show(Path::new(path)));
     DEVICES.iter().for_each(|path| layout.bind(Path::new(path), BindMode::Device));
     for (path, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
     {
@@ -273,7 +253,7 @@ fn environment(
     runtime: &Runtime,
     word: impl Fn(&str) -> String,
 ) -> Vec<Vec<u8>> {
-    let home = runtime.program.parent().filter(|dir| !SYSTEM.iter().any(|path| Path::new(path) == *dir));
+    let home = runtime.program.parent().filter(|dir| !BASE_SYSTEM.iter().any(|path| Path::new(path) == *dir));
     let path = match home {
         Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
         None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
@@ -375,4 +355,151 @@ fn inputs(
         });
     }
     Ok((inputs, contents))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::backend::Source;
+    use belljar_core::guarantee::{Offer, Standing, resolve};
+    use belljar_core::language::Language;
+    use belljar_core::limits::LimitsRequest;
+    use belljar_core::path::Workspace;
+    use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network};
+    use belljar_jail::plan::IdPair;
+
+    fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
+        let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
+        SandboxSpec {
+            limits: LimitsRequest::default().resolve().unwrap().0,
+            network: Network::None,
+            workspace: workspace.map(|dir| Workspace::parse(dir).unwrap()),
+            env: EnvVar::parse_all(vec![("TZ".into(), "CET".into())]).unwrap(),
+            image: None,
+            enforcement: resolve(&everything, &[]).unwrap(),
+        }
+    }
+
+    fn execution(language: &str, files: &[&str]) -> ExecutionSpec {
+        let language = Language::parse(language).unwrap();
+        let file = |path: &&str| InputFile {
+            path: BoxPath::parse(path).unwrap(),
+            content: b"data".to_vec(),
+            executable: false,
+        };
+        ExecutionSpec {
+            id: "run_test".into(),
+            language,
+            source: Source {
+                name: BoxPath::parse(language.source).unwrap(),
+                named_by_caller: false,
+                text: b"code".to_vec(),
+            },
+            args: Arg::parse_all(vec!["first".into()]).unwrap(),
+            stdin: Stdin::Empty,
+            files: files.iter().map(file).collect(),
+            collect: vec![Glob::parse("*.png").unwrap()],
+            limits: LimitsRequest::default().resolve().unwrap().1,
+        }
+    }
+
+    fn draft_of(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<Draft, BackendError> {
+        let runtime = Runtime {
+            label: "Test 1.0".into(),
+            program: "/opt/test/bin/test".into(),
+            mounts: vec!["/opt/test".into()],
+        };
+        let ground = Ground {
+            runtime: &runtime,
+            identity: Identity {
+                code: IdPair { inside: CODE_ID, outside: 70_001 },
+                init: Some(IdPair { inside: 0, outside: 70_000 }),
+            },
+            opener: Opener::Keeper,
+            cgroup: CgroupEntry::V1 { tasks: vec!["/cgroup/memory/box/tasks".into()] },
+            orphans: Vec::new(),
+            landlock: true,
+        };
+        draft(sandbox, execution, ground)
+    }
+
+    /// What differs from host to host: which parts of `/usr` there are.
+    fn shown(draft: &Draft) -> String {
+        let of_the_host =
+            |line: &&str| BASE_SYSTEM.contains(&line.split_whitespace().nth(1).unwrap_or_default());
+        draft
+            .plan
+            .to_string()
+            .lines()
+            .filter(|line| !of_the_host(line))
+            .map(|line| format!("{line}\n"))
+            .collect()
+    }
+
+    #[test]
+    fn the_plan_of_a_plain_run() {
+        let plan = draft_of(&sandbox(None), &execution("python", &["data/in.csv"])).unwrap();
+        insta::assert_snapshot!(shown(&plan));
+    }
+
+    #[test]
+    fn a_compiled_language_runs_two_commands_and_only_the_program_gets_the_arguments() {
+        let plan = draft_of(&sandbox(None), &execution("c", &[])).unwrap().plan;
+        let words = |command: &Command| {
+            command.argv.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
+        };
+        let [compile, program] = plan.commands.as_slice() else { panic!("{:?}", plan.commands) };
+        assert!(words(compile).contains(&"/sandbox/main.c".to_owned()));
+        assert_eq!(words(program), ["/tmp/main", "first"]);
+    }
+
+    #[test]
+    fn the_callers_variables_replace_ours() {
+        let plan = draft_of(&sandbox(None), &execution("bash", &[])).unwrap().plan;
+        let env: Vec<_> = plan.commands[0].env.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        assert_eq!(
+            env,
+            [
+                "HOME=/sandbox",
+                "USER=sandbox",
+                "LANG=C.UTF-8",
+                "PATH=/opt/test/bin:/usr/local/bin:/usr/bin:/bin",
+                "TZ=CET"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_name_that_nobody_chose_gives_way_to_files_that_are_there() {
+        let dir = std::env::temp_dir().join(format!("belljar-layout-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join("main.py"), "theirs").unwrap();
+        let drafted = draft_of(&sandbox(Some(&dir)), &execution("python", &["main_1.py"]));
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(drafted.unwrap().source.as_str(), "main_2.py");
+    }
+
+    #[test]
+    fn a_workspace_that_is_the_root_by_another_name_is_refused() {
+        let link = std::env::temp_dir().join(format!("belljar-root-{}", std::process::id()));
+        std::os::unix::fs::symlink("/", &link).unwrap();
+        let refused = draft_of(&sandbox(Some(&link)), &execution("python", &[]));
+        std::fs::remove_file(&link).unwrap();
+        assert!(
+            matches!(refused, Err(BackendError::Unusable { field: Field::Workspace, .. })),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
+    fn files_that_do_not_fit_are_refused_before_anything_is_built() {
+        let mut execution = execution("python", &[]);
+        execution.files.push(InputFile {
+            path: BoxPath::parse("big").unwrap(),
+            content: vec![0; 65 << 20],
+            executable: false,
+        });
+        let refused = draft_of(&sandbox(None), &execution);
+        assert!(matches!(refused, Err(BackendError::Unusable { field: Field::Files, .. })), "{refused:?}");
+    }
 }

@@ -115,7 +115,8 @@ pub trait Execution: Send {
         None
     }
 
-    /// The next piece of output, or the end: the tree is dead and everything that it wrote has been seen.
+    /// The next piece of output, or the end: the tree is dead and everything that it wrote has been seen. The future may
+    /// be dropped before it is done; nothing is lost by that.
     fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>>;
 
     /// Kills the whole tree. [`Event::Ended`] follows soon.

@@ -71,7 +71,6 @@ impl<'a> Site<'a> {
             Step::Loopback => loopback().doing(|| "bring the loopback interface up"),
             Step::PrivateMounts => private_mounts().doing(|| "make the mounts private"),
             Step::Root => self.make_root().doing(|| "make the new root"),
-            Step::Dir(path, mode) => self.make_dir(path, *mode).doing(|| named("make the directory", path)),
             Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),
             Step::Symlink { path, target } => {
                 self.make_symlink(path, target).doing(|| named("make the link", path))
@@ -111,11 +110,6 @@ impl<'a> Site<'a> {
         rustix::process::fchdir(&root)?;
         self.root = Some(root);
         Ok(())
-    }
-
-    fn make_dir(&self, path: &Path, mode: u32) -> io::Result<()> {
-        let dir = self.dir_all(path)?;
-        Ok(rustix::fs::fchmod(&dir, Mode::from_raw_mode(mode))?)
     }
 
     fn make_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {

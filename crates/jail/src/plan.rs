@@ -87,8 +87,6 @@ pub enum Step {
     PrivateMounts,
     /// Makes the new root: an empty private tmpfs that only the next steps write to.
     Root,
-    /// Makes a directory.
-    Dir(PathBuf, u32),
     /// Makes a file with this content.
     File(PathBuf, Vec<u8>),
     /// Makes a symbolic link.
@@ -282,7 +280,6 @@ impl Plan {
             Step::Loopback => writeln!(f, "loopback  up"),
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
-            Step::Dir(path, mode) => writeln!(f, "dir       {} {mode:o}", path.display()),
             Step::File(path, content) => {
                 writeln!(f, "file      {} ({} bytes)", path.display(), content.len())
             }

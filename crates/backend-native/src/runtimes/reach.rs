@@ -12,7 +12,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{Refusal, is_home};
 
-/// What every box sees of the host, read-only, as far as it exists.
+/// What every box sees of the host, read-only, as far as it exists. Not among it: `/usr/local`, `/opt`, `/var`, `/srv`,
+/// `/home`, `/root`, `/run`, `/sys`, `/boot`, and of `/etc` all but these.
 pub const BASE_SYSTEM: &[&str] = &[
     "/usr/bin",
     "/usr/sbin",
@@ -29,9 +30,6 @@ pub const BASE_SYSTEM: &[&str] = &[
     "/lib64",
     "/etc/alternatives",
     "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/ssl/certs",
 ];
 
 /// What a box has of its own in `/etc`: the host's must not take its place.
