@@ -82,6 +82,9 @@ impl Outlet {
     }
 
     fn write(&mut self, bytes: &[u8]) -> ControlFlow<()> {
+        if bytes.is_empty() {
+            return self.is_listened_to();
+        }
         let mut rest = bytes;
         while !rest.is_empty() {
             match &self.state {
@@ -104,6 +107,16 @@ impl Outlet {
             }
         }
         ControlFlow::Continue(())
+    }
+
+    /// Beyond the head there is nothing to write until the end, so a reader's leaving has to be looked for.
+    fn is_listened_to(&self) -> ControlFlow<()> {
+        let gone = match &self.state {
+            State::Direct => has_no_reader(self.fd),
+            State::Behind(_, thread) => thread.is_finished(),
+            State::Broken(_) => true,
+        };
+        if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// A reader that left early is its own business; anything else that kept us from writing is an error.
@@ -139,6 +152,13 @@ fn is_writable(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     // If poll itself fails, the write will say why.
     poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&now)).map_or(true, |ready| ready > 0)
+}
+
+/// A pipe or socket whose other end is closed is in error, as far as writing goes.
+fn has_no_reader(fd: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut fds = [PollFd::new(&fd, PollFlags::empty())];
+    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::ERR)
 }
 
 fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
@@ -316,6 +336,14 @@ mod tests {
         drop(reader);
         assert!(outlet.pass(b"two").is_break());
         assert!(outlet.close().is_ok());
+    }
+
+    #[test]
+    fn a_reader_that_leaves_is_noticed_even_when_there_is_nothing_to_write() {
+        let (mut outlet, reader) = outlet_into_a_pipe();
+        assert_eq!(outlet.pass(b""), ControlFlow::Continue(()));
+        drop(reader);
+        assert_eq!(outlet.pass(b""), ControlFlow::Break(()));
     }
 
     #[test]

@@ -45,7 +45,8 @@ impl<'a> Transcript<'a> {
                 self.stderr.push(bytes)
             }
         };
-        if head.is_empty() { ControlFlow::Continue(()) } else { self.observer.output(stream, head) }
+        // Also when nothing of it is shown live: whoever listens may have left by now, and can say so.
+        self.observer.output(stream, head)
     }
 
     /// A line of our own on stderr, after whatever the code had written. It goes the way of all output, so that
