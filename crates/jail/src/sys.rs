@@ -118,8 +118,8 @@ pub(crate) fn spawn(become_program: &mut dyn FnMut()) -> io::Result<Pid> {
 /// More than the steps between here and `exec` take.
 const SPAWN_STACK: usize = 256 * 1024;
 
-/// Whether this is the only thread: the directory of threads has a link for each, besides its own two. Inside a box
-/// that is built there is no such directory to be seen, and no second thread either, by its making.
+/// Whether this is the only thread: the directory of threads has a link for each, besides its own two. Where `/proc` is
+/// not to be seen the answer is yes: those who ask start no threads, and this only guards against a change of that.
 fn single_threaded() -> bool {
     rustix::fs::stat("/proc/self/task").map_or(true, |task| task.st_nlink == 3)
 }
