@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::serve::ServeArgs;
 
 const RUN_HELP: &str = "\
 {about-with-newline}
@@ -46,6 +47,8 @@ pub(crate) enum Command {
     Languages(HostArgs),
     /// What this host can guarantee, what it cannot, why, and what would help
     Doctor(HostArgs),
+    /// Serve the HTTP API, on loopback unless told otherwise
+    Serve(ServeArgs),
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }
@@ -179,7 +182,9 @@ mod tests {
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
         match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Languages(_) | Command::Doctor(_) | Command::Bench(_) => unreachable!("asked for run"),
+            Command::Languages(_) | Command::Doctor(_) | Command::Serve(_) | Command::Bench(_) => {
+                unreachable!("asked for run")
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod languages;
 mod output;
 mod problem;
 mod run;
+mod serve;
 mod settings;
 mod source;
 mod table;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment, standby),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
+        Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

@@ -1,8 +1,12 @@
 //! What a host can do: the answers of `languages` and `doctor`, and of their HTTP counterparts.
 
+use std::sync::Arc;
+
 use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
-use belljar_core::guarantee::Standing;
+use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::language::Language;
+use belljar_core::request::{BackendChoice, Network};
+use belljar_engine::{Engine, RunError};
 use serde::Serialize;
 
 use crate::Problem;
@@ -12,6 +16,28 @@ use crate::Problem;
 pub struct Languages {
     /// In the order of the contract.
     pub languages: Vec<LanguageStatus>,
+}
+
+impl Languages {
+    /// Asks the backend that a run would go to; one that cannot keep every guarantee still knows its runtimes. All
+    /// languages are asked for at once: each answer is the start of an interpreter, and most of that is waiting.
+    ///
+    /// # Errors
+    /// That there is no such backend.
+    pub fn of(engine: &Engine, choice: BackendChoice) -> Result<Languages, RunError> {
+        let backend = backend_of(engine, choice)?;
+        let backend = backend.as_ref();
+        let ask = |language: Language| move || LanguageStatus::new(language, backend.runtime(language));
+        let languages = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                Language::all().map(|language| (language, scope.spawn(ask(language)))).collect();
+            asked
+                .into_iter()
+                .map(|(language, answer)| answer.join().unwrap_or_else(|_| ask(language)()))
+                .collect()
+        });
+        Ok(Languages { languages })
+    }
 }
 
 /// One language.
@@ -65,6 +91,18 @@ pub struct Backends {
     pub backends: Vec<BackendStatus>,
 }
 
+impl Backends {
+    /// Every backend of an engine, and where a run that chooses and waives like this would go.
+    #[must_use]
+    pub fn of(engine: &Engine, choice: BackendChoice, waived: &[Guarantee]) -> Backends {
+        let (default, problem) = match engine.place(choice, &Network::None, waived) {
+            Ok(placement) => (Some(placement.backend.name().name()), None),
+            Err(refusal) => (None, Some(Problem::from(refusal))),
+        };
+        Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() }
+    }
+}
+
 /// One backend.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BackendStatus {
@@ -115,6 +153,17 @@ impl BackendStatus {
             guarantees: guarantees.collect(),
         }
     }
+}
+
+/// The backend that a run would go to.
+///
+/// # Errors
+/// That there is none, even among those that cannot keep every guarantee.
+pub fn backend_of(engine: &Engine, choice: BackendChoice) -> Result<Arc<dyn Backend>, RunError> {
+    engine
+        .place(choice, &Network::None, &[])
+        .map(|placement| placement.backend)
+        .or_else(|refusal| engine.backend_named(choice).ok_or(refusal))
 }
 
 /// What a run would do.

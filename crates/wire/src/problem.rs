@@ -1,5 +1,7 @@
 use std::error::Error;
+use std::time::Duration;
 
+use belljar_core::allowance::Refusal;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
@@ -11,6 +13,9 @@ use serde::Serialize;
 pub struct Problem {
     /// The one member of the error object.
     pub error: Fault,
+    /// When to try again; for a header, where there are headers.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
 }
 
 /// What went wrong.
@@ -49,7 +54,24 @@ impl Problem {
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Problem {
         let (message, hint) = (message.into(), hint.into());
-        Problem { error: Fault { code, message, hint, field: None } }
+        Problem { error: Fault { code, message, hint, field: None }, retry_after: None }
+    }
+
+    /// The status that HTTP knows it by.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self.error.code {
+            Code::InvalidRequest => 400,
+            Code::Unauthorized => 401,
+            Code::Forbidden => 403,
+            Code::NotFound => 404,
+            Code::Conflict => 409,
+            Code::TooLarge => 413,
+            Code::Busy => 429,
+            Code::Internal => 500,
+            Code::GuaranteeUnmet => 501,
+            Code::BackendUnavailable => 503,
+        }
     }
 
     /// The same, at this part of the request.
@@ -67,6 +89,12 @@ impl From<Invalid> for Problem {
     }
 }
 
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
+        Problem::new(Code::Forbidden, refusal.message, refusal.hint).at(refusal.field)
+    }
+}
+
 impl From<RunError> for Problem {
     fn from(error: RunError) -> Problem {
         let message = with_causes(&error);
@@ -74,6 +102,14 @@ impl From<RunError> for Problem {
             RunError::Invalid(invalid) => invalid.into(),
             RunError::Unmet { unmet, .. } => {
                 Problem::new(Code::GuaranteeUnmet, message, what_would_help(&unmet))
+            }
+            RunError::Forbidden(refusal) => refusal.into(),
+            RunError::Busy { retry_after, .. } => {
+                let hint = format!("try again in {} s", retry_after.as_secs());
+                Problem { retry_after: Some(retry_after), ..Problem::new(Code::Busy, message, hint) }
+            }
+            RunError::Unprepared(_) => {
+                Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
             }
             RunError::NoSuchBackend { .. } | RunError::NoBackend => {
                 let hint = "`belljar doctor` shows what this host has; --backend auto picks the strongest";

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::path::{BoxPath, Workspace};
@@ -51,6 +52,9 @@ pub struct RunRequest {
     pub workspace: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub waive: Vec<String>,
+    /// Whether the result is to have `stdout_base64` and `stderr_base64`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub output_base64: bool,
 }
 
 /// A file to put into the working directory: its content as text or in base64.
@@ -150,7 +154,16 @@ impl RunRequest {
     /// # Errors
     /// The first field that is not what the contract wants.
     pub fn parse(self, local: Local) -> Result<domain::RunRequest, Invalid> {
-        let (box_limits, limits) = self.limits.into_domain().resolve()?;
+        self.parse_within(&Ceilings::default(), local)
+    }
+
+    /// The same for a caller with ceilings: a limit that was left out takes the ceiling where the default is higher.
+    /// One that was asked for stays as it is, for admission to refuse.
+    ///
+    /// # Errors
+    /// The first field that is not what the contract wants.
+    pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
+        let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,

@@ -1,0 +1,57 @@
+//! What the server needs to know: plain values, already understood. Where they were written is no concern of its.
+
+use std::time::Duration;
+
+use belljar_core::allowance::Allowance;
+
+/// How the server is to behave.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Runs at a time.
+    pub slots: usize,
+    /// Requests that may wait for a slot.
+    pub queue: usize,
+    /// The most bytes of one request's body.
+    pub max_body: usize,
+    /// Connections at a time; more than that wait to be accepted.
+    pub max_connections: usize,
+    /// How long a client may take to send the head of a request, and how long an idle connection stays open.
+    pub header_timeout: Duration,
+    /// How long a client may take to send the body of a request.
+    pub body_timeout: Duration,
+    /// How often a stream without news says that it is still there.
+    pub heartbeat: Duration,
+    /// How long runs may go on after the server was told to stop.
+    pub drain: Duration,
+    /// Results that somebody may still come back for.
+    pub kept: Keep,
+    /// What the caller without a key may do, where no keys are configured.
+    pub anonymous: Allowance,
+}
+
+/// How many finished runs are remembered, how much of them, and for how long: whichever is reached first.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the doc comment above says it")]
+pub struct Keep {
+    pub runs: usize,
+    pub bytes: usize,
+    pub age: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Config {
+            slots: cores * 2,
+            queue: 256,
+            max_body: 16 << 20,
+            max_connections: 4096,
+            header_timeout: Duration::from_secs(10),
+            body_timeout: Duration::from_secs(60),
+            heartbeat: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
+            kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
+            anonymous: Allowance::boxed(),
+        }
+    }
+}
