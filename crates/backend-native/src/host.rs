@@ -163,7 +163,7 @@ pub(crate) fn order_trial(keeper: &Keeper, draft: &Draft) -> Result<i32, Obstacl
     ordered().map_err(|error| Obstacle::new("order a trial box", &error))?;
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
-            Some((Reply::Started, _)) => {}
+            Some((Reply::Started | Reply::Next, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
             Some((Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {
