@@ -1,5 +1,5 @@
 //! Protocols that clients already speak, as one more way to [`Runs`](crate::Runs): [`piston`] is version 2 of Piston's
-//! API.
+//! API, [`fusion`] is that of SandboxFusion.
 //!
 //! Each translates a request into ours, hands it over, and translates what it came to. Both speak of compiling and of
 //! running as two things with limits of their own, which `staged` tells apart; both have words of their own for a field
@@ -7,6 +7,7 @@
 
 mod body;
 mod encoding;
+mod fusion;
 mod piston;
 mod shallow;
 mod staged;
@@ -18,5 +19,5 @@ use crate::http::App;
 
 /// What is mounted for them; the guard of [`http`](crate::http) stands before all of it.
 pub(crate) fn router(app: &App) -> Router {
-    piston::router(app)
+    piston::router(app).merge(fusion::router(app))
 }
