@@ -40,7 +40,7 @@ impl Client {
                 Message::Close(frame) => {
                     return Err(frame.map_or(CloseCode::Status, |frame| frame.code).into());
                 }
-                _ => {}
+                Message::Binary(_) | Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => {}
             }
         }
     }

@@ -25,6 +25,23 @@ pub(super) enum Shallow {
     Object,
 }
 
+impl Shallow {
+    /// The text, if it is one.
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Shallow::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The text, if it is one.
+    pub(super) fn into_text(self) -> Option<String> {
+        if let Shallow::Text(text) = self { Some(text) } else { None }
+    }
+
+    /// The number, if it is one.
+    pub(super) fn number(&self) -> Option<f64> {
+        if let Shallow::Number(number) = self { Some(*number) } else { None }
+    }
+}
+
 /// A list, or something that should have been one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) enum Items<T> {

@@ -30,11 +30,10 @@ pub(super) fn given(files: Entries<Shallow>) -> Result<Vec<LocalFile>, Fault> {
 
 fn file(path: &str, content: Shallow) -> Result<Option<LocalFile>, Fault> {
     let place = ["files", path];
-    let content = match content {
-        Shallow::Nothing => return Ok(None),
-        Shallow::Text(content) => content,
-        _ => return Err(no_text(&place)),
-    };
+    if content == Shallow::Nothing {
+        return Ok(None);
+    }
+    let content = content.into_text().ok_or_else(|| no_text(&place))?;
     let wrong = || Fault::at(&place, "value_error", "Value error, the content is not base64");
     let content = from_base64(&content).ok_or_else(wrong)?;
     let path = BoxPath::parse(relative(path))

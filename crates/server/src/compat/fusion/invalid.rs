@@ -33,19 +33,15 @@ impl Fault {
 
 /// Text that has to be there.
 pub(super) fn text(name: &str, field: Shallow) -> Result<String, Fault> {
-    match field {
-        Shallow::Text(text) => Ok(text),
-        Shallow::Nothing => Err(missing(name)),
-        _ => Err(no_text(&[name])),
-    }
+    optional_text(name, field)?.ok_or_else(|| missing(name))
 }
 
 /// Text that may be left out.
 pub(super) fn optional_text(name: &str, field: Shallow) -> Result<Option<String>, Fault> {
-    match field {
-        Shallow::Nothing => Ok(None),
-        other => text(name, other).map(Some),
+    if field == Shallow::Nothing {
+        return Ok(None);
     }
+    field.into_text().map(Some).ok_or_else(|| no_text(&[name]))
 }
 
 /// A list of texts.
@@ -56,10 +52,8 @@ pub(super) fn texts(name: &str, field: Items<Shallow>) -> Result<Option<Vec<Stri
         Items::TooMany => return Err(Fault::at(&[name], "too_long", "List should have fewer items")),
         Items::NotAList => return Err(Fault::at(&[name], "list_type", "Input should be a valid list")),
     };
-    let text = |(at, item): (usize, Shallow)| match item {
-        Shallow::Text(text) => Ok(text),
-        _ => Err(no_text(&[name, &at.to_string()])),
-    };
+    let text =
+        |(at, item): (usize, Shallow)| item.into_text().ok_or_else(|| no_text(&[name, &at.to_string()]));
     items.into_iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
 }
 
@@ -96,13 +90,15 @@ pub(super) fn megabytes(name: &str, field: &Shallow, ceilings: &Ceilings) -> Res
 
 /// A number, also one that was written as text.
 pub(super) fn number(name: &str, field: &Shallow) -> Result<Option<f64>, Fault> {
-    let number = match field {
-        Shallow::Nothing => return Ok(None),
-        Shallow::Number(number) => Some(*number),
-        Shallow::Text(text) => text.trim().parse().ok(),
-        Shallow::Bool | Shallow::List | Shallow::Object => None,
-    };
-    number.map(Some).ok_or_else(|| Fault::at(&[name], "float_type", "Input should be a valid number"))
+    if *field == Shallow::Nothing {
+        return Ok(None);
+    }
+    let written = || field.text().and_then(|text| text.trim().parse().ok());
+    field
+        .number()
+        .or_else(written)
+        .map(Some)
+        .ok_or_else(|| Fault::at(&[name], "float_type", "Input should be a valid number"))
 }
 
 pub(super) fn missing(name: &str) -> Fault {

@@ -275,7 +275,7 @@ impl Said {
     }
 
     fn kind(&self) -> &str {
-        as_text(&self.r#type).unwrap_or_default()
+        self.r#type.text().unwrap_or_default()
     }
 }
 
@@ -284,26 +284,19 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
 }
 
-fn as_text(value: &Shallow) -> Option<&str> {
-    match value {
-        Shallow::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
 /// Does what the client says to a job that runs.
 fn obey(said: &Said, run: &mut Staged, stdin: &Writer) -> Result<(), Closing> {
     match said.kind() {
         "init" => Err(Closing::AlreadyInitialized),
-        "data" if as_text(&said.stream) != Some("stdin") => Err(Closing::OnlyStdin),
+        "data" if said.stream.text() != Some("stdin") => Err(Closing::OnlyStdin),
         "data" => write(said, stdin),
-        "signal" => signal(as_text(&said.signal).unwrap_or_default(), run),
+        "signal" => signal(said.signal.text().unwrap_or_default(), run),
         _ => Ok(()),
     }
 }
 
 fn write(said: &Said, stdin: &Writer) -> Result<(), Closing> {
-    let Some(data) = as_text(&said.data) else {
+    let Some(data) = said.data.text() else {
         return Err(Closing::Notified("data is required as a string".to_owned()));
     };
     let full = |stdin::Full| Closing::Notified("the program does not read what is written to it".to_owned());

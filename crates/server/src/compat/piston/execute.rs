@@ -6,8 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
-use belljar_core::Captured;
-use belljar_core::outcome::{Outcome, Report, TimeLimit};
+use belljar_core::outcome::{Outcome, TimeLimit};
 use serde::Serialize;
 
 use super::job::{Asked, Job};
@@ -145,31 +144,20 @@ impl StageTold {
 /// that a code and a signal are the program's own also where the status is OL or EL.
 fn verdict(concluded: &Concluded) -> (Option<&'static str>, Option<String>) {
     let report = concluded.report();
-    let said = |status, message: &str| (Some(status), Some(message.to_owned()));
+    let said = |status, message: String| (Some(status), Some(message));
     match report.outcome {
-        Outcome::TimedOut(TimeLimit::Cpu(_)) => said("TO", "Time limit exceeded"),
-        Outcome::TimedOut(TimeLimit::Wall(_)) => said("TO", "Time limit exceeded (wall clock)"),
-        Outcome::Cancelled(_) if concluded.timed_out => said("TO", "Time limit exceeded (wall clock)"),
-        Outcome::Cancelled(_) => said("XX", "The run was cancelled"),
-        Outcome::OutOfMemory => said("SG", "Memory limit exceeded"),
-        Outcome::Exited(_) | Outcome::Signaled(_) => {
-            excess(report).unwrap_or_else(|| failure(report.outcome))
+        Outcome::TimedOut(TimeLimit::Cpu(_)) => said("TO", "Time limit exceeded".to_owned()),
+        Outcome::TimedOut(TimeLimit::Wall(_)) => said("TO", "Time limit exceeded (wall clock)".to_owned()),
+        Outcome::Cancelled(_) if concluded.timed_out => {
+            said("TO", "Time limit exceeded (wall clock)".to_owned())
         }
-    }
-}
-
-fn excess(report: &Report) -> Option<(Option<&'static str>, Option<String>)> {
-    let excess = |captured: &Captured, status, name| {
-        captured.truncated().then(|| (Some(status), Some(format!("{name} length exceeded"))))
-    };
-    excess(&report.stdout, "OL", "stdout").or_else(|| excess(&report.stderr, "EL", "stderr"))
-}
-
-fn failure(outcome: Outcome) -> (Option<&'static str>, Option<String>) {
-    match outcome {
-        Outcome::Signaled(signal) => (Some("SG"), Some(format!("Caught fatal signal {signal}"))),
+        Outcome::Cancelled(_) => said("XX", "The run was cancelled".to_owned()),
+        Outcome::OutOfMemory => said("SG", "Memory limit exceeded".to_owned()),
+        _ if report.stdout.truncated() => said("OL", "stdout length exceeded".to_owned()),
+        _ if report.stderr.truncated() => said("EL", "stderr length exceeded".to_owned()),
+        Outcome::Signaled(signal) => said("SG", format!("Caught fatal signal {signal}")),
         Outcome::Exited(0) => (None, None),
-        _ => (Some("RE"), Some(format!("Exited with error status {}", outcome.exit_code()))),
+        Outcome::Exited(code) => said("RE", format!("Exited with error status {code}")),
     }
 }
 

@@ -113,17 +113,13 @@ impl Asked {
 
 impl FileAsked {
     fn draft(self, at: usize) -> Result<FileDraft, Refusal> {
-        let Shallow::Text(content) = self.content else {
-            return Err(Refusal::bad(format!("files[{at}].content is required as a string")));
-        };
-        let name = match self.name {
-            Shallow::Text(name) if !name.is_empty() => Some(name),
-            _ => None,
-        };
-        let encoding = match self.encoding {
-            Shallow::Text(text) if text == "base64" => Encoding::Base64,
-            Shallow::Text(text) if text == "hex" => Encoding::Hex,
-            _ => Encoding::Utf8,
+        let missing = || Refusal::bad(format!("files[{at}].content is required as a string"));
+        let content = self.content.into_text().ok_or_else(missing)?;
+        let name = self.name.into_text().filter(|name| !name.is_empty());
+        let encoding = match self.encoding.text() {
+            Some("base64") => Encoding::Base64,
+            Some("hex") => Encoding::Hex,
+            Some(_) | None => Encoding::Utf8,
         };
         Ok(FileDraft { name, content, encoding })
     }
@@ -238,12 +234,11 @@ impl LimitsGiven {
 /// A number within the limit that is configured. As with Piston, 0 is no limit of one's own; where nothing is
 /// configured, neither is a number below it.
 fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<u64>, Refusal> {
-    let number = match asked {
-        Shallow::Nothing => return Ok(None),
-        Shallow::Number(number) => *number,
-        Shallow::Text(text) if text.is_empty() => return Ok(None),
-        _ => return Err(Refusal::bad(format!("If specified, {name} must be a number"))),
-    };
+    if *asked == Shallow::Nothing || asked.text() == Some("") {
+        return Ok(None);
+    }
+    let no_number = || Refusal::bad(format!("If specified, {name} must be a number"));
+    let number = asked.number().ok_or_else(no_number)?;
     // Memory without a limit is what -1 means to every client; here it means the limit that everybody has.
     let unlimited = number == -1.0 && name.ends_with("memory_limit");
     if number == 0.0 || unlimited {
@@ -271,20 +266,17 @@ fn millis(time: Duration) -> u64 {
 }
 
 fn required(field: Shallow, name: &str) -> Result<String, Refusal> {
-    match field {
-        Shallow::Text(text) if !text.is_empty() => Ok(text),
-        _ => Err(Refusal::bad(format!("{name} is required as a string"))),
-    }
+    let missing = || Refusal::bad(format!("{name} is required as a string"));
+    field.into_text().filter(|text| !text.is_empty()).ok_or_else(missing)
 }
 
 /// Piston ends it with a newline, if it does not end with one.
 fn stdin(field: Shallow) -> Result<String, Refusal> {
-    match field {
-        Shallow::Nothing => Ok("\n".to_owned()),
-        Shallow::Text(text) if text.ends_with('\n') => Ok(text),
-        Shallow::Text(text) => Ok(text + "\n"),
-        _ => Err(Refusal::bad("If specified, stdin must be a string")),
+    if field == Shallow::Nothing {
+        return Ok("\n".to_owned());
     }
+    let text = field.into_text().ok_or_else(|| Refusal::bad("If specified, stdin must be a string"))?;
+    Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
 
 fn args(field: Items<Shallow>) -> Result<Vec<String>, Refusal> {
@@ -295,12 +287,7 @@ fn args(field: Items<Shallow>) -> Result<Vec<String>, Refusal> {
         Items::TooMany => return Err(Refusal::bad("args has too many items")),
         Items::NotAList => return Err(wrong()),
     };
-    args.into_iter()
-        .map(|arg| match arg {
-            Shallow::Text(text) => Ok(text),
-            _ => Err(wrong()),
-        })
-        .collect()
+    args.into_iter().map(|arg| arg.into_text().ok_or_else(wrong)).collect()
 }
 
 #[cfg(test)]
