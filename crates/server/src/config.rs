@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use belljar_core::allowance::Allowance;
 
+use crate::caller::Key;
+
 /// How the server is to behave.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -13,6 +15,8 @@ pub struct Config {
     pub queue: usize,
     /// The most bytes of one request's body.
     pub max_body: usize,
+    /// The most bytes of all bodies together, from the first byte until the run has ended.
+    pub body_memory: usize,
     /// Connections at a time; more than that wait to be accepted.
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and how long an idle connection stays open.
@@ -27,6 +31,8 @@ pub struct Config {
     pub kept: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,
+    /// The keys. Without any, the server is for this machine alone.
+    pub keys: Vec<Key>,
 }
 
 /// How many finished runs are remembered, how much of them, and for how long: whichever is reached first.
@@ -45,6 +51,7 @@ impl Default for Config {
             slots: cores * 2,
             queue: 256,
             max_body: 16 << 20,
+            body_memory: 256 << 20,
             max_connections: 4096,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
@@ -52,6 +59,7 @@ impl Default for Config {
             drain: Duration::from_secs(10),
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
             anonymous: Allowance::boxed(),
+            keys: Vec::new(),
         }
     }
 }

@@ -14,10 +14,11 @@ use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Presence};
 use crate::config::Config;
 use crate::feed::{Feed, News, Reporter};
 use crate::kept::Kept;
+use crate::workspace::refuse_detours;
 
 /// Everything that runs or ran a short while ago. A clone is the same.
 #[derive(Debug, Clone)]
@@ -123,7 +124,7 @@ impl Runs {
     /// Whatever is known without a box: a request that means nothing, that this caller may not make, that no backend
     /// can take, or that finds the queue full.
     pub async fn start(&self, caller: &Caller, request: RunRequest) -> Result<Run, Problem> {
-        self.start_with(caller, request, Local::default()).await
+        self.begin(caller, request, Local::default())
     }
 
     /// The same, for a request some of which is no text.
@@ -136,12 +137,20 @@ impl Runs {
         request: RunRequest,
         local: Local,
     ) -> Result<Run, Problem> {
+        self.begin(caller, request, local)
+    }
+
+    pub(crate) fn begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
+        if let Some(workspace) = &request.workspace {
+            refuse_detours(&caller.allowance().workspaces, workspace)?;
+        }
         let request = request.parse_within(&caller.allowance().ceilings, local)?;
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let presence = caller.enter()?;
         let run = self.register(caller);
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
-        self.0.threads.spawn(self.clone().drive(id, admitted, form, feed, live));
+        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live));
         Ok(run)
     }
 
@@ -217,7 +226,15 @@ impl Runs {
         Run { id, feed, live, detached: false }
     }
 
-    async fn drive(self, id: RunId, admitted: Admitted, form: OutputForm, feed: Feed, live: Arc<Live>) {
+    async fn drive(
+        self,
+        id: RunId,
+        admitted: Admitted,
+        presence: Presence,
+        form: OutputForm,
+        feed: Feed,
+        live: Arc<Live>,
+    ) {
         let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
         let mut cancelled = live.cancel.subscribe();
         let cancel = async move {
@@ -228,6 +245,8 @@ impl Runs {
         let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
         let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
         self.remember(&id, &live, end.clone());
+        // Whoever hears of the end may start the next one at once.
+        drop(presence);
         live.end.send_replace(Some(end));
         feed.close();
     }

@@ -141,12 +141,13 @@ impl RunRequest {
                 format!("the request has {} bytes; at most {MAX_REQUEST} are accepted", bytes.len());
             return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
         }
-        serde_json::from_slice(bytes).map_err(|fault| {
-            let message = format!("the request cannot be read: {fault}");
-            let hint =
-                "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
-            Problem::new(problem::Code::InvalidRequest, message, hint)
-        })
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let request = serde_path_to_error::deserialize(&mut json).map_err(|fault| {
+            let path = fault.path().to_string();
+            unreadable(fault.inner(), Some(path))
+        })?;
+        json.end().map_err(|fault| unreadable(&fault, None))?;
+        Ok(request)
     }
 
     /// The request in the terms of the domain. This is the one place where its text becomes types.
@@ -185,6 +186,15 @@ impl RunRequest {
         };
         Ok(domain::RunRequest { sandbox, execution })
     }
+}
+
+/// JSON that is no request, and where, as far as a path leads there. (What a path cannot name it calls `?`.)
+fn unreadable(fault: &serde_json::Error, path: Option<String>) -> Problem {
+    let message = format!("the request cannot be read: {fault}");
+    let hint = "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
+    let mut problem = Problem::new(problem::Code::InvalidRequest, message, hint);
+    problem.error.field = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    problem
 }
 
 impl TryFrom<RunRequest> for domain::RunRequest {

@@ -68,6 +68,28 @@ impl RunStarted {
     }
 }
 
+/// A run that has no result yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct RunState {
+    pub id: String,
+    pub status: &'static str,
+}
+
+impl RunState {
+    /// It waits for its turn, or runs.
+    #[must_use]
+    pub fn running(id: &str) -> RunState {
+        RunState { id: id.to_owned(), status: "running" }
+    }
+
+    /// It was told to end.
+    #[must_use]
+    pub fn cancelling(id: &str) -> RunState {
+        RunState { id: id.to_owned(), status: "cancelling" }
+    }
+}
+
 /// What the run used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
