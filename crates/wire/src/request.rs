@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
@@ -36,11 +37,11 @@ pub struct RunRequest {
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     pub files: Vec<InputFile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub collect: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
@@ -142,7 +143,7 @@ impl RunRequest {
             return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
         }
         let mut json = serde_json::Deserializer::from_slice(bytes);
-        let request = serde_path_to_error::deserialize(&mut json).map_err(|fault| {
+        let request = track(&mut json).map_err(|fault| {
             let path = fault.path().to_string();
             unreadable(fault.inner(), Some(path))
         })?;
@@ -296,6 +297,46 @@ fn refuse_duplicates(files: &[domain::InputFile]) -> Result<(), Invalid> {
 
 fn wrong_file(message: String, hint: &str) -> Invalid {
     Invalid { field: Field::Files, message, hint: hint.to_owned(), too_large: false }
+}
+
+/// Reads a request, and knows where in it a fault is.
+fn track<'de, D: Deserializer<'de>>(json: D) -> Result<RunRequest, serde_path_to_error::Error<D::Error>> {
+    let mut track = serde_path_to_error::Track::new();
+    let json = serde_path_to_error::Deserializer::new(json, &mut track);
+    object(json).map_err(|fault| serde_path_to_error::Error::new(track.path(), fault))
+}
+
+/// A struct written as an object. Left to itself, serde would also take a list of its fields in their order.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Object<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(de::value::MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_map(Object(PhantomData))
+}
+
+/// A list of such structs.
+fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Listed<T>(T);
+
+    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Listed<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Listed<T>, D::Error> {
+            object(deserializer).map(Listed)
+        }
+    }
+
+    let listed: Vec<Listed<T>> = Vec::deserialize(deserializer)?;
+    Ok(listed.into_iter().map(|Listed(item)| item).collect())
 }
 
 /// A whole number, however it is written. One beyond 64 bits becomes the largest there is, so that it is refused

@@ -1,5 +1,6 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
 
+mod log;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -30,6 +31,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME")]
     drain: Option<String>,
 
+    /// How to write the log
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "human")]
+    log_format: log::Format,
+
     /// The configuration to read [default: ./belljar.toml, else the user's]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -48,6 +53,7 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
+    log::begin(args.log_format, environment);
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;

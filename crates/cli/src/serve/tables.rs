@@ -32,25 +32,24 @@ pub(crate) struct ServerTable {
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
     /// What the caller of a server without keys may do.
-    #[serde(flatten)]
-    anonymous: AllowanceTable,
+    allow: AllowanceTable,
 }
 
 /// A key and what its holder may do.
 #[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct KeyTable {
     name: String,
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
-    #[serde(flatten)]
-    allowance: AllowanceTable,
+    #[serde(default)]
+    allow: AllowanceTable,
 }
 
 /// What a caller may do; what is absent is as [`Allowance::boxed`] has it.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default, rename_all = "kebab-case")]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct AllowanceTable {
     languages: Option<Vec<String>>,
     backends: Option<Vec<String>>,
@@ -78,7 +77,7 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
-    config.anonymous = allowance(&server.anonymous, place, "server")?;
+    config.anonymous = allowance(&server.allow, place, "server.allow")?;
     config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
     Ok(config)
@@ -97,7 +96,12 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
     if quota.concurrent == Some(0) || quota.per_minute == Some(0) {
         return Err(at("concurrent").wrong("a key that may do nothing", "concurrent = 4"));
     }
-    Ok(Key { name: table.name.clone(), hash, allowance: allowance(&table.allowance, place, "keys")?, quota })
+    Ok(Key {
+        name: table.name.clone(),
+        hash,
+        allowance: allowance(&table.allow, place, "keys.allow")?,
+        quota,
+    })
 }
 
 fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<Allowance, Problem> {
@@ -250,9 +254,9 @@ mod tests {
     fn every_option_is_understood() {
         let config = read(&format!(
             "[server]\nslots = 3\nqueue = 0\nmax-body = '1M'\nheartbeat = '50ms'\nkeep-for = 60\n\
-             workspace-roots = ['/srv']\n\
-             [[keys]]\nname = 'ci'\nsha256 = '{}'\nlanguages = ['py', 'node']\nbackends = ['native']\n\
-             network = 'none'\nwaive = ['disk']\nconcurrent = 2\nrequests-per-minute = 30\n\
+             allow.workspace-roots = ['/srv']\n\
+             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\n\
+             [keys.allow]\nlanguages = ['py', 'node']\nbackends = ['native']\nnetwork = 'none'\nwaive = ['disk']\n\
              limits = {{ timeout = '5s', memory = '64M', cpus = 0.5, pids = 10 }}\n",
             "ab".repeat(32)
         ))
@@ -273,13 +277,14 @@ mod tests {
         let hash = "ab".repeat(32);
         let key = |more: &str| read(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'\n{more}")).unwrap_err();
         assert_eq!(
-            key("languages = ['cobol']"),
-            "languages of [keys] in belljar.toml: unknown language 'cobol'"
+            key("allow.languages = ['cobol']"),
+            "languages of [keys.allow] in belljar.toml: unknown language 'cobol'"
         );
-        assert!(key("backends = ['auto']").contains("'auto' is no backend"));
-        assert!(key("workspace-roots = ['srv']").contains("not an absolute path"));
-        assert!(key("limits = { memory = 'much' }").contains("limits.memory of [keys]"));
-        assert!(key("lanugages = []").contains("unknown field `lanugages`"));
+        assert!(key("allow.backends = ['auto']").contains("'auto' is no backend"));
+        assert!(key("allow.workspace-roots = ['srv']").contains("not an absolute path"));
+        assert!(key("allow.limits = { memory = 'much' }").contains("limits.memory of [keys.allow]"));
+        assert!(key("allow.lanugages = []").contains("unknown field `lanugages`"));
+        assert!(key("languages = []").contains("unknown field `languages`"));
         assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("there twice"));
         assert!(read("[server]\nslot = 1").unwrap_err().contains("unknown field `slot`"));
         assert!(read("[server]\nslots = 0").unwrap_err().contains("nothing could ever run"));

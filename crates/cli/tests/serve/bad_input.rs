@@ -13,7 +13,8 @@ fn what_is_no_request_is_refused_with_the_field() {
     let server = Server::start();
     let refused = |body: &[u8]| server.ask("POST", "/v1/runs", &[JSON], body).error();
     let invalid = |field: &str| (400, "invalid_request".to_owned(), field.to_owned());
-    for body in [&b""[..], b"{", b"[]", b"null", b"\"x\"", b"{}", b"{} {}", b"\xff\xfe"] {
+    for body in [&b""[..], b"{", b"[]", b"null", b"\"x\"", b"{}", b"{} {}", b"\xff\xfe", br#"["sh", "true"]"#]
+    {
         assert_eq!(refused(body), invalid(""), "{body:?}");
     }
     assert_eq!(refused(br#"{"language": "sh", "code": 1}"#), invalid("code"));
@@ -30,6 +31,8 @@ fn what_is_no_request_is_refused_with_the_field() {
     assert_eq!(refused(br#"{"language": "cobol", "code": "1"}"#), invalid("language"));
     assert_eq!(refused(b"{\"language\": \"sh\", \"code\": \"\xff\"}").0, 400);
     assert_eq!(refused(br#"{"language": "sh", "code": "1", "network": "full"}"#), invalid("network"));
+    assert_eq!(refused(br#"{"language": "sh", "code": "1", "limits": [1]}"#), invalid("limits"));
+    assert_eq!(refused(br#"{"language": "sh", "code": "1", "files": [["a", "b"]]}"#), invalid("files[0]"));
     let deep = "[".repeat(100_000);
     assert_eq!(refused(deep.as_bytes()), invalid(""));
 }
@@ -104,7 +107,7 @@ fn unknown_paths_runs_and_methods_have_the_error_object_too() {
 #[test]
 fn a_head_that_is_too_large_is_refused() {
     let server = Server::start();
-    let value = "x".repeat(1000);
+    let value = "x".repeat(4000);
     let names: Vec<String> = (0..90).map(|number| format!("x-{number}")).collect();
     let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
     let stream = server.send("GET", "/healthz", &headers, b"");

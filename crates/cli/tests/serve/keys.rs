@@ -55,8 +55,8 @@ fn a_server_with_keys_wants_one() {
 #[test]
 fn a_key_is_held_to_what_it_may() {
     let key = new_key("held");
-    let config =
-        key.stanza + "languages = ['sh']\nnetwork = 'none'\nlimits = { timeout = '2s', memory = '64M' }\n";
+    let config = key.stanza
+        + "[keys.allow]\nlanguages = ['sh']\nnetwork = 'none'\nlimits = { timeout = '2s', memory = '64M' }\n";
     let server = Server::with(&config, &[]);
     let refused = |body: Value| post(&server, &key.key, &body).error();
     assert_eq!(
@@ -144,7 +144,7 @@ fn a_workspace_is_shown_only_from_beneath_a_root() {
     std::fs::write(inside.join("data.txt"), "shown\n").unwrap();
     std::os::unix::fs::symlink("/etc", folder.path().join("root/link")).unwrap();
     let root = folder.path().join("root");
-    let server = Server::with(&format!("[server]\nworkspace-roots = ['{}']\n", root.display()), &[]);
+    let server = Server::with(&format!("[server.allow]\nworkspace-roots = ['{}']\n", root.display()), &[]);
     let ask = |path: &std::path::Path| {
         server.post("/v1/runs", &json!({"language": "sh", "code": "cat data.txt", "workspace": path}))
     };
