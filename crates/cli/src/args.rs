@@ -52,6 +52,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Keys for those who may ask the server
     Key(KeyArgs),
+    /// Print the OpenAPI description of the HTTP interface
+    #[command(hide = true)]
+    Openapi,
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }

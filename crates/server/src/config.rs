@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use belljar_core::allowance::Allowance;
+use belljar_core::allowance::{Allowance, Ceilings};
+use belljar_core::limits::Bytes;
 
 use crate::caller::Key;
 
@@ -44,6 +45,18 @@ pub struct Keep {
     pub age: Duration,
 }
 
+/// What a caller may do if the configuration does not say: run code in a real box, with results that the server can
+/// hold. Output and the files that are brought back pass through its memory; they are what has a ceiling by default.
+#[must_use]
+pub fn usual_allowance() -> Allowance {
+    let ceilings = Ceilings {
+        output: Some(Bytes::new(16 << 20)),
+        disk: Some(Bytes::new(256 << 20)),
+        ..Ceilings::default()
+    };
+    Allowance { ceilings, ..Allowance::boxed() }
+}
+
 impl Default for Config {
     fn default() -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -58,7 +71,7 @@ impl Default for Config {
             heartbeat: Duration::from_secs(10),
             drain: Duration::from_secs(10),
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
-            anonymous: Allowance::boxed(),
+            anonymous: usual_allowance(),
             keys: Vec::new(),
         }
     }

@@ -22,6 +22,7 @@ mod feed;
 mod idempotency;
 mod kept;
 mod listen;
+mod metrics;
 mod server;
 mod workspace;
 

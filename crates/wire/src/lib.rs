@@ -8,6 +8,7 @@ mod host;
 mod problem;
 mod request;
 mod result;
+mod schema;
 
 pub use host::{BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of};
 pub use problem::{Code, Fault, Problem};

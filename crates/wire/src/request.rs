@@ -18,24 +18,30 @@ use belljar_core::request::{
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::problem::{self, Problem};
+use crate::schema;
 
 /// The most bytes of JSON that one request may have. Files travel in it, in base64.
 pub const MAX_REQUEST: usize = 128 << 20;
 
 /// A request to run something, as JSON has it. Only `language` and `code` are needed.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct RunRequest {
+    #[schema(schema_with = schema::language)]
     pub language: String,
+    /// Source text: no NUL, at most 4 MiB.
+    #[schema(min_length = 1)]
     pub code: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = schema::env)]
     pub env: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     pub files: Vec<InputFile>,
@@ -44,14 +50,20 @@ pub struct RunRequest {
     #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// `none`, `full`, or `allow:HOST[:PORT],…`.
+    #[schema(example = "none")]
     pub network: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schema::backend_choice)]
     pub backend: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A directory of the server's, to be shown read-only at `/work`: only beneath configured roots.
     pub workspace: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Guarantees to do without: only those that the server allows.
+    #[schema(schema_with = schema::guarantees)]
     pub waive: Vec<String>,
     /// Whether the result is to have `stdout_base64` and `stderr_base64`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -59,10 +71,12 @@ pub struct RunRequest {
 }
 
 /// A file to put into the working directory: its content as text or in base64.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct InputFile {
+    /// Beneath the working directory.
+    #[schema(min_length = 1)]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
@@ -73,23 +87,30 @@ pub struct InputFile {
 }
 
 /// Limits; what is absent takes the default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000)]
     pub timeout_ms: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000)]
     pub cpu_ms: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4194304, maximum = 17592186044416_i64)]
     pub memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.01, maximum = 1024)]
     pub cpus: Option<f64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 32768)]
     pub pids: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 65536, maximum = 17592186044416_i64)]
     pub disk_bytes: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1073741824)]
     pub output_bytes: Option<u64>,
 }
 
@@ -387,6 +408,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use utoipa::PartialSchema;
 
     fn parse(json: &str) -> Result<domain::RunRequest, Problem> {
         Ok(RunRequest::from_json(json.as_bytes())?.parse(Local::default())?)
@@ -470,6 +492,21 @@ mod tests {
             assert!(parse(&json).unwrap_err().error.message.contains("whole number"), "{number}");
         }
         assert!(parse(r#"{"language": "py", "code": "1", "limits": {"pids": null}}"#).is_ok());
+    }
+
+    #[test]
+    fn the_ranges_that_the_schema_tells_are_those_of_the_limits() {
+        let schema = serde_json::to_value(Limits::schema()).unwrap();
+        let accepted = |name: &str, number: f64| {
+            let json = format!(r#"{{"language": "py", "code": "1", "limits": {{"{name}": {number}}}}}"#);
+            parse(&json).is_ok()
+        };
+        for (name, limit) in schema["properties"].as_object().unwrap() {
+            let (least, most) = (limit["minimum"].as_f64().unwrap(), limit["maximum"].as_f64().unwrap());
+            assert!(accepted(name, least) && accepted(name, most), "{name}");
+            let step = if name == "cpus" { 0.001 } else { 1.0 };
+            assert!(!accepted(name, least - step) && !accepted(name, most + step), "{name}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use belljar_core::limits::{Bytes, Cpus, parse_duration};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::Config;
 use belljar_server::caller::{Key, KeyHash, Quota};
+use belljar_server::config::usual_allowance;
 use belljar_wire::{Code, Problem};
 use serde::Deserialize;
 
@@ -47,7 +48,7 @@ pub(crate) struct KeyTable {
     allow: AllowanceTable,
 }
 
-/// What a caller may do; what is absent is as [`Allowance::boxed`] has it.
+/// What a caller may do; what is absent is as [`usual_allowance`] has it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct AllowanceTable {
@@ -106,7 +107,7 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
 
 fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<Allowance, Problem> {
     let at = |option| Place { place, table: name, option };
-    let mut allowance = Allowance::boxed();
+    let mut allowance = usual_allowance();
     if let Some(languages) = &table.languages {
         let known = |name: &String| Language::parse(name).map(|language| language.name);
         let names: Result<_, _> = languages.iter().map(known).collect();
@@ -139,11 +140,15 @@ fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<
         return Err(at("workspace-roots").wrong(&message, "workspace-roots = [\"/srv/projects\"]"));
     }
     allowance.workspaces = Workspaces::Beneath(table.workspace_roots.clone());
-    allowance.ceilings = ceilings(&table.limits, &at)?;
+    allowance.ceilings = ceilings(&table.limits, &allowance.ceilings, &at)?;
     Ok(allowance)
 }
 
-fn ceilings<'a>(limits: &LimitsTable, at: &dyn Fn(&'static str) -> Place<'a>) -> Result<Ceilings, Problem> {
+fn ceilings<'a>(
+    limits: &LimitsTable,
+    usual: &Ceilings,
+    at: &dyn Fn(&'static str) -> Place<'a>,
+) -> Result<Ceilings, Problem> {
     let bytes = |size: Option<usize>| size.map(|size| Bytes::new(size as u64));
     Ok(Ceilings {
         timeout: at("limits.timeout").time(limits.timeout.as_ref())?,
@@ -151,8 +156,8 @@ fn ceilings<'a>(limits: &LimitsTable, at: &dyn Fn(&'static str) -> Place<'a>) ->
         memory: bytes(at("limits.memory").size(limits.memory.as_ref())?),
         cpus: at("limits.cpus").rate(limits.cpus.as_ref())?,
         pids: at("limits.pids").count(limits.pids.as_ref())?,
-        disk: bytes(at("limits.disk").size(limits.disk.as_ref())?),
-        output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?),
+        disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
+        output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
     })
 }
 
@@ -245,7 +250,7 @@ mod tests {
     #[test]
     fn nothing_written_is_the_default_which_allows_no_waivers_and_no_workspaces() {
         let config = read("").unwrap();
-        assert_eq!(config.anonymous, Allowance::boxed());
+        assert_eq!(config.anonymous, usual_allowance());
         assert_eq!(config.max_body, 16 << 20);
         assert!(config.keys.is_empty());
     }

@@ -5,6 +5,7 @@
 mod bad_input;
 mod keys;
 mod lifecycle;
+mod observed;
 mod runs;
 mod server;
 mod streams;

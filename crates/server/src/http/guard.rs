@@ -17,7 +17,7 @@ use super::{App, Refused};
 use crate::caller::{Caller, Callers};
 
 /// What anyone may know: whether the server is well, and what it is.
-const OPEN: [&str; 4] = ["/healthz", "/readyz", "/openapi.json", "/docs"];
+const OPEN: [&str; 6] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/page.js", "/docs/page.css"];
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
     if !OPEN.contains(&request.uri().path()) {

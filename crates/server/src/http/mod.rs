@@ -1,9 +1,11 @@
 //! HTTP, version 1 of the contract.
 
 mod body;
+mod docs;
 mod events;
 mod guard;
 mod host;
+mod journal;
 mod problem;
 mod router;
 mod runs;
@@ -19,6 +21,7 @@ use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
 
+pub use docs::openapi;
 use host::LastAnswer;
 pub use problem::Refused;
 pub(crate) use router::router;

@@ -7,7 +7,7 @@ use axum::{Router, middleware};
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, guard, host, runs};
+use super::{App, Refused, docs, guard, host, journal, runs};
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
@@ -18,13 +18,16 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/backends", get(host::backends))
         .route("/healthz", get(host::health))
         .route("/readyz", get(host::readiness))
+        .route("/metrics", get(host::metrics))
         .with_state(app.clone());
     contract
+        .merge(docs::router())
         .merge(crate::mcp::router(app))
         .merge(crate::compat::router(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(app.clone(), guard::identify))
+        .layer(middleware::from_fn_with_state(app.clone(), journal::keep))
 }
 
 async fn nothing_here() -> Refused {
