@@ -186,10 +186,9 @@ mod tests {
     use clap::CommandFactory;
 
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-        match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
-            Command::Run(args) => Ok(*args),
-            other => unreachable!("asked for run, not {other:?}"),
-        }
+        let command = Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command;
+        let Command::Run(args) = command else { unreachable!("asked for run, not {command:?}") };
+        Ok(*args)
     }
 
     #[test]

@@ -34,11 +34,12 @@ pub struct RunRequest {
     #[schema(schema_with = schema::language)]
     pub language: String,
     /// Source text: no NUL, at most 4 MiB.
-    #[schema(min_length = 1)]
+    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
     pub code: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = schema::plain_texts)]
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(schema_with = schema::env)]
@@ -51,7 +52,10 @@ pub struct RunRequest {
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     /// `none`, `full`, or `allow:HOST[:PORT],…`.
-    #[schema(example = "none")]
+    #[schema(
+        example = "none",
+        pattern = r"^(none|full|allow:[A-Za-z0-9.*_-]+(:[0-9]{1,5})?(,[A-Za-z0-9.*_-]+(:[0-9]{1,5})?)*)$"
+    )]
     pub network: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
@@ -60,6 +64,7 @@ pub struct RunRequest {
     pub backend: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     /// A directory of the server's, to be shown read-only at `/work`: only beneath configured roots.
+    #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     /// Guarantees to do without: only those that the server allows.

@@ -55,11 +55,20 @@ pub(crate) fn start() -> Object {
 pub(crate) fn env() -> Object {
     let name =
         ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[A-Za-z_][A-Za-z0-9_]*$")).build();
-    let value = ObjectBuilder::new().schema_type(Type::String);
+    let value = plain_text();
     ObjectBuilder::new()
         .property_names(Some(name))
         .additional_properties(Some(AdditionalProperties::from(RefOr::from(value))))
         .build()
+}
+
+/// Texts that the kernel takes as arguments.
+pub(crate) fn plain_texts() -> Schema {
+    ArrayBuilder::new().items(plain_text()).into()
+}
+
+fn plain_text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String).pattern(Some(r"^[^\u0000]*$"))
 }
 
 /// Nothing reads the code before it runs, so nothing is found.

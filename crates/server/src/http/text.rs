@@ -45,7 +45,7 @@ mod tests {
         let mut text = Text::default();
         assert_eq!(text.push(b"a\xf0\x9f"), "a");
         assert_eq!(text.push(b"\x90"), "");
-        assert_eq!(text.push(b"\x98b"), "🐘b".replace('🐘', "\u{1f418}"));
+        assert_eq!(text.push(b"\x98b"), "\u{1f418}b");
         assert_eq!(text.push(b"\xc3"), "");
         assert_eq!(text.finish(), "\u{fffd}");
         assert_eq!(text.finish(), "");
