@@ -18,7 +18,7 @@ pub struct Config {
     pub max_body: usize,
     /// The most bytes of all bodies together, from the first byte until the run has ended.
     pub body_memory: usize,
-    /// Connections at a time; more than that wait to be accepted.
+    /// Connections at a time; more than that are turned away.
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and how long an idle connection stays open.
     pub header_timeout: Duration,
@@ -65,7 +65,7 @@ impl Default for Config {
             queue: 256,
             max_body: 16 << 20,
             body_memory: 256 << 20,
-            max_connections: 4096,
+            max_connections: 2048,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_secs(10),

@@ -1,6 +1,7 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
 
 mod log;
+mod notify;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -15,6 +16,7 @@ use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
 use belljar_wire::{Code, Problem};
 use clap::Args;
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::Choices;
 use crate::compose;
@@ -54,13 +56,19 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
     log::begin(args.log_format, environment);
+    raise_open_files();
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     announce(&listener);
+    notify::tell(environment, "READY=1");
     let exposed = is_exposed(&listener);
     let reload = |app: &App| reloaded(args, environment, exposed, app);
-    server.serve(listener, |app| signals::obey(app, reload)).map_err(|cause| cannot_serve(&cause))
+    let until = |app: App| async {
+        signals::obey(app, reload).await;
+        notify::tell(environment, "STOPPING=1");
+    };
+    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))
 }
 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
@@ -102,15 +110,30 @@ fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
         let message = format!("'{}' is not an address to listen on", text.escape_debug());
         Problem::new(Code::InvalidRequest, message, "write an IP address and a port, as in 127.0.0.1:8787")
     })?;
-    TcpListener::bind(address).map_err(|cause| {
+    TcpListener::bind(address).and_then(with_backlog).map_err(|cause| {
         let message = format!("cannot listen on {address}: {cause}");
         Problem::new(Code::Internal, message, "choose another port with --listen 127.0.0.1:PORT")
     })
 }
 
+/// A burst of clients must not have to knock twice; the 128 that a listener has otherwise are few.
+fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
+    rustix::net::listen(&listener, 4096)?;
+    Ok(listener)
+}
+
 /// Whether others than this machine can reach it; if that cannot be told, they can.
 fn is_exposed(listener: &TcpListener) -> bool {
     !listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
+}
+
+/// As many open files as we may have: a connection is one, and a run takes several. Boxes have a limit of their own.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(cause) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%cause, "cannot raise the limit on open files");
+    }
 }
 
 /// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.

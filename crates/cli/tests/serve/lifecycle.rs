@@ -57,22 +57,6 @@ fn a_reload_changes_who_may_ask_and_a_broken_file_changes_nothing() {
 }
 
 #[test]
-fn a_server_that_is_killed_leaves_no_box_alive_and_its_successor_no_trace() {
-    let mut server = Server::with("[server]\nslots = 16\n", &[]);
-    let mark = mark();
-    let mut streams: Vec<_> = (0..16).map(|_| server.stream(&sleeper(&mark))).collect();
-    for events in &mut streams {
-        assert_eq!(events.next().unwrap().0, "start");
-    }
-    eventually("all run", || alive(&mark) == 16);
-    server.signal(Signal::KILL);
-    server.wait();
-    eventually("all are gone", || alive(&mark) == 0);
-    let successor = Server::start();
-    assert_eq!(successor.post("/v1/runs", &json!({"language": "sh", "code": "true"})).status, 200);
-}
-
-#[test]
 fn a_socket_that_was_opened_beforehand_is_taken() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

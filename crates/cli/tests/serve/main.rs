@@ -6,6 +6,7 @@ mod bad_input;
 mod keys;
 mod lifecycle;
 mod observed;
+mod overload;
 mod runs;
 mod server;
 mod streams;
