@@ -7,9 +7,10 @@ use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
 use belljar_engine::RunError;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// A failure of Belljar's own, as every surface tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
     /// The one member of the error object.
     pub error: Fault,
@@ -19,7 +20,7 @@ pub struct Problem {
 }
 
 /// What went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Fault {
     /// For a client to branch on.
     pub code: Code,
@@ -29,11 +30,12 @@ pub struct Fault {
     pub hint: String,
     /// The part of the request that is at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub field: Option<String>,
 }
 
 /// The contract's codes. They are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum Code {
