@@ -62,7 +62,12 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
+            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
+            let ending = async {
+                open.close().await;
+                self.leave_nothing().await;
+            };
+            let drained = tokio::time::timeout(self.app.config.drain, ending).await;
             if drained.is_err() {
                 tracing::warn!(
                     runs = self.app.runs.count(),

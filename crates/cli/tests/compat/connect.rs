@@ -116,9 +116,11 @@ fn compiling_is_a_stage_of_its_own() {
     let server = Server::start();
     let (said, closed) =
         Client::init(&server, job("c", "#include <stdio.h>\nint main(){puts(\"hi\");}")).rest();
-    assert_eq!(kinds(&said), ["runtime", "stage", "exit", "stage", "data", "exit"]);
-    assert_eq!((&said[1]["stage"], &said[3]["stage"]), (&json!("compile"), &json!("run")));
-    assert_eq!(said[2], json!({"type": "exit", "stage": "compile", "code": 0, "signal": null}));
+    // The news that a program begins may come later than the first that it says.
+    let stages: Vec<&Value> = said.iter().filter(|message| message["type"] != "data").skip(1).collect();
+    let exit = |stage: &str| json!({"type": "exit", "stage": stage, "code": 0, "signal": null});
+    let stage = |stage: &str| json!({"type": "stage", "stage": stage});
+    assert_eq!(stages, [&stage("compile"), &exit("compile"), &stage("run"), &exit("run")]);
     assert_eq!((data(&said, "stdout").as_str(), closed), ("hi\n", 4999));
     let (said, closed) = Client::init(&server, job("c", "int main(){ retur 1; }")).rest();
     assert_eq!(said.last().unwrap(), &json!({"type": "exit", "stage": "compile", "code": 1, "signal": null}));

@@ -6,5 +6,8 @@
 mod connect;
 mod fusion;
 mod jupyter;
+mod keys;
 mod piston;
+#[path = "../serve/server.rs"]
+#[allow(dead_code, reason = "the tests of the contract use more of it")]
 mod server;

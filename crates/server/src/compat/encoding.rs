@@ -29,36 +29,6 @@ pub(super) fn to_base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Text out of bytes that come in pieces: what is not UTF-8 is replaced, but a character that was cut in two is not.
-#[derive(Debug, Default)]
-pub(super) struct Decoder {
-    /// The beginning of a character; at most three bytes.
-    begun: Vec<u8>,
-}
-
-impl Decoder {
-    /// The text so far, but for a character that is not complete.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> String {
-        let mut all = std::mem::take(&mut self.begun);
-        all.extend_from_slice(bytes);
-        self.begun = all.split_off(all.len() - unfinished(&all));
-        String::from_utf8_lossy(&all).into_owned()
-    }
-
-    /// What is left of a character that will never be complete.
-    pub(super) fn finish(&mut self) -> String {
-        String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
-    }
-}
-
-/// How many bytes at the end begin a character and do not end it.
-fn unfinished(bytes: &[u8]) -> usize {
-    let last = bytes.utf8_chunks().last();
-    let invalid = last.map_or(&[][..], |chunk| chunk.invalid());
-    let incomplete = std::str::from_utf8(invalid).is_err_and(|error| error.error_len().is_none());
-    if incomplete { invalid.len() } else { 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,15 +51,5 @@ mod tests {
         for text in ["0", "0g", "ä0", "+1"] {
             assert_eq!(from_hex(text), None, "{text}");
         }
-    }
-
-    #[test]
-    fn a_character_in_two_halves_is_told_whole() {
-        let mut decoder = Decoder::default();
-        assert_eq!(decoder.push(b"a\xe2\x82"), "a");
-        assert_eq!(decoder.push(b"\xac\xff"), "€\u{fffd}");
-        assert_eq!(decoder.push(b"\xf0\x9f"), "");
-        assert_eq!(decoder.finish(), "\u{fffd}");
-        assert_eq!(decoder.finish(), "");
     }
 }

@@ -5,7 +5,6 @@
 //! running as two things with limits of their own, which `staged` tells apart; both have words of their own for a field
 //! that is not what it should be, so that `shallow` reads JSON without judging it.
 
-mod body;
 mod encoding;
 mod fusion;
 mod piston;

@@ -1,15 +1,15 @@
 //! HTTP, version 1 of the contract.
 
-mod body;
+pub(crate) mod body;
 mod docs;
 mod events;
 mod guard;
-mod host;
+pub(crate) mod host;
 mod journal;
 mod problem;
 mod router;
 mod runs;
-mod text;
+pub(crate) mod text;
 
 use std::sync::{Arc, PoisonError, RwLock};
 

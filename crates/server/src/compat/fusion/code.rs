@@ -17,10 +17,10 @@ use super::invalid::{self, Fault};
 use super::result::{Command, Commands, Status};
 use super::{Refusal, is_everyones};
 use crate::caller::Caller;
-use crate::compat::body;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
 use crate::http::App;
+use crate::http::body;
 
 /// What a stage may take if the client does not say.
 pub(super) const DEFAULT_TIME: Duration = Duration::from_secs(10);
@@ -100,9 +100,9 @@ pub(super) async fn run_code(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Json<Answer>, Refusal> {
-    let body = body::read(&app, body).await?;
-    let asked: Asked = serde_json::from_slice(&body).map_err(|fault| Fault::not_json(&fault))?;
-    drop(body);
+    // Kept until the answer: what was read from it is as large.
+    let received = body::receive(&app, body).await?;
+    let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     let answer = match asked.job(&caller.allowance().ceilings)? {
         Wanted::Here(job) => run(&app, &caller, *job).await,
         Wanted::Elsewhere(name) => return Ok(Json(Answer::unavailable(&name))),

@@ -24,10 +24,10 @@ use super::invalid::{self, Fault};
 use super::result::{Command, Status};
 use super::{Refusal, is_everyones};
 use crate::caller::Caller;
-use crate::compat::body;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::Clocks;
 use crate::http::App;
+use crate::http::body;
 
 /// The program of the run.
 const DRIVER: &str = include_str!("jupyter.py");
@@ -107,9 +107,9 @@ pub(super) async fn run_jupyter(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Json<Answer>, Refusal> {
-    let body = body::read(&app, body).await?;
-    let asked: Asked = serde_json::from_slice(&body).map_err(|fault| Fault::not_json(&fault))?;
-    drop(body);
+    // Kept until the answer: what was read from it is as large.
+    let received = body::receive(&app, body).await?;
+    let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     match run(&app, &caller, asked.job(&caller.allowance().ceilings)?).await {
         Err(problem) if is_everyones(&problem) => Err(problem.into()),
         Err(problem) => Ok(Json(Answer::error(problem.error.message))),

@@ -21,11 +21,11 @@ use super::job::{Asked, Job};
 use super::runtimes::name_of;
 use super::{Piston, Refusal, signals};
 use crate::caller::Caller;
-use crate::compat::encoding::Decoder;
 use crate::compat::shallow::Shallow;
 use crate::compat::staged::{Stage, Staged, Turn};
 use crate::compat::stdin::{self, Writer};
 use crate::http::App;
+use crate::http::text::Text;
 use crate::runs::End;
 
 /// How long a client may take to say what it wants.
@@ -170,7 +170,7 @@ impl Client {
                 turn = run.next() => match turn {
                     Turn::Begun(stage) => self.begin(stage, &mut voice).await?,
                     Turn::Output(stream, bytes) => {
-                        let data = voice.decoder(stream).push(&bytes);
+                        let data = voice.text(stream).push(&bytes);
                         self.say(stream, data).await?;
                     }
                     Turn::Ended(end) => return self.conclude(run, end, voice).await,
@@ -194,8 +194,8 @@ impl Client {
         let concluded = run.conclude(finished);
         let report = concluded.report();
         for (stream, captured) in [(Stream::Stdout, &report.stdout), (Stream::Stderr, &report.stderr)] {
-            let decoder = voice.decoder(stream);
-            let rest = decoder.push(&captured.after_head()) + &decoder.finish();
+            let text = voice.text(stream);
+            let rest = text.push(&captured.after_head()) + &text.finish();
             self.say(stream, rest).await?;
         }
         self.tell(&Told::Exit { stage: concluded.reached.into(), ending: ending(&concluded) }).await
@@ -256,12 +256,12 @@ impl Client {
 #[derive(Debug, Default)]
 struct Voice {
     stage: Option<StageName>,
-    stdout: Decoder,
-    stderr: Decoder,
+    stdout: Text,
+    stderr: Text,
 }
 
 impl Voice {
-    fn decoder(&mut self, stream: Stream) -> &mut Decoder {
+    fn text(&mut self, stream: Stream) -> &mut Text {
         match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,

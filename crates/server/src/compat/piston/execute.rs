@@ -13,9 +13,9 @@ use super::job::{Asked, Job};
 use super::runtimes::{self, Runtime, name_of};
 use super::{Piston, Refusal, signals};
 use crate::caller::Caller;
-use crate::compat::body;
 use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
 use crate::http::App;
+use crate::http::body;
 
 /// What a job came to.
 #[derive(Debug, Serialize)]
@@ -62,11 +62,13 @@ pub(super) async fn execute(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Executed>, Refusal> {
-    let asked = read(&headers, &body::read(&app, body).await?)?;
+    let received = body::receive(&app, body).await?;
+    let asked = read(&headers, &received.bytes)?;
     let (runtime, Job { request, local, clocks }) = prepare(&app, &caller, asked).await?;
     let run = app.runs.start_with(&caller, request, local).await?;
     let run = Staged::watch(run, runtime.language, clocks, &app.runs, &caller);
     let (concluded, output) = to_the_end(run).await?;
+    drop(received);
     Ok(Json(Executed::new(runtime, &concluded, &output)))
 }
 

@@ -28,7 +28,7 @@ pub(super) async fn list(
         language_version: version.unwrap_or_default().to_string(),
         installed: version.is_some(),
     };
-    Ok(Json(known(&app.runs, &caller).await?.into_iter().map(package).collect()))
+    Ok(Json(known(&app, &caller).await?.into_iter().map(package).collect()))
 }
 
 /// `POST /api/v2/packages`.

@@ -5,12 +5,14 @@ use axum::{Extension, Json};
 use belljar_core::language::Language;
 use belljar_core::request::{BackendChoice, Network};
 use belljar_engine::Engine;
-use belljar_wire::{Code, Languages, Problem};
+use belljar_wire::{Code, Problem};
 use serde::Serialize;
 
 use super::version::Version;
 use super::{Piston, Refusal};
 use crate::caller::Caller;
+use crate::http::App;
+use crate::http::host::all_languages;
 use crate::runs::Runs;
 
 /// Where Piston's name for a language is another than ours.
@@ -38,19 +40,18 @@ pub(super) async fn list(
     State(Piston { app, .. }): State<Piston>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Vec<Told>>, Refusal> {
-    let known = known(&app.runs, &caller).await?;
+    let known = known(&app, &caller).await?;
     Ok(Json(
         known.into_iter().filter_map(|(language, version)| Some(Told::new(language, version?))).collect(),
     ))
 }
 
 /// Every language that the caller may use, with its version if it is installed.
-pub(super) async fn known(runs: &Runs, caller: &Caller) -> Result<Vec<(Language, Option<Version>)>, Refusal> {
-    let languages =
-        asking(runs, |engine| Languages::of(engine, BackendChoice::Auto).map_err(Problem::from)).await?;
+pub(super) async fn known(app: &App, caller: &Caller) -> Result<Vec<(Language, Option<Version>)>, Refusal> {
+    let languages = all_languages(app).await?.languages;
     let permitted = |language: &Language| caller.allowance().languages.contains(&language.name);
     let known = Language::all().filter(permitted).map(|language| {
-        let status = languages.languages.iter().find(|status| status.name == language.name);
+        let status = languages.iter().find(|status| status.name == language.name);
         (language, status.and_then(|status| status.runtime.as_deref()).map(Version::of_label))
     });
     Ok(known.collect())
@@ -59,11 +60,10 @@ pub(super) async fn known(runs: &Runs, caller: &Caller) -> Result<Vec<(Language,
 /// The runtime that a client means by a language and a range of versions, if it is installed.
 pub(super) async fn find(runs: &Runs, name: &str, range: &str) -> Result<Option<Runtime>, Problem> {
     let Some(language) = by_name(name) else { return Ok(None) };
-    let label = asking(runs, move |engine| {
-        let placement = engine.place(BackendChoice::Auto, &Network::None, &[])?;
-        Ok(placement.backend.runtime(language).ok().map(|runtime| runtime.label))
-    });
-    let version = label.await?.map(|label| Version::of_label(&label));
+    let runs = runs.clone();
+    // It may start an interpreter and wait for its answer.
+    let asking = tokio::task::spawn_blocking(move || label(runs.engine(), language));
+    let version = asking.await.unwrap_or_else(|_| Err(lost()))?.map(|label| Version::of_label(&label));
     Ok(version.filter(|version| version.satisfies(range)).map(|version| Runtime { language, version }))
 }
 
@@ -87,17 +87,15 @@ impl Told {
     }
 }
 
-/// Asks an engine something that may start an interpreter and wait for its answer.
-async fn asking<T: Send + 'static>(
-    runs: &Runs,
-    question: impl FnOnce(&Engine) -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
-    let runs = runs.clone();
-    let asked = tokio::task::spawn_blocking(move || question(runs.engine())).await;
-    asked.unwrap_or_else(|_| {
-        let message = "the question what can run here was not answered";
-        Err(Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log"))
-    })
+/// What would run a language, `CPython 3.11.7`, if anything would.
+fn label(engine: &Engine, language: Language) -> Result<Option<String>, Problem> {
+    let placement = engine.place(BackendChoice::Auto, &Network::None, &[])?;
+    Ok(placement.backend.runtime(language).ok().map(|runtime| runtime.label))
+}
+
+fn lost() -> Problem {
+    let message = "the question what can run here was not answered";
+    Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
 }
 
 #[cfg(test)]
