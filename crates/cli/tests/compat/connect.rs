@@ -2,6 +2,7 @@
 
 use std::net::TcpStream;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tungstenite::protocol::frame::coding::CloseCode;
 use tungstenite::{Message, WebSocket};
@@ -203,4 +204,18 @@ fn a_client_that_goes_away_takes_its_job_with_it() {
     eventually("the program runs", || alive(&mark) == 1);
     drop(client);
     eventually("the box is gone", || alive(&mark) == 0);
+}
+
+#[test]
+fn a_server_that_is_told_to_stop_lets_a_job_end_first() {
+    let mut server = Server::start();
+    let mut client = Client::init(&server, job("sh", "echo begun; sleep 1; echo done"));
+    for _ in 0..2 {
+        client.hear().unwrap();
+    }
+    client.hear_data("begun\n");
+    server.signal(Signal::TERM);
+    let (said, closed) = client.rest();
+    assert_eq!((data(&said, "stdout").as_str(), closed), ("done\n", 4999));
+    assert!(server.wait().success());
 }

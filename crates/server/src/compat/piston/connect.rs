@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::execute::{Ending, ending, prepare};
 use super::job::{Asked, Job};
 use super::runtimes::name_of;
-use super::{Piston, Refusal, signals};
+use super::{Refusal, signals};
 use crate::caller::Caller;
 use crate::compat::shallow::Shallow;
 use crate::compat::staged::{Stage, Staged, Turn};
@@ -35,7 +35,7 @@ const CLOSING: Duration = Duration::from_secs(1);
 
 /// `GET /api/v2/connect`.
 pub(super) async fn connect(
-    State(Piston { app, sockets }): State<Piston>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response {
@@ -46,7 +46,7 @@ pub(super) async fn connect(
                 .into_response();
         }
     };
-    let Ok(place) = sockets.try_acquire_owned() else { return no_place().into_response() };
+    let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
     let most = app.config.max_body;
     upgrade.max_message_size(most).max_frame_size(most).on_upgrade(move |socket| async move {
         let patience = app.config.body_timeout;

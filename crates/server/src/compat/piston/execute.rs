@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::job::{Asked, Job};
 use super::runtimes::{self, Runtime, name_of};
-use super::{Piston, Refusal, signals};
+use super::{Refusal, signals};
 use crate::caller::Caller;
 use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
 use crate::http::App;
@@ -57,7 +57,7 @@ impl Ending {
 
 /// `POST /api/v2/execute`.
 pub(super) async fn execute(
-    State(Piston { app, .. }): State<Piston>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,

@@ -8,7 +8,6 @@ mod runtimes;
 mod signals;
 mod version;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, StatusCode, header};
@@ -17,28 +16,17 @@ use axum::routing::{any, get, post};
 use axum::{Json, Router};
 use belljar_wire::Problem;
 use serde::Serialize;
-use tokio::sync::Semaphore;
 
 use crate::http::App;
 
-/// What the handlers can reach.
-#[derive(Debug, Clone)]
-struct Piston {
-    app: App,
-    /// Places for WebSockets, which the server's own count of connections does not know.
-    sockets: Arc<Semaphore>,
-}
-
 /// What is mounted.
 pub(super) fn router(app: &App) -> Router {
-    let sockets = Arc::new(Semaphore::new(app.config.max_connections.min(Semaphore::MAX_PERMITS)));
-    let state = Piston { app: app.clone(), sockets };
     let routes = Router::new()
         .route("/runtimes", get(runtimes::list))
         .route("/execute", post(execute::execute))
         .route("/connect", any(connect::connect))
         .route("/packages", get(packages::list).post(packages::install).delete(packages::uninstall));
-    Router::new().nest("/api/v2", routes.with_state(state))
+    Router::new().nest("/api/v2", routes.with_state(app.clone()))
 }
 
 /// A refusal in Piston's words.

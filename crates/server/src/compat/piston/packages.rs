@@ -5,10 +5,11 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::Serialize;
 
+use super::Refusal;
 use super::runtimes::{known, name_of};
 use super::version::Version;
-use super::{Piston, Refusal};
 use crate::caller::Caller;
+use crate::http::App;
 
 /// A package as Piston tells it.
 #[derive(Debug, Serialize)]
@@ -20,7 +21,7 @@ pub(super) struct Package {
 
 /// `GET /api/v2/packages`: every language that is known here. One that is not installed has no version yet.
 pub(super) async fn list(
-    State(Piston { app, .. }): State<Piston>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Vec<Package>>, Refusal> {
     let package = |(language, version): (_, Option<Version>)| Package {

@@ -8,8 +8,8 @@ use belljar_engine::Engine;
 use belljar_wire::{Code, Problem};
 use serde::Serialize;
 
+use super::Refusal;
 use super::version::Version;
-use super::{Piston, Refusal};
 use crate::caller::Caller;
 use crate::http::App;
 use crate::http::host::all_languages;
@@ -37,7 +37,7 @@ pub(super) struct Told {
 
 /// `GET /api/v2/runtimes`.
 pub(super) async fn list(
-    State(Piston { app, .. }): State<Piston>,
+    State(app): State<App>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Vec<Told>>, Refusal> {
     let known = known(&app, &caller).await?;
