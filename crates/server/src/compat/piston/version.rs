@@ -119,6 +119,7 @@ fn satisfies_one(version: Version, comparator: &str) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn a_version_is_found_in_every_label() {
@@ -201,5 +202,21 @@ mod tests {
         assert!(!Version(0, 0, 4).satisfies("^0.0.3"));
         assert!(Version(0, 5, 0).satisfies("^0"));
         assert!(Version(0, 0, 0).satisfies("*"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_readers_panic(label in ".{0,30}", range in "[-<>=^~|.*xv0-9, ]{0,30}") {
+            let _ = Version::of_label(&label).satisfies(&range);
+        }
+
+        #[test]
+        fn a_version_satisfies_itself_and_what_begins_like_it(major: u32, minor: u32, patch: u32) {
+            let version = Version(major.into(), minor.into(), patch.into());
+            for range in [format!("{version}"), format!("^{version}"), format!("{major}.{minor}"), format!("{major}.x")] {
+                prop_assert!(version.satisfies(&range), "{}", range);
+            }
+            prop_assert!(!version.satisfies(&format!(">{version}")));
+        }
     }
 }
