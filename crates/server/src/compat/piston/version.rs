@@ -216,7 +216,8 @@ mod tests {
             for range in [format!("{version}"), format!("^{version}"), format!("{major}.{minor}"), format!("{major}.x")] {
                 prop_assert!(version.satisfies(&range), "{}", range);
             }
-            prop_assert!(!version.satisfies(&format!(">{version}")));
+            let beyond = format!(">{version}");
+            prop_assert!(!version.satisfies(&beyond));
         }
     }
 }
