@@ -13,6 +13,7 @@ use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunS
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
@@ -162,7 +163,8 @@ impl Runs {
         let presence = caller.enter()?;
         let run = self.register(caller);
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
-        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live));
+        let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
+        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
         Ok(run)
     }
 
@@ -256,7 +258,7 @@ impl Runs {
         };
         let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
         let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
-        self.note(&id, &live, &end);
+        self.note(&live, &end);
         self.remember(&id, &live, end.clone());
         // Whoever hears of the end may start the next one at once.
         drop(presence);
@@ -264,19 +266,18 @@ impl Runs {
         feed.close();
     }
 
-    fn note(&self, id: &RunId, live: &Live, end: &End) {
+    fn note(&self, live: &Live, end: &End) {
         let caller = &live.owner;
         match end {
             Ok(finished) => {
                 self.0.metrics.ran(&finished.report);
-                let (language, outcome) = (finished.report.language.name, finished.report.outcome);
-                let ms = finished.report.usage.wall.as_secs_f64() * 1e3;
-                tracing::info!(run = id.as_str(), caller, language, ?outcome, ms, "ran");
+                let (outcome, ms) = (finished.report.outcome, finished.report.usage.wall.as_secs_f64() * 1e3);
+                tracing::info!(caller, ?outcome, ms, "ran");
             }
             Err(problem) => {
                 self.0.metrics.refused(problem);
                 let error = &problem.error.message;
-                tracing::error!(run = id.as_str(), caller, error, "could not be run");
+                tracing::error!(caller, error, "could not be run");
             }
         }
     }
