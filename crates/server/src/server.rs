@@ -3,14 +3,19 @@
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
+use std::time::Duration;
 
 use belljar_engine::{Engine, Slots};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
+
+/// How long an answer may take to leave after the last box has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -62,15 +67,14 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
-            if drained.is_err() {
-                tracing::warn!(
-                    runs = self.app.runs.count(),
-                    "the deadline has come; what still runs is killed"
-                );
+            if timeout(self.app.config.drain, open.close()).await.is_err() {
+                let runs = self.app.runs.count();
+                tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
+            // Whoever was cut off is told so, if they listen.
+            let _ = timeout(LAST_WORDS, open.close()).await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -80,7 +84,7 @@ impl Server {
     /// Waits for the boxes to be gone. A box that cannot be killed is given up by the engine after a while.
     async fn leave_nothing(&self) {
         while self.app.runs.count() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 }
