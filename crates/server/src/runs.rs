@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,10 @@ use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Engine, RunId};
 use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tracing::Instrument;
 
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
@@ -162,7 +165,8 @@ impl Runs {
         let presence = caller.enter()?;
         let run = self.register(caller);
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
-        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live));
+        let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
+        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
         Ok(run)
     }
 
@@ -254,9 +258,13 @@ impl Runs {
             let _ = cancelled.wait_for(|cancelled| *cancelled).await;
             None
         };
-        let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
-        let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
-        self.note(&id, &live, &end);
+        // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
+        let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
+        let end = match running.catch_unwind().await {
+            Ok(report) => report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from),
+            Err(_) => Err(lost()),
+        };
+        self.note(&live, &end);
         self.remember(&id, &live, end.clone());
         // Whoever hears of the end may start the next one at once.
         drop(presence);
@@ -264,19 +272,18 @@ impl Runs {
         feed.close();
     }
 
-    fn note(&self, id: &RunId, live: &Live, end: &End) {
+    fn note(&self, live: &Live, end: &End) {
         let caller = &live.owner;
         match end {
             Ok(finished) => {
                 self.0.metrics.ran(&finished.report);
-                let (language, outcome) = (finished.report.language.name, finished.report.outcome);
-                let ms = finished.report.usage.wall.as_secs_f64() * 1e3;
-                tracing::info!(run = id.as_str(), caller, language, ?outcome, ms, "ran");
+                let (outcome, ms) = (finished.report.outcome, finished.report.usage.wall.as_secs_f64() * 1e3);
+                tracing::info!(caller, ?outcome, ms, "ran");
             }
             Err(problem) => {
                 self.0.metrics.refused(problem);
                 let error = &problem.error.message;
-                tracing::error!(run = id.as_str(), caller, error, "could not be run");
+                tracing::error!(caller, error, "could not be run");
             }
         }
     }
@@ -329,7 +336,7 @@ impl Run {
     async fn end(&self) -> End {
         let mut end = self.live.end.subscribe();
         let ended = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
-        ended.unwrap_or_else(|| Err(Problem::new(Code::Internal, "the run was lost", "try it again")))
+        ended.unwrap_or_else(|| Err(lost()))
     }
 }
 
@@ -345,6 +352,10 @@ impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+fn lost() -> Problem {
+    Problem::new(Code::Internal, "the run was lost", "this is a fault of Belljar's own; see its log")
 }
 
 pub(crate) fn no_such_run(id: &str) -> Problem {

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use belljar_engine::{Engine, Slots};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
 
-/// How long a WebSocket may take to hear that its run has ended.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// How long an answer may take to leave after the last box has.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -66,21 +67,23 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
+            // A run need not have a connection: a WebSocket is none any more, and some runs are left alone.
             let ending = async {
                 open.close().await;
                 self.leave_nothing().await;
             };
-            let drained = tokio::time::timeout(self.app.config.drain, ending).await;
-            if drained.is_err() {
-                tracing::warn!(
-                    runs = self.app.runs.count(),
-                    "the deadline has come; what still runs is killed"
-                );
+            if timeout(self.app.config.drain, ending).await.is_err() {
+                let runs = self.app.runs.count();
+                tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
-            self.let_sockets_go().await;
+            // Whoever was cut off is told so, if they listen.
+            let telling = async {
+                open.close().await;
+                self.close_sockets().await;
+            };
+            let _ = timeout(LAST_WORDS, telling).await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -94,10 +97,10 @@ impl Server {
         }
     }
 
-    /// WebSockets hear of the end of their runs a moment after it.
-    async fn let_sockets_go(&self) {
+    /// Waits for the WebSockets to be gone; each goes when its run has ended.
+    async fn close_sockets(&self) {
         let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(FAREWELL, self.app.sockets.acquire_many(all)).await;
+        let _ = self.app.sockets.acquire_many(all).await;
     }
 }
 

@@ -202,6 +202,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_allowed_and_what_has_to_wait_have_their_codes_and_statuses() {
+        let refusal = Refusal { field: Field::Memory, message: "at most 64M".into(), hint: "less".into() };
+        let forbidden = Problem::from(RunError::from(refusal));
+        assert_eq!((forbidden.error.code, forbidden.status()), (Code::Forbidden, 403));
+        assert_eq!(forbidden.error.field.as_deref(), Some("limits.memory_bytes"));
+        let retry_after = Duration::from_secs(3);
+        let busy = Problem::from(RunError::Busy { waiting: 8, retry_after });
+        assert_eq!((busy.error.code, busy.status(), busy.retry_after), (Code::Busy, 429, Some(retry_after)));
+        assert_eq!(busy.error.hint, "try again in 3 s");
+    }
+
+    #[test]
     fn a_failed_step_comes_with_what_the_system_said() {
         let source = std::io::Error::from_raw_os_error(1);
         let setup = BackendError::Setup { step: "mount /proc".into(), hint: "try".into(), source };

@@ -2,6 +2,8 @@
 
 mod log;
 mod notify;
+#[cfg(feature = "otel")]
+mod otel;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -55,7 +57,7 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
-    log::begin(args.log_format, environment);
+    let _log = log::begin(args.log_format, environment);
     raise_open_files();
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
