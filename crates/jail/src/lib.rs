@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! caller ──plan, descriptors──▶ keeper ──clone3──▶ PID 1 ──fork──▶ the program
-//!        ◀──started, ended────        ◀──reports──       ◀──wait──
+//!        ◀─started, next, ended        ◀──reports──       ◀──wait──
 //! ```
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `keeper` is the

@@ -13,11 +13,7 @@ use super::runtimes::Runtime;
 use crate::compat::encoding::{from_base64, from_hex};
 use crate::compat::shallow::{Items, Shallow};
 use crate::compat::staged::{Clocks, is_compiled};
-
-/// The longest that anything may take, where the caller has no ceiling.
-const DAY: Duration = Duration::from_secs(24 * 3600);
-/// What a stage may take if the client does not say. Of running, Piston grants less; Belljar grants everybody the same.
-const DEFAULT_TIME: Duration = Duration::from_secs(10);
+use crate::compat::time::{LONGEST, USUAL, millis, unless_less};
 
 /// A request as JSON has it. Fields that Piston does not know are not looked at, as there.
 #[derive(Debug, Default, Deserialize)]
@@ -196,8 +192,8 @@ struct LimitsGiven {
 impl LimitsAsked {
     fn check(&self, ceilings: &Ceilings) -> Result<LimitsGiven, Refusal> {
         let memory = ceilings.memory.map(Bytes::get);
-        let time = millis(ceilings.timeout.unwrap_or(DAY));
-        let cpu = millis(ceilings.cpu_time.unwrap_or(DAY));
+        let time = millis(ceilings.timeout.unwrap_or(LONGEST));
+        let cpu = millis(ceilings.cpu_time.unwrap_or(LONGEST));
         let duration = |millis: Option<u64>| millis.map(Duration::from_millis);
         Ok(LimitsGiven {
             compile_memory: limit("compile_memory_limit", &self.compile_memory_limit, memory)?,
@@ -214,7 +210,7 @@ impl LimitsGiven {
     /// The limits of the one box in which both stages take place. Its memory is that of the program: a limit that was
     /// asked for is kept, also where a compiler would rather have more.
     fn resolve(self, compiled: bool, ceilings: &Ceilings) -> (Limits, Clocks) {
-        let default = ceilings.timeout.map_or(DEFAULT_TIME, |ceiling| ceiling.min(DEFAULT_TIME));
+        let default = unless_less(USUAL, ceilings);
         let clocks =
             Clocks { compile: self.compile_time.unwrap_or(default), run: self.run_time.unwrap_or(default) };
         let compile_memory = self.compile_memory.filter(|_| compiled);
@@ -259,10 +255,6 @@ fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<
         }
         _ => Ok(Some(number)),
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn required(field: Shallow, name: &str) -> Result<String, Refusal> {
