@@ -15,6 +15,9 @@ use crate::compat::shallow::{Items, Shallow};
 use crate::compat::staged::{Clocks, is_compiled};
 use crate::compat::time::{LONGEST, USUAL, millis, unless_less};
 
+/// The longest name of a file that is looked at; a box takes none that is longer.
+const MAX_NAME: usize = 1024;
+
 /// A request as JSON has it. Fields that Piston does not know are not looked at, as there.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -123,7 +126,7 @@ impl FileAsked {
 
 impl Draft {
     pub(super) fn unknown_runtime(&self) -> Refusal {
-        Refusal::bad(format!("{}-{} runtime is unknown", self.language, self.version))
+        Refusal::bad(format!("{}-{} runtime is unknown", shown(&self.language), shown(&self.version)))
     }
 
     /// Everything else, for a runtime that is there and a caller with these ceilings.
@@ -158,6 +161,9 @@ impl Draft {
 impl FileDraft {
     fn path(&self, at: usize) -> Result<String, Refusal> {
         let path = self.name.clone().unwrap_or_else(|| format!("file{at}.code"));
+        if path.len() > MAX_NAME {
+            return Err(Refusal::bad(format!("files[{at}].name is too long")));
+        }
         BoxPath::parse(&path).map_err(|invalid| Refusal::bad(invalid.message))?;
         Ok(path)
     }
@@ -257,6 +263,11 @@ fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<
     }
 }
 
+/// As much of a client's text as goes into an answer.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
+}
+
 fn required(field: Shallow, name: &str) -> Result<String, Refusal> {
     let missing = || Refusal::bad(format!("{name} is required as a string"));
     field.into_text().filter(|text| !text.is_empty()).ok_or_else(missing)
@@ -322,6 +333,8 @@ mod tests {
             files(r#"[{"content": ""}, {"content": "0", "encoding": "hex"}]"#),
             "files[1].content is not hex"
         );
+        let long = format!(r#"[{{"content": "", "name": "{}"}}]"#, "x".repeat(2000));
+        assert_eq!(files(&long), "files[0].name is too long");
         for name in ["../x", "/etc/passwd", "a/../../b", "a\\u0000b", "."] {
             let message = files(&format!(r#"[{{"content": "", "name": "{name}"}}]"#));
             assert!(message.starts_with("the path '"), "{message}");
