@@ -17,6 +17,7 @@
 #![deny(missing_docs)]
 
 mod build;
+mod cloned;
 pub mod codec;
 mod confine;
 mod fault;
@@ -28,10 +29,13 @@ pub mod plan;
 pub mod seccomp;
 mod standby;
 mod sys;
+mod undertaker;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
+pub use cloned::Order;
+pub use fault::Fault;
 pub use standby::{Standby, stand_by};
 
 /// The name under which the binary starts itself anew as the keeper.
@@ -46,5 +50,5 @@ pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
 /// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
 #[must_use]
 pub fn keep() -> ExitCode {
-    keeper::live(keeper::Ahead::Nothing)
+    keeper::live()
 }
