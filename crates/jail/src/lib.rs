@@ -1,14 +1,15 @@
 //! The jail: performs a [`Plan`](plan::Plan), then hands over to the program.
 //!
 //! ```text
-//! caller ──plan, descriptors──▶ keeper ──clone3──▶ PID 1 ──fork──▶ the program
-//!        ◀──started, ended────        ◀──reports──       ◀──wait──
+//! caller ──plan, descriptors──▶ (keeper) ──clone3──▶ PID 1 ──vfork──▶ the program
+//!        ◀──started, ended─────          ◀──reports──      ◀──wait──
 //! ```
 //!
-//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `keeper` is the
-//! process outside of the box (`standby` starts one early), `init` is PID 1 inside; `build` performs the plan's steps; `confine` is what the
-//! program's own process does to itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys`
-//! holds the system calls that have no safe wrapper.
+//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
+//! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
+//! one, with an `undertaker`; `build` performs the plan's steps; `confine` is what the program's own process does to
+//! itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
+//! safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
