@@ -62,6 +62,7 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
+    swept: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
 }
@@ -72,7 +73,7 @@ impl Native {
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
-        host.cgroups.sweep();
+        let swept = host.cgroups.sweep();
         let offer = host.offer();
         let runtimes = Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
@@ -83,7 +84,7 @@ impl Native {
         });
         // Where PID 1 has to be born into its cgroup, one that is there already is of no use.
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
-        Native { host, offer, runtimes, standby: Mutex::new(standby) }
+        Native { host, offer, swept, runtimes, standby: Mutex::new(standby) }
     }
 
     /// The whole of a start: while the keeper loads, everything that it needs is made ready.
@@ -152,6 +153,10 @@ impl Backend for Native {
             reason: obstacle.to_string(),
             hint: obstacle.hint(),
         })
+    }
+
+    fn leaks_cleaned(&self) -> u64 {
+        self.swept as u64
     }
 
     fn offer(&self) -> &Offer {

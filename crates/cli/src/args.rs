@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::key::KeyArgs;
+use crate::serve::ServeArgs;
 
 const RUN_HELP: &str = "\
 {about-with-newline}
@@ -46,6 +48,13 @@ pub(crate) enum Command {
     Languages(HostArgs),
     /// What this host can guarantee, what it cannot, why, and what would help
     Doctor(HostArgs),
+    /// Serve the HTTP API, on loopback unless told otherwise
+    Serve(ServeArgs),
+    /// Keys for those who may ask the server
+    Key(KeyArgs),
+    /// Print the OpenAPI description of the HTTP interface
+    #[command(hide = true)]
+    Openapi,
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }
@@ -177,10 +186,9 @@ mod tests {
     use clap::CommandFactory;
 
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-        match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
-            Command::Run(args) => Ok(*args),
-            Command::Languages(_) | Command::Doctor(_) | Command::Bench(_) => unreachable!("asked for run"),
-        }
+        let command = Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command;
+        let Command::Run(args) = command else { unreachable!("asked for run, not {command:?}") };
+        Ok(*args)
     }
 
     #[test]

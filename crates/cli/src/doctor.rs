@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use belljar_core::guarantee::Guarantee;
-use belljar_core::request::{BackendChoice, Network, parse_waivers};
-use belljar_wire::{BackendStatus, Backends, GuaranteeStatus, Problem, to_json};
+use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_wire::{Backends, GuaranteeStatus, Problem, to_json};
 
 use crate::args::{Choices, HostArgs};
 use crate::compose;
@@ -38,11 +38,7 @@ fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Pr
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
     let engine = compose::engine(settings.host, None);
-    let (default, problem) = match engine.place(choice, &Network::None, &waived) {
-        Ok(placement) => (Some(placement.backend.name().name()), None),
-        Err(refusal) => (None, Some(Problem::from(refusal))),
-    };
-    Ok(Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() })
+    Ok(Backends::of(&engine, choice, &waived))
 }
 
 fn described(backends: &Backends) -> String {
@@ -97,6 +93,7 @@ fn remedies(guarantees: &[GuaranteeStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_wire::BackendStatus;
 
     fn kept(name: &'static str, how: &str) -> GuaranteeStatus {
         GuaranteeStatus { name, kept: true, how: Some(how.into()), why: None, fix: None }

@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use belljar_core::backend::Backend;
 use belljar_core::language::Language;
-use belljar_core::request::{BackendChoice, Network};
-use belljar_engine::{Engine, RunError};
-use belljar_wire::{LanguageStatus, Languages, Problem, to_json};
+use belljar_core::request::BackendChoice;
+use belljar_wire::{LanguageStatus, Languages, Problem, backend_of, to_json};
 
 use crate::args::{Choices, HostArgs};
 use crate::problem::{self, say};
@@ -31,8 +29,7 @@ fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages,
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let choice = doctor::backend_choice(&settings)?;
     let engine = compose::engine(settings.host, None);
-    let backend = backend_of(&engine, choice)?;
-    Ok(Languages { languages: ask_all(backend) })
+    Ok(Languages::of(&engine, choice)?)
 }
 
 /// Where the runtime of one language is.
@@ -41,31 +38,6 @@ pub(crate) fn find(name: &str, environment: Environment<'_>) -> Result<String, P
     let engine = compose::engine(settings.host, None);
     let backend = backend_of(&engine, BackendChoice::Auto)?;
     Ok(backend.runtime(Language::parse(name)?)?.location)
-}
-
-/// The backend that a run would go to. One that cannot keep every guarantee still knows its runtimes.
-fn backend_of(engine: &Engine, choice: BackendChoice) -> Result<&dyn Backend, RunError> {
-    let refusal = match engine.place(choice, &Network::None, &[]) {
-        Ok(placement) => return Ok(placement.backend),
-        Err(refusal) => refusal,
-    };
-    let meant = |backend: &&dyn Backend| match choice {
-        BackendChoice::Auto => true,
-        BackendChoice::Named(name) => backend.name() == name,
-    };
-    engine.backends().find(meant).ok_or(refusal)
-}
-
-/// Asks for all languages at once: each answer is the start of an interpreter, and most of that is waiting.
-fn ask_all(backend: &dyn Backend) -> Vec<LanguageStatus> {
-    std::thread::scope(|scope| {
-        let ask = |language: Language| move || LanguageStatus::new(language, backend.runtime(language));
-        let asked: Vec<_> = Language::all().map(|language| (language, scope.spawn(ask(language)))).collect();
-        asked
-            .into_iter()
-            .map(|(language, answer)| answer.join().unwrap_or_else(|_| ask(language)()))
-            .collect()
-    })
 }
 
 fn table(languages: &Languages) -> String {

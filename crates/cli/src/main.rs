@@ -9,10 +9,12 @@ mod cancel;
 mod collect;
 mod compose;
 mod doctor;
+mod key;
 mod languages;
 mod output;
 mod problem;
 mod run;
+mod serve;
 mod settings;
 mod source;
 mod table;
@@ -45,6 +47,12 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment, standby),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
+        Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
+        Ok(Cli { command: Command::Key(args) }) => key::run(&args),
+        Ok(Cli { command: Command::Openapi }) => {
+            problem::say(&belljar_server::http::openapi());
+            ExitCode::SUCCESS
+        }
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

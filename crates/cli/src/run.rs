@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use belljar_core::Field;
+use belljar_core::allowance::Allowance;
 use belljar_core::outcome::Report;
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, Unobserved};
+use belljar_engine::{Engine, Observer, RunId, Unobserved};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
@@ -58,7 +59,7 @@ fn attempt(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>
                 bring_back(&report, &directory)?;
             }
             let status = report.outcome.exit_code();
-            say(&to_json(&RunResult::new(report, form)));
+            say(&to_json(&RunResult::new(&report, form)));
             Ok(status)
         }
     }
@@ -84,7 +85,7 @@ impl Delivery {
 }
 
 fn explain(engine: &Engine, request: domain::RunRequest, json: bool) -> Result<u8, Problem> {
-    let text = engine.explain(request)?;
+    let text = engine.explain(engine.admit(&Allowance::everything(), request)?)?;
     if json {
         say(&to_json(&Plan { plan: text.lines().map(str::to_owned).collect() }));
     } else {
@@ -107,7 +108,8 @@ fn drive(
     runtime.block_on(async {
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
-        let report = engine.run(request, observer, signals.first()).await;
+        let admitted = engine.admit(&Allowance::everything(), request)?;
+        let report = engine.run(&RunId::new(), admitted, observer, signals.first()).await;
         impatient.now();
         Ok(report?)
     })
@@ -147,6 +149,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         backend: settings.backend,
         workspace,
         waive: settings.waive,
+        output_base64: args.base64,
     };
     Ok((request.parse(Local { code, stdin, files })?, settings.host))
 }

@@ -62,6 +62,7 @@ pub struct Usage {
     pub wall_ms: f64,
     pub cpu_ms: f64,
     pub memory_peak_bytes: u64,
+    pub queue_ms: f64,
 }
 
 /// What was kept and what was given up.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod allowance;
 pub mod backend;
 pub mod guarantee;
 pub mod language;

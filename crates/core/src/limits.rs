@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::allowance::Ceilings;
 use crate::{Field, Invalid};
 
 /// A number of bytes.
@@ -102,7 +103,7 @@ pub struct Malformed {
 }
 
 /// A CPU rate in thousandths of one CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cpus(u32);
 
 impl Cpus {
@@ -110,6 +111,16 @@ impl Cpus {
     #[must_use]
     pub const fn milli(self) -> u32 {
         self.0
+    }
+}
+
+impl Cpus {
+    /// A rate, as `--cpus` has it.
+    ///
+    /// # Errors
+    /// A rate that is out of range.
+    pub fn parse(rate: f64) -> Result<Cpus, Invalid> {
+        cpus(Some(rate))
     }
 }
 
@@ -165,28 +176,54 @@ pub struct LimitsRequest {
     pub output: Option<u64>,
 }
 
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const DEFAULT_MEMORY: u64 = 256 << 20;
+const DEFAULT_CPUS: f64 = 1.0;
+const DEFAULT_PIDS: u64 = 50;
+const DEFAULT_DISK: u64 = 64 << 20;
+const DEFAULT_OUTPUT: u64 = 1 << 20;
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const TIB: u64 = 1 << 40;
 
 impl LimitsRequest {
+    /// The same, where what is absent takes a ceiling that is lower than the default.
+    #[must_use]
+    pub fn within(self, ceilings: &Ceilings) -> LimitsRequest {
+        let cpus = ceilings.cpus.map(|cpus| f64::from(cpus.milli()) / 1000.0);
+        LimitsRequest {
+            timeout: self.timeout.or(lower(ceilings.timeout, DEFAULT_TIMEOUT)),
+            cpu_time: self.cpu_time.or(ceilings.cpu_time),
+            memory: self.memory.or(lower(ceilings.memory.map(Bytes::get), DEFAULT_MEMORY)),
+            cpus: self.cpus.or(lower(cpus, DEFAULT_CPUS)),
+            pids: self.pids.or(lower(ceilings.pids.map(u64::from), DEFAULT_PIDS)),
+            disk: self.disk.or(lower(ceilings.disk.map(Bytes::get), DEFAULT_DISK)),
+            output: self.output.or(lower(ceilings.output.map(Bytes::get), DEFAULT_OUTPUT)),
+        }
+    }
+
     /// Every limit, checked and complete.
     ///
     /// # Errors
     /// The first limit that is out of its range.
     pub fn resolve(self) -> Result<(BoxLimits, ExecutionLimits), Invalid> {
         let sandbox = BoxLimits {
-            memory: bytes(Field::Memory, "memory", self.memory, 256 << 20, 4 << 20, 16 * TIB)?,
+            memory: bytes(Field::Memory, "memory", self.memory, DEFAULT_MEMORY, 4 << 20, 16 * TIB)?,
             cpus: cpus(self.cpus)?,
             pids: pids(self.pids)?,
-            disk: bytes(Field::Disk, "disk", self.disk, 64 << 20, 64 << 10, 16 * TIB)?,
+            disk: bytes(Field::Disk, "disk", self.disk, DEFAULT_DISK, 64 << 10, 16 * TIB)?,
         };
         let execution = ExecutionLimits {
-            timeout: duration(Field::Timeout, "timeout", self.timeout.unwrap_or(Duration::from_secs(10)))?,
+            timeout: duration(Field::Timeout, "timeout", self.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
             cpu_time: self.cpu_time.map(|time| duration(Field::CpuTime, "cpu-time", time)).transpose()?,
-            output: bytes(Field::Output, "output-limit", self.output, 1 << 20, 1, 1 << 30)?,
+            output: bytes(Field::Output, "output-limit", self.output, DEFAULT_OUTPUT, 1, 1 << 30)?,
         };
         Ok((sandbox, execution))
     }
+}
+
+fn lower<T: PartialOrd>(ceiling: Option<T>, default: T) -> Option<T> {
+    ceiling.filter(|ceiling| *ceiling < default)
 }
 
 fn bytes(
@@ -212,7 +249,7 @@ fn duration(field: Field, name: &str, asked: Duration) -> Result<Duration, Inval
 }
 
 fn cpus(asked: Option<f64>) -> Result<Cpus, Invalid> {
-    let asked = asked.unwrap_or(1.0);
+    let asked = asked.unwrap_or(DEFAULT_CPUS);
     if !(0.01..=1024.0).contains(&asked) {
         return Err(out_of_range(Field::Cpus, "cpus", &asked, &0.01, &1024, &1));
     }
@@ -221,7 +258,7 @@ fn cpus(asked: Option<f64>) -> Result<Cpus, Invalid> {
 }
 
 fn pids(asked: Option<u64>) -> Result<u32, Invalid> {
-    let asked = asked.unwrap_or(50);
+    let asked = asked.unwrap_or(DEFAULT_PIDS);
     match u32::try_from(asked) {
         Ok(pids) if (1..=32_768).contains(&pids) => Ok(pids),
         _ => Err(out_of_range(Field::Pids, "pids", &asked, &1, &32_768, &50)),

@@ -48,6 +48,8 @@ impl Outcome {
 /// What a program used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// How long it waited for its turn.
+    pub queue: Duration,
     /// From the first step of building the box to the end of the last process in it.
     pub wall: Duration,
     /// CPU time of the whole tree.

@@ -67,6 +67,18 @@ impl Captured {
         self.missing > 0
     }
 
+    /// How many bytes were kept.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
+    /// Whether nothing was kept.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Head, one line that says how much is missing (if anything is), tail.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use belljar_core::Invalid;
+use belljar_core::allowance::Refusal;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Guarantee, Unmet};
 use belljar_core::request::BackendName;
@@ -11,6 +12,17 @@ pub enum RunError {
     /// The request asks for something that does not exist.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// The caller may not ask for that.
+    #[error(transparent)]
+    Forbidden(#[from] Refusal),
+    /// Every slot is taken and the queue is full.
+    #[error("every slot is taken, and {waiting} requests wait already")]
+    Busy {
+        /// The length of the queue.
+        waiting: usize,
+        /// When to try again.
+        retry_after: Duration,
+    },
     /// The host cannot keep what was demanded.
     #[error("the {backend} backend cannot keep {} here: {}", listed(&.unmet.missing), reasons(&.unmet.missing))]
     Unmet {
@@ -37,6 +49,9 @@ pub enum RunError {
         /// How long we waited.
         grace: Duration,
     },
+    /// The code could not be made ready for its runtime.
+    #[error("cannot prepare the code")]
+    Unprepared(#[source] tokio::task::JoinError),
 }
 
 fn listed(missing: &[(Guarantee, String, String)]) -> String {

@@ -1,5 +1,6 @@
 //! Identifiers of runs: `run_` and a ULID, so that they sort by time and need no coordination.
 
+use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -7,9 +8,30 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Crockford's base 32: no I, L, O or U, so that an identifier survives being read aloud.
 const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 
-pub(crate) fn of_a_new_run() -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("run_{}", ulid(now.as_millis(), random_bits()))
+/// The identifier of a run, unique on this host.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(String);
+
+impl RunId {
+    /// One that no run has had.
+    #[must_use]
+    #[allow(clippy::new_without_default, reason = "an identifier has no default; every one is another")]
+    pub fn new() -> RunId {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        RunId(format!("run_{}", ulid(now.as_millis(), random_bits())))
+    }
+
+    /// As text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// 48 bits of milliseconds, then 80 bits of chance.
@@ -32,9 +54,9 @@ mod tests {
 
     #[test]
     fn identifiers_are_unique() {
-        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| of_a_new_run()).collect();
+        let ids: std::collections::HashSet<_> = (0..10_000).map(|_| RunId::new()).collect();
         assert_eq!(ids.len(), 10_000);
-        assert!(ids.iter().all(|id| id.len() == 30 && id.starts_with("run_0")));
+        assert!(ids.iter().all(|id| id.as_str().len() == 30 && id.as_str().starts_with("run_0")));
     }
 
     #[test]

@@ -10,11 +10,12 @@ mod admission;
 mod error;
 mod id;
 mod placement;
+mod slots;
 mod transcript;
 mod watch;
 
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,14 +25,17 @@ use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::ExecutionLimits;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
-use belljar_core::request::{Code, ExecutionRequest, RunRequest, SandboxRequest};
+use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
+pub use admission::Admitted;
 pub use error::RunError;
+pub use id::RunId;
 pub use placement::Placement;
-pub use transcript::{Observer, Unobserved};
+pub use slots::Slots;
+pub use transcript::{Observer, Started, Unobserved};
 
-use admission::admit;
 use transcript::Transcript;
 use watch::{Stop, watch};
 
@@ -59,13 +63,14 @@ pub struct SyntaxError {
 pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
+    slots: Option<Slots>,
 }
 
 impl Engine {
-    /// An engine over these backends, strongest first.
+    /// An engine over these backends, strongest first. It runs whatever it is given, at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer }
+        Engine { backends, preparer, slots: None }
     }
 
     /// The backends that it was given, strongest first.
@@ -73,75 +78,68 @@ impl Engine {
         self.backends.iter().map(AsRef::as_ref)
     }
 
-    /// Runs one program in a box of its own, and returns when the box is gone. The program's output goes to
-    /// `observer` as it comes, up to the head that is kept; `cancel` ends the run when it resolves, with the
-    /// signal that was the reason, if one was.
+    /// Lets so many runs happen at a time, and no more.
+    #[must_use]
+    pub fn with_slots(self, slots: Slots) -> Engine {
+        Engine { slots: Some(slots), ..self }
+    }
+
+    /// The slots, if their number is limited.
+    #[must_use]
+    pub fn slots(&self) -> Option<&Slots> {
+        self.slots.as_ref()
+    }
+
+    /// Runs one program in a box of its own when its turn has come, and returns when the box is gone. The program's
+    /// output goes to `observer` as it comes, up to the head that is kept; `cancel` ends the run when it resolves,
+    /// with the signal that was the reason, if one was.
     ///
     /// # Errors
     /// That Belljar could not run it. A program that failed is an `Ok` like any other.
     pub async fn run(
         &self,
-        request: RunRequest,
+        id: &RunId,
+        admitted: Admitted,
         observer: &mut dyn Observer,
         cancel: impl Future<Output = Option<u8>>,
     ) -> Result<Report, RunError> {
-        let id = id::of_a_new_run();
-        let (sandbox, execution) = admit(request).into_parts();
-        let placement = self.place(sandbox.backend, &sandbox.network, &sandbox.waived)?;
-        let backend = placement.backend;
-        let (language, limits, memory) = (execution.language, execution.limits, sandbox.limits.memory);
-        let (network, collects) = (sandbox.network.clone(), !execution.collect.is_empty());
-        let enforcement = placement.enforcement.clone();
-        let mut transcript = Transcript::new(limits.output, observer);
-        let mut cancel = pin!(cancel);
+        let (language, memory) = (admitted.execution.language, admitted.sandbox.limits.memory);
+        let (network, collects) = (admitted.sandbox.network.clone(), !admitted.execution.collect.is_empty());
+        let (backend, enforcement) = (admitted.backend.clone(), admitted.enforcement.clone());
+        let mut transcript = Transcript::new(admitted.execution.limits.output, observer);
+        let mut queue = Duration::ZERO;
 
-        let concluded = match self.prepare(language, &execution.code)? {
-            Err(fault) => {
-                transcript.note(&fault.message);
-                Concluded::without_a_box(Outcome::Exited(1), backend, language)?
+        let conducted = self.conduct(id, admitted, &mut transcript, &mut queue, pin!(cancel)).await;
+        let concluded = match conducted {
+            Ok(concluded) => concluded,
+            Err(Unstarted::Failed(error)) => return Err(error),
+            Err(Unstarted::Cancelled(signal)) => {
+                Concluded::without_a_box(Outcome::Cancelled(signal), backend.as_ref(), language)?
             }
-            Ok(source) => {
-                let (box_spec, program) = specify(&id, sandbox, execution, source, placement.enforcement);
-                let began = Instant::now();
-                let started = tokio::select! {
-                    biased;
-                    signal = cancel.as_mut() => Err(signal),
-                    started = backend.start(box_spec, program) => Ok(started?),
-                };
-                match started {
-                    Err(signal) => Concluded::without_a_box(Outcome::Cancelled(signal), backend, language)?,
-                    Ok(mut running) => {
-                        let deadline = Instant::now() + limits.timeout;
-                        let stop = watch(running.as_mut(), deadline, &mut transcript, cancel).await?;
-                        let wall = began.elapsed();
-                        let (start, runtime) = (running.start(), running.runtime().to_owned());
-                        let image = running.image().map(str::to_owned);
-                        let finished = running.finish().await?;
-                        let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
-                        let usage = Usage { wall, cpu: finished.cpu, memory_peak: finished.memory_peak };
-                        Concluded { outcome, usage, start, runtime, image, files: finished.files }
-                    }
-                }
+            Err(Unstarted::Unreadable(fault)) => {
+                let concluded = Concluded::without_a_box(Outcome::Exited(1), backend.as_ref(), language)?;
+                transcript.started(&concluded.begun(language, backend.name(), queue));
+                transcript.note(&fault.message);
+                concluded
             }
         };
         transcript.note_ending(concluded.outcome, memory);
         let (stdout, stderr) = transcript.finish();
         let Concluded { outcome, usage, start, runtime, image, files } = concluded;
-        let (backend, files) = (backend.name(), collects.then_some(files));
         Ok(Report {
-            id,
+            id: id.to_string(),
             outcome,
             stdout,
             stderr,
-            usage,
+            usage: Usage { queue, ..usage },
             start,
             language,
             runtime,
-            backend,
+            backend: backend.name(),
             image,
             network,
             enforcement,
-            files,
+            files: collects.then_some(files),
         })
     }
 
@@ -149,26 +147,109 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever would keep it from running.
-    pub fn explain(&self, request: RunRequest) -> Result<String, RunError> {
-        let (sandbox, execution) = admit(request).into_parts();
-        let placement = self.place(sandbox.backend, &sandbox.network, &sandbox.waived)?;
-        let backend = placement.backend;
-        let source = match self.prepare(execution.language, &execution.code)? {
+    pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
+        let Admitted { sandbox, execution, backend, enforcement, .. } = admitted;
+        let source = match prepare_now(self.preparer, execution.language, &execution.code)? {
             Ok(source) => source,
             Err(fault) => return Ok(format!("nothing: the code cannot be read\n{}\n", fault.message)),
         };
-        let (sandbox, execution) = specify("run_…", sandbox, execution, source, placement.enforcement);
+        let (sandbox, execution) = specify("run_…", sandbox, execution, source, enforcement);
         Ok(backend.explain(&sandbox, &execution)?)
     }
 
-    fn prepare(&self, language: Language, code: &Code) -> Result<Result<Source, SyntaxError>, RunError> {
-        let name = code.file_name().map_or(language.source, BoxPath::as_str);
-        let prepared = match (self.preparer)(language.preparation, name, code.bytes()) {
-            Ok(prepared) => prepared,
-            Err(fault) => return Ok(Err(fault)),
+    /// From the queue to the end of the box.
+    async fn conduct(
+        &self,
+        id: &RunId,
+        admitted: Admitted,
+        transcript: &mut Transcript<'_>,
+        queue: &mut Duration,
+        mut cancel: Pin<&mut impl Future<Output = Option<u8>>>,
+    ) -> Result<Concluded, Unstarted> {
+        let Admitted { sandbox, execution, backend, enforcement, place } = admitted;
+        let joined = place.is_waiting().then(Instant::now);
+        let turn = unless(cancel.as_mut(), place.turn()).await;
+        *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
+        let _slot = turn?;
+        let (language, limits) = (execution.language, execution.limits);
+        let source = unless(cancel.as_mut(), self.prepare(language, execution.code.clone())).await??;
+        let source = source.map_err(Unstarted::Unreadable)?;
+        let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
+
+        let began = Instant::now();
+        let started = unless(cancel.as_mut(), backend.start(sandbox, program)).await?;
+        let mut running = started.map_err(RunError::from)?;
+        let begun = Concluded {
+            outcome: Outcome::Exited(0),
+            usage: Usage::default(),
+            start: running.start(),
+            runtime: running.runtime().to_owned(),
+            image: running.image().map(str::to_owned),
+            files: Vec::new(),
         };
-        let named_by_caller = code.file_name().is_some();
-        Ok(Ok(Source { name: BoxPath::parse(&prepared.name)?, named_by_caller, text: prepared.text }))
+        transcript.started(&begun.begun(language, backend.name(), *queue));
+        let deadline = Instant::now() + limits.timeout;
+        let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
+        let wall = began.elapsed();
+        let finished = running.finish().await.map_err(RunError::from)?;
+        let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
+        let usage = Usage { wall, cpu: finished.cpu, memory_peak: finished.memory_peak, ..Usage::default() };
+        Ok(Concluded { outcome, usage, files: finished.files, ..begun })
+    }
+
+    /// Makes the code ready for its runtime. Where that takes a parser, which is waited for, it happens beside the
+    /// threads that drive the runs; a program of one thread stays one, and waits itself.
+    async fn prepare(&self, language: Language, code: Code) -> Result<Result<Source, SyntaxError>, RunError> {
+        let preparer = self.preparer;
+        let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
+        match language.preparation {
+            Preparation::DetectModule | Preparation::StripTypes if !alone => {
+                let parsing = tokio::task::spawn_blocking(move || prepare_now(preparer, language, &code));
+                parsing.await.map_err(RunError::Unprepared)?
+            }
+            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => {
+                prepare_now(preparer, language, &code)
+            }
+        }
+    }
+}
+
+fn prepare_now(
+    preparer: Preparer,
+    language: Language,
+    code: &Code,
+) -> Result<Result<Source, SyntaxError>, RunError> {
+    let name = code.file_name().map_or(language.source, BoxPath::as_str);
+    let prepared = match preparer(language.preparation, name, code.bytes()) {
+        Ok(prepared) => prepared,
+        Err(fault) => return Ok(Err(fault)),
+    };
+    let named_by_caller = code.file_name().is_some();
+    Ok(Ok(Source { name: BoxPath::parse(&prepared.name)?, named_by_caller, text: prepared.text }))
+}
+
+/// Why no program ran, or none to its end.
+enum Unstarted {
+    Cancelled(Option<u8>),
+    Unreadable(SyntaxError),
+    Failed(RunError),
+}
+
+impl From<RunError> for Unstarted {
+    fn from(error: RunError) -> Unstarted {
+        Unstarted::Failed(error)
+    }
+}
+
+/// What comes of `work`, unless the run is cancelled first.
+async fn unless<T>(
+    cancel: Pin<&mut impl Future<Output = Option<u8>>>,
+    work: impl Future<Output = T>,
+) -> Result<T, Unstarted> {
+    tokio::select! {
+        biased;
+        signal = cancel => Err(Unstarted::Cancelled(signal)),
+        done = work => Ok(done),
     }
 }
 
@@ -183,6 +264,11 @@ struct Concluded {
 }
 
 impl Concluded {
+    fn begun(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
+        let Concluded { start, runtime, image, .. } = self;
+        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
+    }
+
     fn without_a_box(
         outcome: Outcome,
         backend: &dyn Backend,

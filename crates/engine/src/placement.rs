@@ -1,5 +1,7 @@
 //! Which backend a run goes to, and what it will keep.
 
+use std::sync::Arc;
+
 use belljar_core::backend::Backend;
 use belljar_core::guarantee::{Enforcement, Guarantee, resolve};
 use belljar_core::request::{BackendChoice, BackendName, Network};
@@ -9,9 +11,9 @@ use crate::{Engine, RunError};
 
 /// A backend that will run a request, and what it will keep while doing so.
 #[derive(Debug)]
-pub struct Placement<'a> {
+pub struct Placement {
     /// Where.
-    pub backend: &'a dyn Backend,
+    pub backend: Arc<dyn Backend>,
     /// On which terms.
     pub enforcement: Enforcement,
 }
@@ -27,19 +29,40 @@ impl Engine {
         choice: BackendChoice,
         network: &Network,
         waived: &[Guarantee],
-    ) -> Result<Placement<'_>, RunError> {
+    ) -> Result<Placement, RunError> {
+        self.place_among(|_| true, choice, network, waived)
+    }
+
+    /// The backend of that name, whatever it can keep; the strongest for `auto`.
+    #[must_use]
+    pub fn backend_named(&self, choice: BackendChoice) -> Option<Arc<dyn Backend>> {
+        let meant = |backend: &&Arc<dyn Backend>| match choice {
+            BackendChoice::Auto => true,
+            BackendChoice::Named(name) => backend.name() == name,
+        };
+        self.backends.iter().find(meant).cloned()
+    }
+
+    /// [`place`](Engine::place), among the backends that the caller may use.
+    pub(crate) fn place_among(
+        &self,
+        permitted: impl Fn(BackendName) -> bool,
+        choice: BackendChoice,
+        network: &Network,
+        waived: &[Guarantee],
+    ) -> Result<Placement, RunError> {
         let named = match choice {
             BackendChoice::Auto => None,
             BackendChoice::Named(name) => Some(name),
         };
-        let eligible = |backend: &&dyn Backend| match named {
+        let eligible = |backend: &&Arc<dyn Backend>| match named {
             None => !matches!(backend.name(), BackendName::Process | BackendName::None),
             Some(name) => backend.name() == name,
         };
         let mut refusal = None;
-        for backend in self.backends().filter(eligible) {
-            match accept(backend, network, waived) {
-                Ok(enforcement) => return Ok(Placement { backend, enforcement }),
+        for backend in self.backends.iter().filter(eligible).filter(|backend| permitted(backend.name())) {
+            match accept(backend.as_ref(), network, waived) {
+                Ok(enforcement) => return Ok(Placement { backend: backend.clone(), enforcement }),
                 Err(refused) => refusal = refusal.or(Some(refused)),
             }
         }

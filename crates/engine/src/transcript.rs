@@ -2,16 +2,35 @@
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use belljar_core::backend::Stream;
+use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
-use belljar_core::outcome::{Outcome, TimeLimit};
+use belljar_core::outcome::{Outcome, Start, TimeLimit};
+use belljar_core::request::BackendName;
 use belljar_core::{Captured, Collector};
 
 /// Sees the head of each stream as it comes.
 pub trait Observer: Send + Debug {
+    /// The program runs: everything that can be known of it beforehand. Comes once, before any output, unless the run
+    /// never got that far.
+    fn started(&mut self, _: &Started<'_>) {}
+
     /// The next bytes, exactly as the program wrote them. To break off is to cancel the run: nobody listens.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
+}
+
+/// A program that has begun to run.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the fields are those of the report")]
+pub struct Started<'a> {
+    pub language: Language,
+    pub runtime: &'a str,
+    pub backend: BackendName,
+    pub start: Start,
+    pub image: Option<&'a str>,
+    pub queue: Duration,
 }
 
 /// Nobody watches; the report has it all.
@@ -35,6 +54,10 @@ impl<'a> Transcript<'a> {
     pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
         let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
         Transcript { stdout, stderr, stderr_ends_a_line: true, observer }
+    }
+
+    pub(crate) fn started(&mut self, started: &Started<'_>) {
+        self.observer.started(started);
     }
 
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {

@@ -9,6 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use belljar_core::Field;
+use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::backend::{Ending, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
@@ -17,7 +19,7 @@ use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
 use belljar_core::request::{
     BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
 };
-use belljar_engine::{Engine, Observer, Prepared, RunError, SyntaxError, Unobserved};
+use belljar_engine::{Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved};
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted};
 use tokio::time::{Instant, sleep};
@@ -63,8 +65,18 @@ fn engine(backend: &Arc<Scripted>) -> Engine {
     Engine::new(vec![backend.clone()], prepare)
 }
 
+async fn run(
+    engine: &Engine,
+    request: RunRequest,
+    observer: &mut dyn Observer,
+    cancel: impl Future<Output = Option<u8>>,
+) -> Result<Report, RunError> {
+    let admitted = engine.admit(&Allowance::everything(), request)?;
+    engine.run(&RunId::new(), admitted, observer, cancel).await
+}
+
 async fn play(script: Script, request: RunRequest) -> Result<Report, RunError> {
-    engine(&script.backend()).run(request, &mut Unobserved, pending()).await
+    run(&engine(&script.backend()), request, &mut Unobserved, pending()).await
 }
 
 fn say(text: &str) -> Act {
@@ -95,6 +107,55 @@ impl Observer for Live {
             ControlFlow::Continue(())
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_may_not_do_never_reaches_a_backend() {
+    let backend = Script::of(vec![], Ending::Exited(0)).backend();
+    let allowance = Allowance { languages: Permitted::Only(vec!["ruby"]), ..Allowance::everything() };
+    let refused = engine(&backend).admit(&allowance, defaults()).unwrap_err();
+    assert!(matches!(refused, RunError::Forbidden(refusal) if refusal.field == Field::Language));
+    let elsewhere =
+        Allowance { backends: Permitted::Only(vec![BackendName::Docker]), ..Allowance::everything() };
+    let unplaced = engine(&backend).admit(&elsewhere, defaults()).unwrap_err();
+    assert!(matches!(unplaced, RunError::NoBackend));
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_waits_for_its_turn_and_its_clock_starts_then() {
+    let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
+    let engine = engine(&backend).with_slots(Slots::new(1, 1));
+    let everything = Allowance::everything();
+    let (first, second) =
+        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
+    assert!(matches!(engine.admit(&everything, defaults()), Err(RunError::Busy { waiting: 1, .. })));
+    let (one, two) = (RunId::new(), RunId::new());
+    let (mut unobserved, mut unobserved_too) = (Unobserved, Unobserved);
+    let (first, second) = tokio::join!(
+        engine.run(&one, first, &mut unobserved, pending()),
+        engine.run(&two, second, &mut unobserved_too, pending())
+    );
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.usage.queue, first.outcome), (Duration::ZERO, Outcome::Exited(0)));
+    assert_eq!((second.usage.queue, second.outcome), (8 * SECOND, Outcome::Exited(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cancelled_in_the_queue_never_starts() {
+    let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
+    let engine = engine(&backend).with_slots(Slots::new(1, 1));
+    let everything = Allowance::everything();
+    let (_running, waiting) =
+        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
+    let cancel = async {
+        sleep(SECOND).await;
+        None
+    };
+    let report = engine.run(&RunId::new(), waiting, &mut Unobserved, cancel).await.unwrap();
+    assert_eq!((report.outcome, report.usage.queue), (Outcome::Cancelled(None), SECOND));
+    assert_eq!(engine.slots().unwrap().waiting(), 0);
+    assert!(backend.log.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,7 +222,7 @@ async fn a_tree_that_will_not_die_does_not_hold_the_caller() {
     script.after_kill = vec![Act::Sleep(1000 * SECOND)];
     let backend = script.backend();
     let began = Instant::now();
-    let error = engine(&backend).run(defaults(), &mut Unobserved, pending()).await.unwrap_err();
+    let error = run(&engine(&backend), defaults(), &mut Unobserved, pending()).await.unwrap_err();
     assert!(matches!(error, RunError::Unkillable { .. }), "{error}");
     assert_eq!(began.elapsed(), 15 * SECOND);
     assert_eq!(*backend.log.lock().unwrap(), ["start main.mjs", "kill", "drop"]);
@@ -176,7 +237,7 @@ async fn a_cancelled_program_is_killed_and_waited_for() {
         sleep(2 * SECOND).await;
         Some(15)
     };
-    let report = engine(&backend).run(defaults(), &mut Unobserved, cancel).await.unwrap();
+    let report = run(&engine(&backend), defaults(), &mut Unobserved, cancel).await.unwrap();
     assert_eq!(report.outcome, Outcome::Cancelled(Some(15)));
     assert_eq!(report.outcome.exit_code(), 143);
     assert_eq!(report.usage.wall, 3 * SECOND);
@@ -193,7 +254,7 @@ async fn a_run_cancelled_before_its_box_exists_never_starts() {
         sleep(SECOND).await;
         Some(2)
     };
-    let report = engine(&backend).run(defaults(), &mut Unobserved, cancel).await.unwrap();
+    let report = run(&engine(&backend), defaults(), &mut Unobserved, cancel).await.unwrap();
     assert_eq!(report.outcome, Outcome::Cancelled(Some(2)));
     assert!(backend.log.lock().unwrap().is_empty());
 }
@@ -203,7 +264,7 @@ async fn a_listener_that_goes_away_cancels_the_run() {
     let script = Script::of(vec![say("begun\n"), Act::Sleep(100 * SECOND)], Ending::Exited(0));
     let backend = script.backend();
     let mut live = Live { leaves_after: Some(1), ..Live::default() };
-    let report = engine(&backend).run(defaults(), &mut live, pending()).await.unwrap();
+    let report = run(&engine(&backend), defaults(), &mut live, pending()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Cancelled(Some(13)));
     assert_eq!(report.usage.wall, Duration::ZERO);
 }
@@ -242,7 +303,7 @@ async fn a_syntax_error_is_a_failed_run_without_a_box() {
     let mut asked = defaults();
     asked.execution.code = Code::parse(b"const = 1".to_vec(), None).unwrap();
     let mut live = Live::default();
-    let report = engine(&backend).run(asked, &mut live, pending()).await.unwrap();
+    let report = run(&engine(&backend), asked, &mut live, pending()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Exited(1));
     assert_eq!(report.stderr.to_bytes(), b"main.ts:1:7: unexpected token\n");
     assert_eq!(live.stderr, report.stderr.to_bytes());
@@ -293,10 +354,10 @@ async fn auto_takes_the_strongest_that_is_able_and_says_what_the_strongest_lacks
     };
     let (native, docker) = (of(BackendName::Native, true), of(BackendName::Docker, false));
     let engine = Engine::new(vec![native.clone(), docker], prepare);
-    let report = engine.run(defaults(), &mut Unobserved, pending()).await.unwrap();
+    let report = run(&engine, defaults(), &mut Unobserved, pending()).await.unwrap();
     assert_eq!(report.backend, BackendName::Docker);
     let engine = Engine::new(vec![native, of(BackendName::Docker, true)], prepare);
-    let error = engine.run(defaults(), &mut Unobserved, pending()).await.unwrap_err();
+    let error = run(&engine, defaults(), &mut Unobserved, pending()).await.unwrap_err();
     assert_eq!(error.to_string(), "the native backend cannot run here: the script says no");
 }
 
@@ -330,7 +391,12 @@ async fn files_are_in_the_report_only_if_asked_for() {
 #[test]
 fn explaining_starts_nothing() {
     let backend = Script::of(vec![], Ending::Exited(0)).backend();
-    assert_eq!(engine(&backend).explain(defaults()).unwrap(), "play main.mjs\n");
+    assert_eq!(
+        engine(&backend)
+            .explain(engine(&backend).admit(&Allowance::everything(), defaults()).unwrap())
+            .unwrap(),
+        "play main.mjs\n"
+    );
     assert!(backend.log.lock().unwrap().is_empty());
 }
 
@@ -351,7 +417,7 @@ proptest! {
         let mut live = Live::default();
         let engine = engine(&Script::of(acts, Ending::Exited(0)).backend());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        let report = runtime.block_on(engine.run(request(limits), &mut live, pending())).unwrap();
+        let report = runtime.block_on(run(&engine, request(limits), &mut live, pending())).unwrap();
         live.stdout.extend(report.stdout.after_head());
         live.stderr.extend(report.stderr.after_head());
         prop_assert_eq!(&live.stdout, &report.stdout.to_bytes());

@@ -1,35 +1,68 @@
 //! What a host can do: the answers of `languages` and `doctor`, and of their HTTP counterparts.
 
-use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
-use belljar_core::guarantee::Standing;
-use belljar_core::language::Language;
-use serde::Serialize;
+use std::sync::Arc;
 
-use crate::Problem;
+use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
+use belljar_core::guarantee::{Guarantee, Standing};
+use belljar_core::language::Language;
+use belljar_core::request::{BackendChoice, Network};
+use belljar_engine::{Engine, RunError};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{Problem, schema};
 
 /// Every language and what would run it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Languages {
     /// In the order of the contract.
     pub languages: Vec<LanguageStatus>,
 }
 
+impl Languages {
+    /// Asks the backend that a run would go to; one that cannot keep every guarantee still knows its runtimes. All
+    /// languages are asked for at once: each answer is the start of an interpreter, and most of that is waiting.
+    ///
+    /// # Errors
+    /// That there is no such backend.
+    pub fn of(engine: &Engine, choice: BackendChoice) -> Result<Languages, RunError> {
+        let backend = backend_of(engine, choice)?;
+        let backend = backend.as_ref();
+        let ask = |language: Language| move || LanguageStatus::new(language, backend.runtime(language));
+        let languages = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                Language::all().map(|language| (language, scope.spawn(ask(language)))).collect();
+            asked
+                .into_iter()
+                .map(|(language, answer)| answer.join().unwrap_or_else(|_| ask(language)()))
+                .collect()
+        });
+        Ok(Languages { languages })
+    }
+}
+
 /// One language.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LanguageStatus {
     /// The contract's name.
+    #[schema(schema_with = schema::language_name)]
     pub name: &'static str,
     /// Other names for it.
+    #[schema(value_type = Vec<String>)]
     pub aliases: &'static [&'static str],
     /// Whether it can run here.
     pub available: bool,
     /// Name and version of what runs it.
+    #[schema(required = true)]
     pub runtime: Option<String>,
     /// Where that is.
+    #[schema(required = true)]
     pub location: Option<String>,
     /// The image, for backends that take one.
+    #[schema(required = true)]
     pub image: Option<&'static str>,
     /// How to get what is missing.
+    #[schema(required = true)]
     pub hint: Option<String>,
 }
 
@@ -55,42 +88,63 @@ impl LanguageStatus {
 }
 
 /// Every backend and what it can keep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Backends {
     /// The one that a run would go to, if any can take it.
+    #[schema(schema_with = schema::backend_name_or_null, required = true)]
     pub default: Option<&'static str>,
     /// What keeps a run from being taken.
+    #[schema(required = true)]
     pub problem: Option<Problem>,
     /// Strongest first.
     pub backends: Vec<BackendStatus>,
 }
 
+impl Backends {
+    /// Every backend of an engine, and where a run that chooses and waives like this would go.
+    #[must_use]
+    pub fn of(engine: &Engine, choice: BackendChoice, waived: &[Guarantee]) -> Backends {
+        let (default, problem) = match engine.place(choice, &Network::None, waived) {
+            Ok(placement) => (Some(placement.backend.name().name()), None),
+            Err(refusal) => (None, Some(Problem::from(refusal))),
+        };
+        Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() }
+    }
+}
+
 /// One backend.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BackendStatus {
     /// The contract's name.
+    #[schema(schema_with = schema::backend_name)]
     pub name: &'static str,
     /// Whether it can make boxes here at all.
     pub ready: bool,
     /// If not, why.
+    #[schema(required = true)]
     pub reason: Option<String>,
     /// And what would help.
+    #[schema(required = true)]
     pub hint: Option<String>,
     /// In the order of the contract.
     pub guarantees: Vec<GuaranteeStatus>,
 }
 
 /// One guarantee: kept and how, or not and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "as in Standing")]
 pub struct GuaranteeStatus {
+    #[schema(schema_with = schema::guarantee)]
     pub name: &'static str,
     pub kept: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub how: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub fix: Option<String>,
 }
 
@@ -115,6 +169,17 @@ impl BackendStatus {
             guarantees: guarantees.collect(),
         }
     }
+}
+
+/// The backend that a run would go to.
+///
+/// # Errors
+/// That there is none, even among those that cannot keep every guarantee.
+pub fn backend_of(engine: &Engine, choice: BackendChoice) -> Result<Arc<dyn Backend>, RunError> {
+    engine
+        .place(choice, &Network::None, &[])
+        .map(|placement| placement.backend)
+        .or_else(|refusal| engine.backend_named(choice).ok_or(refusal))
 }
 
 /// What a run would do.

@@ -1,20 +1,26 @@
 use std::error::Error;
+use std::time::Duration;
 
+use belljar_core::allowance::Refusal;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
 use belljar_engine::RunError;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// A failure of Belljar's own, as every surface tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
     /// The one member of the error object.
     pub error: Fault,
+    /// When to try again; for a header, where there are headers.
+    #[serde(skip)]
+    pub retry_after: Option<Duration>,
 }
 
 /// What went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Fault {
     /// For a client to branch on.
     pub code: Code,
@@ -24,11 +30,12 @@ pub struct Fault {
     pub hint: String,
     /// The part of the request that is at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub field: Option<String>,
 }
 
 /// The contract's codes. They are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum Code {
@@ -49,7 +56,24 @@ impl Problem {
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Problem {
         let (message, hint) = (message.into(), hint.into());
-        Problem { error: Fault { code, message, hint, field: None } }
+        Problem { error: Fault { code, message, hint, field: None }, retry_after: None }
+    }
+
+    /// The status that HTTP knows it by.
+    #[must_use]
+    pub fn status(&self) -> u16 {
+        match self.error.code {
+            Code::InvalidRequest => 400,
+            Code::Unauthorized => 401,
+            Code::Forbidden => 403,
+            Code::NotFound => 404,
+            Code::Conflict => 409,
+            Code::TooLarge => 413,
+            Code::Busy => 429,
+            Code::Internal => 500,
+            Code::GuaranteeUnmet => 501,
+            Code::BackendUnavailable => 503,
+        }
     }
 
     /// The same, at this part of the request.
@@ -67,6 +91,12 @@ impl From<Invalid> for Problem {
     }
 }
 
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Problem {
+        Problem::new(Code::Forbidden, refusal.message, refusal.hint).at(refusal.field)
+    }
+}
+
 impl From<RunError> for Problem {
     fn from(error: RunError) -> Problem {
         let message = with_causes(&error);
@@ -74,6 +104,14 @@ impl From<RunError> for Problem {
             RunError::Invalid(invalid) => invalid.into(),
             RunError::Unmet { unmet, .. } => {
                 Problem::new(Code::GuaranteeUnmet, message, what_would_help(&unmet))
+            }
+            RunError::Forbidden(refusal) => refusal.into(),
+            RunError::Busy { retry_after, .. } => {
+                let hint = format!("try again in {} s", retry_after.as_secs());
+                Problem { retry_after: Some(retry_after), ..Problem::new(Code::Busy, message, hint) }
+            }
+            RunError::Unprepared(_) => {
+                Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
             }
             RunError::NoSuchBackend { .. } | RunError::NoBackend => {
                 let hint = "`belljar doctor` shows what this host has; --backend auto picks the strongest";
@@ -161,6 +199,18 @@ mod tests {
         assert_eq!(code(RunError::NoSuchBackend { backend }), Code::BackendUnavailable);
         let large = Invalid { field: Field::Code, message: "big".into(), hint: "-".into(), too_large: true };
         assert_eq!(code(large.into()), Code::TooLarge);
+    }
+
+    #[test]
+    fn what_is_not_allowed_and_what_has_to_wait_have_their_codes_and_statuses() {
+        let refusal = Refusal { field: Field::Memory, message: "at most 64M".into(), hint: "less".into() };
+        let forbidden = Problem::from(RunError::from(refusal));
+        assert_eq!((forbidden.error.code, forbidden.status()), (Code::Forbidden, 403));
+        assert_eq!(forbidden.error.field.as_deref(), Some("limits.memory_bytes"));
+        let retry_after = Duration::from_secs(3);
+        let busy = Problem::from(RunError::Busy { waiting: 8, retry_after });
+        assert_eq!((busy.error.code, busy.status(), busy.retry_after), (Code::Busy, 429, Some(retry_after)));
+        assert_eq!(busy.error.hint, "try again in 3 s");
     }
 
     #[test]

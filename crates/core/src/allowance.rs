@@ -1,0 +1,383 @@
+//! What a caller may ask for. A request that asks for more is refused with what it may have; it is never quietly cut
+//! down, because a caller that was given less than it asked for would not know what its result means.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use crate::Field;
+use crate::guarantee::Guarantee;
+use crate::language::Language;
+use crate::limits::{BoxLimits, Bytes, Cpus, ExecutionLimits, show_duration};
+use crate::path::Workspace;
+use crate::request::{BackendChoice, BackendName, Network, RunRequest};
+
+/// What a caller may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowance {
+    /// Which languages, by their names in the contract.
+    pub languages: Permitted<&'static str>,
+    /// Which backends may be named. `auto` is always allowed: it picks one of these.
+    pub backends: Permitted<BackendName>,
+    /// What a box may reach.
+    pub networks: Networks,
+    /// Which guarantees may be done without.
+    pub waivers: Permitted<Guarantee>,
+    /// Which directories of the host may be shown.
+    pub workspaces: Workspaces,
+    /// The most of everything that has a limit.
+    pub ceilings: Ceilings,
+}
+
+/// Everything, or these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Permitted<T> {
+    /// Whatever there is.
+    All,
+    /// These and no others.
+    Only(Vec<T>),
+}
+
+/// What a box may reach at most.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Networks {
+    /// Nothing but itself.
+    None,
+    /// These hosts, written as in `allow:HOST[:PORT]`, each of them or some of them.
+    Hosts(Vec<String>),
+    /// Everything.
+    Full,
+}
+
+/// Which directories of the host may be shown to a box.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Workspaces {
+    /// Any that can be named.
+    Any,
+    /// These and what is beneath them.
+    Beneath(Vec<PathBuf>),
+}
+
+/// The most that may be asked for. What is absent here is bounded by the limit's own range alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are those of the limits")]
+pub struct Ceilings {
+    pub timeout: Option<Duration>,
+    pub cpu_time: Option<Duration>,
+    pub memory: Option<Bytes>,
+    pub cpus: Option<Cpus>,
+    pub pids: Option<u32>,
+    pub disk: Option<Bytes>,
+    pub output: Option<Bytes>,
+}
+
+/// A request that may not run: which field asks for too much, and what may be asked for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// The field at fault.
+    pub field: Field,
+    /// What is not allowed, in words for the caller.
+    pub message: String,
+    /// What is allowed instead.
+    pub hint: String,
+}
+
+impl Allowance {
+    /// What the owner of the machine may do: everything.
+    #[must_use]
+    pub fn everything() -> Allowance {
+        Allowance {
+            languages: Permitted::All,
+            backends: Permitted::All,
+            networks: Networks::Full,
+            waivers: Permitted::All,
+            workspaces: Workspaces::Any,
+            ceilings: Ceilings::default(),
+        }
+    }
+
+    /// What a caller of unknown intent may do, unless something else is configured: run code in a real box. No
+    /// guarantee may be waived, no directory of the host shown, and no backend named that keeps next to nothing.
+    #[must_use]
+    pub fn boxed() -> Allowance {
+        let boxes =
+            [BackendName::Native, BackendName::Docker, BackendName::Wasm, BackendName::Kubernetes].to_vec();
+        Allowance {
+            backends: Permitted::Only(boxes),
+            waivers: Permitted::Only(Vec::new()),
+            workspaces: Workspaces::Beneath(Vec::new()),
+            ..Allowance::everything()
+        }
+    }
+
+    /// Whether this request may run.
+    ///
+    /// # Errors
+    /// The first thing in it that is not allowed.
+    pub fn permits(&self, request: &RunRequest) -> Result<(), Refusal> {
+        let (sandbox, execution) = (&request.sandbox, &request.execution);
+        self.language(execution.language)?;
+        self.backend(sandbox.backend)?;
+        self.networks.permit(&sandbox.network)?;
+        sandbox.waived.iter().try_for_each(|guarantee| self.waiver(*guarantee))?;
+        sandbox.workspace.iter().try_for_each(|workspace| self.workspaces.permit(workspace))?;
+        self.ceilings.permit(&sandbox.limits, &execution.limits)
+    }
+
+    fn language(&self, language: Language) -> Result<(), Refusal> {
+        self.languages.permit(&language.name).map_err(|allowed| {
+            refusal(
+                Field::Language,
+                format!("the language '{language}' is not allowed here"),
+                format!("allowed are {}", listed(allowed)),
+            )
+        })
+    }
+
+    fn backend(&self, choice: BackendChoice) -> Result<(), Refusal> {
+        let BackendChoice::Named(name) = choice else { return Ok(()) };
+        self.backends.permit(&name).map_err(|allowed| {
+            refusal(
+                Field::Backend,
+                format!("the backend '{name}' is not allowed here"),
+                format!("leave it out, or name one of these: {}", listed(allowed)),
+            )
+        })
+    }
+
+    fn waiver(&self, guarantee: Guarantee) -> Result<(), Refusal> {
+        self.waivers.permit(&guarantee).map_err(|allowed| {
+            refusal(
+                Field::Waive,
+                format!("the guarantee '{guarantee}' may not be waived here"),
+                format!("may be waived: {}", listed(allowed)),
+            )
+        })
+    }
+}
+
+impl<T: PartialEq> Permitted<T> {
+    /// Whether this one is among them.
+    #[must_use]
+    pub fn contains(&self, wanted: &T) -> bool {
+        self.permit(wanted).is_ok()
+    }
+
+    fn permit(&self, wanted: &T) -> Result<(), &[T]> {
+        match self {
+            Permitted::Only(allowed) if !allowed.contains(wanted) => Err(allowed),
+            Permitted::Only(_) | Permitted::All => Ok(()),
+        }
+    }
+}
+
+impl Networks {
+    fn permit(&self, wanted: &Network) -> Result<(), Refusal> {
+        let allowed = match (self, wanted) {
+            (Networks::Full, _) | (_, Network::None) => return Ok(()),
+            (Networks::Hosts(allowed), Network::Allow(hosts))
+                if hosts.iter().all(|host| allowed.contains(host)) =>
+            {
+                return Ok(());
+            }
+            (Networks::None, _) => "none".to_owned(),
+            (Networks::Hosts(allowed), _) => format!("none, and allow: with {}", listed(allowed)),
+        };
+        let message = format!("the network '{wanted}' is not allowed here");
+        Err(refusal(Field::Network, message, format!("allowed are {allowed}")))
+    }
+}
+
+impl Workspaces {
+    fn permit(&self, workspace: &Workspace) -> Result<(), Refusal> {
+        let Workspaces::Beneath(roots) = self else { return Ok(()) };
+        let path = workspace.as_path();
+        if roots.iter().any(|root| is_beneath(path, root)) {
+            return Ok(());
+        }
+        let hint = if roots.is_empty() {
+            "send what the code needs as files".to_owned()
+        } else {
+            let roots: Vec<_> = roots.iter().map(|root| root.display()).collect();
+            format!("allowed is what is beneath {}", listed(&roots))
+        };
+        let message = format!("the workspace '{}' may not be shown", path.display());
+        Err(refusal(Field::Workspace, message, hint))
+    }
+}
+
+/// By the text alone; that no link leads out again is for whoever opens it.
+fn is_beneath(path: &Path, root: &Path) -> bool {
+    path.starts_with(root) && !path.components().any(|part| part == Component::ParentDir)
+}
+
+impl Ceilings {
+    fn permit(&self, sandbox: &BoxLimits, execution: &ExecutionLimits) -> Result<(), Refusal> {
+        below(Field::Timeout, execution.timeout, self.timeout, |time| show_duration(*time))?;
+        if let Some(asked) = execution.cpu_time {
+            below(Field::CpuTime, asked, self.cpu_time, |time| show_duration(*time))?;
+        }
+        below(Field::Memory, sandbox.memory, self.memory, Bytes::to_string)?;
+        below(Field::Cpus, sandbox.cpus, self.cpus, Cpus::to_string)?;
+        below(Field::Pids, sandbox.pids, self.pids, u32::to_string)?;
+        below(Field::Disk, sandbox.disk, self.disk, Bytes::to_string)?;
+        below(Field::Output, execution.output, self.output, Bytes::to_string)
+    }
+}
+
+fn below<T: PartialOrd>(
+    field: Field,
+    asked: T,
+    ceiling: Option<T>,
+    show: impl Fn(&T) -> String,
+) -> Result<(), Refusal> {
+    match ceiling {
+        Some(ceiling) if asked > ceiling => Err(refusal(
+            field,
+            format!("{field} may be at most {} here, not {}", show(&ceiling), show(&asked)),
+            "ask for less, or leave it out".to_owned(),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn refusal(field: Field, message: String, hint: String) -> Refusal {
+    Refusal { field, message, hint }
+}
+
+fn listed(items: &[impl fmt::Display]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::LimitsRequest;
+    use crate::request::{Code, ExecutionRequest, SandboxRequest, Stdin};
+
+    fn request(limits: LimitsRequest) -> RunRequest {
+        let (box_limits, limits) = limits.resolve().unwrap();
+        RunRequest {
+            sandbox: SandboxRequest {
+                backend: BackendChoice::Auto,
+                waived: Vec::new(),
+                limits: box_limits,
+                network: Network::None,
+                workspace: None,
+                env: Vec::new(),
+                image: None,
+            },
+            execution: ExecutionRequest {
+                language: Language::by_name("python").unwrap(),
+                code: Code::parse(b"1".to_vec(), None).unwrap(),
+                args: Vec::new(),
+                stdin: Stdin::Empty,
+                files: Vec::new(),
+                collect: Vec::new(),
+                limits,
+            },
+        }
+    }
+
+    fn refused(allowance: &Allowance, request: &RunRequest) -> (Field, String) {
+        let refusal = allowance.permits(request).unwrap_err();
+        (refusal.field, format!("{}; {}", refusal.message, refusal.hint))
+    }
+
+    #[test]
+    fn everything_permits_everything() {
+        let mut request = request(LimitsRequest { memory: Some(1 << 40), ..LimitsRequest::default() });
+        request.sandbox.backend = BackendChoice::Named(BackendName::None);
+        request.sandbox.network = Network::Full;
+        request.sandbox.waived = Guarantee::ALL.to_vec();
+        request.sandbox.workspace = Some(Workspace::parse(Path::new("/etc")).unwrap());
+        assert_eq!(Allowance::everything().permits(&request), Ok(()));
+        assert!(Allowance::boxed().permits(&request).is_err());
+    }
+
+    #[test]
+    fn a_limit_over_the_ceiling_is_refused_with_the_ceiling() {
+        let ceilings = Ceilings {
+            timeout: Some(Duration::from_secs(5)),
+            memory: Some(Bytes::new(64 << 20)),
+            ..Ceilings::default()
+        };
+        let allowance = Allowance { ceilings, ..Allowance::boxed() };
+        let asked = LimitsRequest {
+            timeout: Some(Duration::from_secs(5)),
+            memory: Some(64 << 20),
+            ..LimitsRequest::default()
+        };
+        assert_eq!(allowance.permits(&request(asked)), Ok(()));
+        let asked = LimitsRequest { timeout: Some(Duration::from_secs(6)), ..asked };
+        let (field, text) = refused(&allowance, &request(asked));
+        assert_eq!(field, Field::Timeout);
+        assert_eq!(text, "limits.timeout_ms may be at most 5s here, not 6s; ask for less, or leave it out");
+    }
+
+    #[test]
+    fn a_limit_that_was_left_out_takes_the_ceiling_where_the_default_is_higher() {
+        let ceilings = Ceilings {
+            timeout: Some(Duration::from_secs(60)),
+            cpu_time: Some(Duration::from_secs(2)),
+            memory: Some(Bytes::new(64 << 20)),
+            ..Ceilings::default()
+        };
+        let (sandbox, execution) = LimitsRequest::default().within(&ceilings).resolve().unwrap();
+        assert_eq!(sandbox.memory, Bytes::new(64 << 20));
+        assert_eq!(execution.timeout, Duration::from_secs(10));
+        assert_eq!(execution.cpu_time, Some(Duration::from_secs(2)));
+    }
+
+    #[test]
+    fn words_that_are_not_on_the_list_are_refused_with_the_list() {
+        let allowance = Allowance { languages: Permitted::Only(vec!["ruby", "lua"]), ..Allowance::boxed() };
+        let (field, text) = refused(&allowance, &request(LimitsRequest::default()));
+        assert_eq!(field, Field::Language);
+        assert_eq!(text, "the language 'python' is not allowed here; allowed are ruby, lua");
+        let mut waived = request(LimitsRequest::default());
+        waived.sandbox.waived = vec![Guarantee::Memory];
+        assert_eq!(refused(&Allowance::boxed(), &waived).0, Field::Waive);
+        let mut named = request(LimitsRequest::default());
+        named.sandbox.backend = BackendChoice::Named(BackendName::Process);
+        assert_eq!(refused(&Allowance::boxed(), &named).0, Field::Backend);
+    }
+
+    #[test]
+    fn a_network_is_allowed_whole_or_host_by_host() {
+        let mut asks = request(LimitsRequest::default());
+        let hosts = Networks::Hosts(vec!["example.org".into(), "api.example.org:443".into()]);
+        let some = Allowance { networks: hosts, ..Allowance::boxed() };
+        let none = Allowance { networks: Networks::None, ..Allowance::boxed() };
+        assert_eq!(none.permits(&asks), Ok(()));
+        asks.sandbox.network = Network::parse("allow:example.org").unwrap();
+        assert_eq!(some.permits(&asks), Ok(()));
+        assert_eq!(refused(&none, &asks).0, Field::Network);
+        asks.sandbox.network = Network::parse("allow:example.org,evil.org").unwrap();
+        assert_eq!(refused(&some, &asks).0, Field::Network);
+        asks.sandbox.network = Network::Full;
+        assert_eq!(refused(&some, &asks).0, Field::Network);
+    }
+
+    #[test]
+    fn a_workspace_lies_beneath_a_root() {
+        let roots = Workspaces::Beneath(vec!["/srv/projects".into()]);
+        let allowance = Allowance { workspaces: roots, ..Allowance::boxed() };
+        let mut asks = request(LimitsRequest::default());
+        for (path, allowed) in [
+            ("/srv/projects", true),
+            ("/srv/projects/a", true),
+            ("/srv/projects-other", false),
+            ("/srv/projects/../secret", false),
+            ("/etc", false),
+        ] {
+            asks.sandbox.workspace = Some(Workspace::parse(Path::new(path)).unwrap());
+            assert_eq!(allowance.permits(&asks).is_ok(), allowed, "{path}");
+        }
+    }
+}

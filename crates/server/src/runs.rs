@@ -1,0 +1,353 @@
+//! The one path of a run, whichever surface asked for it: request, admission, queue, box, result.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_core::Captured;
+use belljar_core::backend::Stream;
+use belljar_core::outcome::Report;
+use belljar_engine::{Admitted, Engine, RunId};
+use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
+use bytes::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tracing::Instrument;
+
+use crate::caller::{Caller, Presence};
+use crate::config::Config;
+use crate::feed::{Feed, News, Reporter};
+use crate::kept::Kept;
+use crate::metrics::Metrics;
+use crate::workspace::refuse_detours;
+
+/// Everything that runs or ran a short while ago. A clone is the same.
+#[derive(Debug, Clone)]
+pub struct Runs(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    engine: Engine,
+    threads: Handle,
+    live: Mutex<HashMap<String, Arc<Live>>>,
+    kept: Mutex<Kept<Past>>,
+    metrics: Metrics,
+}
+
+/// A run on its way: how to stop it, and where its end will be told.
+#[derive(Debug)]
+struct Live {
+    owner: String,
+    cancel: watch::Sender<bool>,
+    end: watch::Sender<Option<End>>,
+}
+
+/// A run that has ended.
+#[derive(Debug, Clone)]
+struct Past {
+    owner: String,
+    end: End,
+}
+
+/// How a run ended: as a run, or because Belljar could not run it.
+pub type End = Result<Arc<Finished>, Problem>;
+
+/// A run that took place: everything that is known of it.
+#[derive(Debug)]
+pub struct Finished {
+    /// In the terms of the domain: output as bytes, the ending as a type.
+    pub report: Report,
+    form: OutputForm,
+}
+
+impl Finished {
+    /// The contract's result object.
+    #[must_use]
+    pub fn result(&self) -> RunResult {
+        RunResult::new(&self.report, self.form)
+    }
+
+    /// What keeping it costs, near enough.
+    fn bytes(&self) -> usize {
+        let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
+        let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
+        1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+    }
+}
+
+/// What became of a run that somebody asks after.
+#[derive(Debug, Clone)]
+pub enum Found {
+    /// It has not ended yet.
+    Running,
+    /// It ended, and is still remembered.
+    Finished(End),
+}
+
+/// What a run has to say.
+#[derive(Debug)]
+pub enum RunEvent {
+    /// The program runs.
+    Started(RunStarted),
+    /// It wrote something. Only the head of each stream is told live; the result has the tail, too.
+    Output(Stream, Bytes),
+    /// The box is gone.
+    Ended(End),
+}
+
+/// A run that was started here. Dropping it cancels the run, because nobody waits for it any more;
+/// [`detach`](Run::detach) lets it go on.
+#[must_use]
+pub struct Run {
+    /// Its identifier, by which it can be found.
+    pub id: RunId,
+    feed: Feed,
+    live: Arc<Live>,
+    detached: bool,
+}
+
+impl Runs {
+    /// Runs go to this engine, on these threads, which should be others than those that answer requests.
+    #[must_use]
+    pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
+        let (live, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
+        Runs(Arc::new(Shared { engine, threads, live, kept, metrics: Metrics::new() }))
+    }
+
+    /// The engine that runs them.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// Admits a request, puts it into the queue and returns at once.
+    ///
+    /// # Errors
+    /// Whatever is known without a box: a request that means nothing, that this caller may not make, that no backend
+    /// can take, or that finds the queue full.
+    pub async fn start(&self, caller: &Caller, request: RunRequest) -> Result<Run, Problem> {
+        self.begin(caller, request, Local::default())
+    }
+
+    /// The same, for a request some of which is no text.
+    ///
+    /// # Errors
+    /// As [`start`](Runs::start).
+    pub async fn start_with(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        local: Local,
+    ) -> Result<Run, Problem> {
+        self.begin(caller, request, local)
+    }
+
+    /// What was counted.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(crate) fn begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+        let begun = self.try_begin(caller, request, local);
+        begun.inspect_err(|problem| self.0.metrics.refused(problem))
+    }
+
+    fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+        let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
+        if let Some(workspace) = &request.workspace {
+            refuse_detours(&caller.allowance().workspaces, workspace)?;
+        }
+        let request = request.parse_within(&caller.allowance().ceilings, local)?;
+        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let presence = caller.enter()?;
+        let run = self.register(caller);
+        let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
+        let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
+        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
+        Ok(run)
+    }
+
+    /// What became of a run of this caller's.
+    ///
+    /// # Errors
+    /// That there is none, or none any more, or that it is somebody else's, which is the same to whoever asks.
+    pub fn find(&self, caller: &Caller, id: &str) -> Result<Found, Problem> {
+        if self.live_one(caller, id).is_some() {
+            return Ok(Found::Running);
+        }
+        let past = locked(&self.0.kept).get(id, Instant::now());
+        match past.filter(|past| past.owner == caller.name()) {
+            Some(past) => Ok(Found::Finished(past.end)),
+            None => Err(no_such_run(id)),
+        }
+    }
+
+    /// Waits for a run of this caller's to end, but not for longer than that.
+    ///
+    /// # Errors
+    /// As [`find`](Runs::find).
+    pub async fn wait(&self, caller: &Caller, id: &str, at_most: Duration) -> Result<Found, Problem> {
+        if let Some(live) = self.live_one(caller, id) {
+            let mut end = live.end.subscribe();
+            let ended = tokio::time::timeout(at_most, end.wait_for(Option::is_some)).await;
+            return Ok(match ended {
+                Ok(Ok(end)) => end.clone().map_or(Found::Running, Found::Finished),
+                Ok(Err(_)) | Err(_) => Found::Running,
+            });
+        }
+        self.find(caller, id)
+    }
+
+    /// Ends a run of this caller's.
+    ///
+    /// # Errors
+    /// That there is none, or that it has ended already.
+    pub fn cancel(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
+        match (self.live_one(caller, id), self.find(caller, id)?) {
+            (Some(live), _) => {
+                live.cancel.send_replace(true);
+                Ok(())
+            }
+            (None, Found::Running | Found::Finished(_)) => {
+                let message = format!("the run '{}' has ended already", id.escape_debug());
+                Err(Problem::new(Code::Conflict, message, "its result is there to be fetched"))
+            }
+        }
+    }
+
+    /// How many there are right now, in the queue or in a box.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        locked(&self.0.live).len()
+    }
+
+    /// Ends all of them.
+    pub fn cancel_all(&self) {
+        for live in locked(&self.0.live).values() {
+            live.cancel.send_replace(true);
+        }
+    }
+
+    fn register(&self, caller: &Caller) -> Run {
+        let (id, feed) = (RunId::new(), Feed::default());
+        let live = Arc::new(Live {
+            owner: caller.name().to_owned(),
+            cancel: watch::Sender::new(false),
+            end: watch::Sender::new(None),
+        });
+        locked(&self.0.live).insert(id.to_string(), live.clone());
+        Run { id, feed, live, detached: false }
+    }
+
+    async fn drive(
+        self,
+        id: RunId,
+        admitted: Admitted,
+        presence: Presence,
+        form: OutputForm,
+        feed: Feed,
+        live: Arc<Live>,
+    ) {
+        let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
+        let mut cancelled = live.cancel.subscribe();
+        let cancel = async move {
+            // It fails only when the sender is gone, and this task has it.
+            let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+            None
+        };
+        let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
+        let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
+        self.note(&live, &end);
+        self.remember(&id, &live, end.clone());
+        // Whoever hears of the end may start the next one at once.
+        drop(presence);
+        live.end.send_replace(Some(end));
+        feed.close();
+    }
+
+    fn note(&self, live: &Live, end: &End) {
+        let caller = &live.owner;
+        match end {
+            Ok(finished) => {
+                self.0.metrics.ran(&finished.report);
+                let (outcome, ms) = (finished.report.outcome, finished.report.usage.wall.as_secs_f64() * 1e3);
+                tracing::info!(caller, ?outcome, ms, "ran");
+            }
+            Err(problem) => {
+                self.0.metrics.refused(problem);
+                let error = &problem.error.message;
+                tracing::error!(caller, error, "could not be run");
+            }
+        }
+    }
+
+    /// From the living to the dead, so that at every moment the run is found among one of them.
+    fn remember(&self, id: &RunId, live: &Live, end: End) {
+        let bytes = end.as_ref().map_or(1024, |finished| finished.bytes());
+        let past = Past { owner: live.owner.clone(), end };
+        locked(&self.0.kept).put(id.to_string(), past, bytes, Instant::now());
+        locked(&self.0.live).remove(id.as_str());
+    }
+
+    fn live_one(&self, caller: &Caller, id: &str) -> Option<Arc<Live>> {
+        locked(&self.0.live).get(id).filter(|live| live.owner == caller.name()).cloned()
+    }
+}
+
+impl Run {
+    /// The next thing that it says. After [`Ended`](RunEvent::Ended) it says the same again.
+    pub async fn next(&mut self) -> RunEvent {
+        match self.feed.next().await {
+            Some(News::Started(started)) => RunEvent::Started(started),
+            Some(News::Output(stream, bytes)) => RunEvent::Output(stream, bytes.freeze()),
+            None => RunEvent::Ended(self.end().await),
+        }
+    }
+
+    /// Waits for the end, whatever it says until then.
+    ///
+    /// # Errors
+    /// That Belljar could not run it.
+    pub async fn result(self) -> End {
+        self.feed.stop_listening();
+        self.end().await
+    }
+
+    /// Lets it go on without us.
+    pub fn detach(mut self) {
+        self.feed.stop_listening();
+        self.detached = true;
+    }
+
+    async fn end(&self) -> End {
+        let mut end = self.live.end.subscribe();
+        let ended = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        ended.unwrap_or_else(|| Err(Problem::new(Code::Internal, "the run was lost", "try it again")))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if !self.detached {
+            self.live.cancel.send_replace(true);
+        }
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn no_such_run(id: &str) -> Problem {
+    let shown: String = id.chars().take(64).collect();
+    let message = format!("there is no run '{}'", shown.escape_debug());
+    Problem::new(Code::NotFound, message, "results are kept for a while only, and only for whoever asked")
+}
+
+/// Whoever panicked while it held one of these locks had changed one map, whole or not at all.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

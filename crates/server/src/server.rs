@@ -1,0 +1,95 @@
+//! The parts, put together.
+
+use std::future::Future;
+use std::io;
+use std::net::TcpListener;
+
+use belljar_engine::{Engine, Slots};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::config::Config;
+use crate::http::{self, App};
+use crate::listen;
+use crate::runs::Runs;
+
+/// A server that is ready to serve.
+#[derive(Debug)]
+pub struct Server {
+    app: App,
+    /// The threads that drive runs.
+    work: Runtime,
+}
+
+/// Why the server cannot serve.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// There are no threads to be had.
+    #[error("cannot start the server's threads")]
+    Threads(#[source] io::Error),
+    /// The socket cannot be used.
+    #[error("cannot listen")]
+    Listen(#[source] io::Error),
+}
+
+impl Server {
+    /// A server over an engine.
+    ///
+    /// # Errors
+    /// That the threads for it cannot be started.
+    pub fn new(engine: Engine, config: Config) -> Result<Server, ServeError> {
+        let work = threads("belljar-run", config.slots.clamp(2, 64))?;
+        let engine = engine.with_slots(Slots::new(config.slots, config.queue));
+        let runs = Runs::new(engine, &config, work.handle().clone());
+        Ok(Server { app: App::new(runs, config), work })
+    }
+
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
+    /// deadline, and returns when nothing is left.
+    ///
+    /// # Errors
+    /// That the socket cannot be used.
+    pub fn serve<F: Future<Output = ()>>(
+        self,
+        listener: TcpListener,
+        until: impl FnOnce(App) -> F,
+    ) -> Result<(), ServeError> {
+        let front = threads("belljar-http", 2)?;
+        listener.set_nonblocking(true).map_err(ServeError::Listen)?;
+        front.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
+            let stop = async {
+                until(self.app.clone()).await;
+                self.app.draining.send_replace(true);
+            };
+            let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
+            let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
+            if drained.is_err() {
+                tracing::warn!(
+                    runs = self.app.runs.count(),
+                    "the deadline has come; what still runs is killed"
+                );
+            }
+            self.app.runs.cancel_all();
+            self.leave_nothing().await;
+            Ok(())
+        })?;
+        self.work.shutdown_background();
+        Ok(())
+    }
+
+    /// Waits for the boxes to be gone. A box that cannot be killed is given up by the engine after a while.
+    async fn leave_nothing(&self) {
+        while self.app.runs.count() > 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn threads(name: &str, number: usize) -> Result<Runtime, ServeError> {
+    Builder::new_multi_thread()
+        .worker_threads(number)
+        .thread_name(name)
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)
+}
