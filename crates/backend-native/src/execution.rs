@@ -126,7 +126,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Ended { .. }, _)) | None => {
+            Some((Reply::Ended { .. } | Reply::Next, _)) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -136,11 +136,11 @@ impl NativeExecution {
         matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
     }
 
-    /// Waits for the next thing to happen: output (which stream, how much of the buffer), or the end.
-    async fn happens(&mut self) -> Result<Option<(Stream, usize)>, BackendError> {
+    /// Waits for the next thing to happen that is of interest outside.
+    async fn happens(&mut self) -> Result<News, BackendError> {
         loop {
             if self.ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
-                return Ok(None);
+                return Ok(News::Ended);
             }
             let lives = self.ended.is_none();
             let happened = tokio::select! {
@@ -152,7 +152,7 @@ impl NativeExecution {
             match happened {
                 Happened::Readable(stream) => {
                     if let Some(length) = self.read(stream) {
-                        return Ok(Some((stream, length)));
+                        return Ok(News::Output(stream, length));
                     }
                 }
                 Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
@@ -162,6 +162,7 @@ impl NativeExecution {
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
+                Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((Reply::Started | Reply::Failed { .. }, _))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
@@ -273,8 +274,9 @@ impl Execution for NativeExecution {
     fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>> {
         Box::pin(async {
             Ok(match self.happens().await? {
-                Some((stream, length)) => Event::Output(stream, &self.buffer[..length]),
-                None => Event::Ended,
+                News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
+                News::NextStage => Event::NextStage,
+                News::Ended => Event::Ended,
             })
         })
     }
@@ -294,6 +296,13 @@ impl Drop for NativeExecution {
         self.kill_tree();
         self.dismiss_keeper();
     }
+}
+
+/// An event whose output is still in the buffer: how much of it.
+enum News {
+    Output(Stream, usize),
+    NextStage,
+    Ended,
 }
 
 enum Happened {

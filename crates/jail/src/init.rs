@@ -164,6 +164,7 @@ impl Init {
         for (index, command) in self.plan.commands.iter().enumerate() {
             if index > 0 {
                 end_everyone().doing(|| "end what the last command left behind")?;
+                message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
             let pid = self.start(command)?;
             if index == 0 {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
+use std::time::Duration;
 
 use belljar_engine::{Engine, Slots};
 use tokio::runtime::{Builder, Runtime};
@@ -11,6 +12,9 @@ use crate::config::Config;
 use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
+
+/// How long a WebSocket may take to hear that its run has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -62,7 +66,12 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
+            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
+            let ending = async {
+                open.close().await;
+                self.leave_nothing().await;
+            };
+            let drained = tokio::time::timeout(self.app.config.drain, ending).await;
             if drained.is_err() {
                 tracing::warn!(
                     runs = self.app.runs.count(),
@@ -71,6 +80,7 @@ impl Server {
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
+            self.let_sockets_go().await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -80,8 +90,14 @@ impl Server {
     /// Waits for the boxes to be gone. A box that cannot be killed is given up by the engine after a while.
     async fn leave_nothing(&self) {
         while self.app.runs.count() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// WebSockets hear of the end of their runs a moment after it.
+    async fn let_sockets_go(&self) {
+        let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(FAREWELL, self.app.sockets.acquire_many(all)).await;
     }
 }
 
