@@ -26,6 +26,7 @@ use belljar_core::limits::ExecutionLimits;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 pub use admission::Admitted;
@@ -193,15 +194,18 @@ impl Engine {
         Ok(Concluded { outcome, usage, begun, files: finished.files })
     }
 
-    /// Makes the code ready for its runtime. Where that takes a parser, it happens beside the threads that drive the
-    /// runs: a parser is waited for.
+    /// Makes the code ready for its runtime. Where that takes a parser, which is waited for, it happens beside the
+    /// threads that drive the runs; a program of one thread stays one, and waits itself.
     async fn prepare(&self, language: Language, code: Code) -> Result<Result<Source, SyntaxError>, RunError> {
         let preparer = self.preparer;
+        let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         match language.preparation {
-            Preparation::None => prepare_now(preparer, language, &code),
-            Preparation::DetectModule | Preparation::StripTypes => {
+            Preparation::DetectModule | Preparation::StripTypes if !alone => {
                 let parsing = tokio::task::spawn_blocking(move || prepare_now(preparer, language, &code));
                 parsing.await.map_err(RunError::Unprepared)?
+            }
+            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => {
+                prepare_now(preparer, language, &code)
             }
         }
     }

@@ -311,6 +311,13 @@ impl Run {
         }
     }
 
+    /// Which of its language's commands runs: an index into [`stages`](belljar_core::language::Row::stages). When the
+    /// run has ended, the one that it came to.
+    #[must_use]
+    pub fn stage(&self) -> watch::Receiver<usize> {
+        self.feed.stage()
+    }
+
     /// Waits for the end, whatever it says until then.
     ///
     /// # Errors

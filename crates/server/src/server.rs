@@ -14,8 +14,8 @@ use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
 
-/// How long an answer may take to leave after the last box has.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl Server {
         Ok(Server { app: App::new(runs, config), work })
     }
 
-    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
-    /// deadline, and returns when nothing is left.
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
+    /// end, kills those that have not by the deadline, and returns when nothing is left.
     ///
     /// # Errors
     /// That the socket cannot be used.
@@ -67,14 +67,20 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            if timeout(self.app.config.drain, open.close()).await.is_err() {
+            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
+            let ending = async {
+                open.close().await;
+                self.leave_nothing().await;
+            };
+            if timeout(self.app.config.drain, ending).await.is_err() {
                 let runs = self.app.runs.count();
                 tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
             // Whoever was cut off is told so, if they listen.
-            let _ = timeout(LAST_WORDS, open.close()).await;
+            let _ = timeout(FAREWELL, open.close()).await;
+            self.let_sockets_go().await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -86,6 +92,12 @@ impl Server {
         while self.app.runs.count() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// WebSockets hear of the end of their runs a moment after it.
+    async fn let_sockets_go(&self) {
+        let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(FAREWELL, self.app.sockets.acquire_many(all)).await;
     }
 }
 

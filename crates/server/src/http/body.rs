@@ -21,14 +21,14 @@ const STEP: usize = 256 << 10;
 
 /// A body, and its share of the memory for bodies, to be kept for as long as what was read from it.
 #[derive(Debug)]
-pub(super) struct Received {
-    pub(super) bytes: Bytes,
-    pub(super) share: Share,
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    pub(crate) share: Share,
 }
 
 /// A share of the memory for bodies.
 #[derive(Debug)]
-pub(super) struct Share(Option<OwnedSemaphorePermit>);
+pub(crate) struct Share(Option<OwnedSemaphorePermit>);
 
 /// Reads a body of JSON.
 pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Response> {
@@ -40,10 +40,17 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
         );
         return Err(with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem));
     }
+    receive(app, body).await.map_err(|problem| Refused(problem).into_response())
+}
+
+/// Reads a body, whatever it is announced as.
+///
+/// # Errors
+/// That it is too large, too slow or broken off, or that too many others are being read.
+pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
     let patience = app.config.body_timeout;
     let reading = collect(body, app.config.max_body, &app.body_memory);
-    let received = tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)));
-    received.map_err(|problem| Refused(problem).into_response())
+    tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))
 }
 
 async fn collect(mut body: Body, limit: usize, memory: &Arc<Semaphore>) -> Result<Received, Problem> {

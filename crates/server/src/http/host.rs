@@ -41,16 +41,24 @@ pub(super) struct Status {
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub(super) async fn languages(State(app): State<App>) -> Result<Json<Languages>, Refused> {
+    Ok(Json(all_languages(&app).await?))
+}
+
+/// Every language and what would run it, as of a moment ago.
+///
+/// # Errors
+/// That there is no backend, or that the question was lost.
+pub(crate) async fn all_languages(app: &App) -> Result<Languages, Problem> {
     // Whoever comes while one asks waits for that one's answer.
     let mut last = app.languages.0.lock().await;
     if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < FRESH) {
-        return Ok(Json(answer.clone()));
+        return Ok(answer.clone());
     }
     let runs = app.runs.clone();
     let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), BackendChoice::Auto));
     let answer = asking.await.map_err(|_| lost())??;
     *last = Some((Instant::now(), answer.clone()));
-    Ok(Json(answer))
+    Ok(answer)
 }
 
 /// Every backend and what it can guarantee
