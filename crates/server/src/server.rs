@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use belljar_engine::{Engine, Slots};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
 
-/// How long a WebSocket may take to hear that its run has ended.
+/// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
@@ -47,8 +48,8 @@ impl Server {
         Ok(Server { app: App::new(runs, config), work })
     }
 
-    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
-    /// deadline, and returns when nothing is left.
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
+    /// end, kills those that have not by the deadline, and returns when nothing is left.
     ///
     /// # Errors
     /// That the socket cannot be used.
@@ -71,15 +72,14 @@ impl Server {
                 open.close().await;
                 self.leave_nothing().await;
             };
-            let drained = tokio::time::timeout(self.app.config.drain, ending).await;
-            if drained.is_err() {
-                tracing::warn!(
-                    runs = self.app.runs.count(),
-                    "the deadline has come; what still runs is killed"
-                );
+            if timeout(self.app.config.drain, ending).await.is_err() {
+                let runs = self.app.runs.count();
+                tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
+            // Whoever was cut off is told so, if they listen.
+            let _ = timeout(FAREWELL, open.close()).await;
             self.let_sockets_go().await;
             Ok(())
         })?;
