@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::mcp::McpArgs;
 use crate::serve::ServeArgs;
 
 const RUN_HELP: &str = "\
@@ -49,6 +50,8 @@ pub(crate) enum Command {
     Doctor(HostArgs),
     /// Serve the HTTP API, on loopback unless told otherwise
     Serve(ServeArgs),
+    /// Serve MCP on standard input and output, or tell an MCP client to
+    Mcp(McpArgs),
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }
@@ -182,9 +185,11 @@ mod tests {
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
         match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
             Command::Run(args) => Ok(*args),
-            Command::Languages(_) | Command::Doctor(_) | Command::Serve(_) | Command::Bench(_) => {
-                unreachable!("asked for run")
-            }
+            Command::Languages(_)
+            | Command::Doctor(_)
+            | Command::Serve(_)
+            | Command::Mcp(_)
+            | Command::Bench(_) => unreachable!("asked for run"),
         }
     }
 

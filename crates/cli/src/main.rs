@@ -10,6 +10,7 @@ mod collect;
 mod compose;
 mod doctor;
 mod languages;
+mod mcp;
 mod output;
 mod problem;
 mod run;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
+        Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

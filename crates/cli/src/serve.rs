@@ -39,13 +39,14 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let listener = listen(args.listen)?;
+    let config = Config { mcp: settings.mcp, ..Config::default() };
     let engine = compose::engine(settings.host, None);
-    let server = Server::new(engine, Config::default()).map_err(|cause| cannot_serve(&cause))?;
+    let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     announce(&listener);
     server.serve(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, Problem> {
+pub(crate) fn listen(address: SocketAddr) -> Result<TcpListener, Problem> {
     if !address.ip().is_loopback() {
         let message = format!("without keys the server listens on loopback only, not on {address}");
         return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out, or configure keys"));
@@ -57,20 +58,20 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Problem> {
 }
 
 /// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.
-fn announce(listener: &TcpListener) {
+pub(crate) fn announce(listener: &TcpListener) {
     if let Ok(address) = listener.local_addr() {
         let _ = writeln!(io::stderr(), "listening on http://{address}");
     }
 }
 
-async fn told_to_stop() {
+pub(crate) async fn told_to_stop() {
     match Signals::listen() {
         Ok(signals) => drop(signals.first().await),
         Err(cause) => tracing::error!(%cause, "cannot listen to signals"),
     }
 }
 
-fn cannot_serve(cause: &belljar_server::ServeError) -> Problem {
+pub(crate) fn cannot_serve(cause: &belljar_server::ServeError) -> Problem {
     let causes = std::iter::successors(Some(cause as &dyn std::error::Error), |cause| cause.source());
     let message = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
     Problem::new(

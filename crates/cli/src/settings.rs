@@ -5,11 +5,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
+use belljar_server::mcp;
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
@@ -26,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) network: Option<String>,
     pub(crate) image: Option<String>,
     pub(crate) waive: Vec<String>,
+    pub(crate) mcp: mcp::Config,
     pub(crate) host: Host,
 }
 
@@ -85,6 +88,7 @@ impl Settings {
                     Field::Output,
                 )?,
             },
+            mcp: sources.mcp(file.mcp)?,
             host: host(environment, runtimes(file.runtimes, &shown)?),
         })
     }
@@ -128,6 +132,24 @@ impl Sources<'_> {
         Ok(Some(Given { text, origin: name.to_owned() }))
     }
 
+    /// How MCP is to behave; what nobody has said stays as it is.
+    fn mcp(&self, table: McpTable) -> Result<mcp::Config, Problem> {
+        let mut config = mcp::Config::default();
+        if let Some(given) = self.pick("mcp-tool-name", None, table.tool_name)? {
+            config.tool_name = tool_name(&given)?;
+        }
+        if let Some(given) = self.pick("mcp-answer-within", None, table.answer_within)? {
+            config.answer_within = answer_time(&given.text)
+                .map_err(|fault| unfit(&given, &fault, "a time from 100ms to 10m"))?;
+        }
+        if let Some(given) = self.pick("mcp-max-text", None, table.max_text)? {
+            config.max_text = text_size(&given.text).ok_or_else(|| {
+                unfit(&given, "not a number of characters", "a number from 1000 to 1000000")
+            })?;
+        }
+        Ok(config)
+    }
+
     /// Waivers do not add up across sources: a list on the command line is the whole list.
     fn waivers(&self, flags: &[String], file: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
         let (words, origin) = if !flags.is_empty() {
@@ -157,6 +179,28 @@ fn blame(origin: &str, mut invalid: Invalid) -> Problem {
         invalid.message = format!("{origin}: {}", invalid.message);
     }
     invalid.into()
+}
+
+fn tool_name(given: &Given) -> Result<mcp::ToolName, Problem> {
+    mcp::ToolName::parse(&given.text).map_err(|mut problem| {
+        problem.error.message = format!("{}: {}", given.origin, problem.error.message);
+        problem
+    })
+}
+
+fn answer_time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|fault| fault.to_string())?;
+    let sensible = Duration::from_millis(100)..=Duration::from_secs(600);
+    if sensible.contains(&time) { Ok(time) } else { Err("out of range".to_owned()) }
+}
+
+fn text_size(text: &str) -> Option<usize> {
+    text.trim().parse().ok().filter(|size| (1000..=1_000_000).contains(size))
+}
+
+fn unfit(given: &Given, fault: &str, wanted: &str) -> Problem {
+    let message = format!("{}: '{}' is no good: {fault}", given.origin, given.text.escape_debug());
+    Problem::new(Code::InvalidRequest, message, format!("write {wanted}"))
 }
 
 fn malformed(given: &Given, field: Field, fault: impl std::fmt::Display, example: &str) -> Problem {
@@ -201,6 +245,15 @@ struct ConfigFile {
     waive: Option<Vec<String>>,
     limits: LimitsTable,
     runtimes: BTreeMap<String, PathBuf>,
+    mcp: McpTable,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct McpTable {
+    tool_name: Option<String>,
+    answer_within: Option<Scalar>,
+    max_text: Option<Scalar>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -286,7 +339,7 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
             fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
         let hint = "the keys are backend, network, image, waive, [limits] with the names of the options, \
-                    and [runtimes]";
+                    [runtimes] and [mcp]";
         Problem::new(Code::InvalidRequest, message, hint)
     })
 }

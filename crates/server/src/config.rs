@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use belljar_core::allowance::Allowance;
 
+use crate::mcp;
+
 /// How the server is to behave.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -27,6 +29,8 @@ pub struct Config {
     pub kept: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,
+    /// How MCP is to behave.
+    pub mcp: mcp::Config,
 }
 
 /// How many finished runs are remembered, how much of them, and for how long: whichever is reached first.
@@ -52,6 +56,7 @@ impl Default for Config {
             drain: Duration::from_secs(10),
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
             anonymous: Allowance::boxed(),
+            mcp: mcp::Config::default(),
         }
     }
 }

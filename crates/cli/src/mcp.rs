@@ -1,0 +1,85 @@
+//! `belljar mcp`: MCP for the one client that started this process. Standard output is the protocol's alone.
+
+mod install;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use belljar_core::allowance::{Allowance, Permitted};
+use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_server::mcp::{Defaults, ToolName, serve_stdio};
+use belljar_server::{Caller, Config};
+use belljar_wire::Problem;
+use clap::{Args, Subcommand};
+
+use crate::args::Choices;
+use crate::compose;
+use crate::problem;
+use crate::serve::{cannot_serve, told_to_stop};
+use crate::settings::{Environment, Settings};
+use install::InstallArgs;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct McpArgs {
+    #[command(subcommand)]
+    command: Option<McpCommand>,
+
+    /// What the tool that runs code is called [default: run_code]
+    #[arg(long, value_name = "NAME")]
+    tool_name: Option<String>,
+
+    #[command(flatten)]
+    choices: Choices,
+
+    /// The configuration to read [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    /// Write this server into the configuration of an MCP client
+    Install(InstallArgs),
+}
+
+pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
+    let done = match &args.command {
+        None => serve(args, environment),
+        Some(McpCommand::Install(install)) => install::install(install, environment),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            problem::report(&problem, false);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
+    let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    let caller = Caller::anonymous(allowance(&settings)?);
+    let Settings { backend, limits, network, image, waive, mut mcp, host } = settings;
+    if let Some(name) = &args.tool_name {
+        mcp.tool_name = ToolName::parse(name)?;
+    }
+    mcp.defaults = Defaults { backend, network, image, waive, limits };
+    let config = Config { mcp, ..Config::default() };
+    let engine = compose::engine(host, None);
+    serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+}
+
+/// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read
+/// somewhere. So it gets a real box and nothing less, unless the operator has chosen otherwise.
+fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
+    let mut allowance = Allowance::boxed();
+    allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
+    if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
+        && let BackendChoice::Named(name) = BackendChoice::parse(chosen)?
+        && !names.contains(&name)
+    {
+        names.push(name);
+    }
+    Ok(allowance)
+}

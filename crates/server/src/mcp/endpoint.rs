@@ -1,0 +1,215 @@
+//! MCP over HTTP, at `/mcp`.
+//!
+//! Nothing is kept between requests, in either era: a client that comes back after an hour, or after a restart, is
+//! served, and what clients can make us hold is bounded by their connections. The generation that begins with
+//! `initialize` may cancel a request by a message of its own instead of by closing the connection. For its sake it
+//! gets a session id, which is nothing but a name under which its requests in flight are found.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Extension, Router};
+use belljar_wire::{Code, Problem};
+use futures_util::StreamExt;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::service::{Service, Who};
+use super::{Config, Hosts};
+use crate::caller::Caller;
+use crate::http::{App, Refused};
+
+const SESSION: &str = "mcp-session-id";
+/// The longest session id that can be one of ours.
+const MAX_SESSION: usize = 64;
+
+/// What is mounted; the guard of [`http`](crate::http) stands before it.
+pub(crate) fn router(app: &App) -> Router {
+    Router::new().route("/mcp", any(serve)).with_state(Endpoint::new(app))
+}
+
+#[derive(Clone)]
+struct Endpoint {
+    app: App,
+    protocol: StreamableHttpService<Service, NeverSessionManager>,
+    flights: Flights,
+}
+
+impl Endpoint {
+    fn new(app: &App) -> Endpoint {
+        let config = app.config.mcp.clone();
+        let transport = transport(&config, app.config.max_body);
+        let service = Service::new(app.runs.clone(), config, app.config.kept.age, Who::OfTheRequest);
+        let protocol = StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport);
+        Endpoint { app: app.clone(), protocol, flights: Flights::default() }
+    }
+
+    async fn body(&self, body: Body) -> Result<Bytes, Problem> {
+        let (most, patience) = (self.app.config.max_body, self.app.config.body_timeout);
+        match tokio::time::timeout(patience, to_bytes(body, most)).await {
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(_)) => {
+                let message = format!("the request cannot be read, or has more than {most} bytes");
+                Err(Problem::new(Code::TooLarge, message, "send less, or the same again"))
+            }
+            Err(_) => {
+                let message = format!("the request was not complete after {} s", patience.as_secs());
+                Err(Problem::new(Code::InvalidRequest, message, "send it faster, or less of it"))
+            }
+        }
+    }
+}
+
+fn transport(config: &Config, max_body: usize) -> StreamableHttpServerConfig {
+    let transport = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_max_request_body_bytes(max_body);
+    match config.hosts {
+        Hosts::Loopback => transport.with_allowed_origins(
+            ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned),
+        ),
+        Hosts::Any => transport.disable_allowed_hosts(),
+    }
+}
+
+async fn serve(
+    State(endpoint): State<Endpoint>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let (parts, body) = request.into_parts();
+    let bytes = endpoint.body(body).await?;
+    let message = if parts.method == Method::POST { Message::read(&bytes) } else { Message::default() };
+    let session = session_of(&parts.headers);
+    if let (Some(session), Some(id)) = (&session, message.cancelled()) {
+        endpoint.flights.cancel(&Flight::new(&caller, session, id));
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let ticket = session
+        .zip(message.id.as_ref())
+        .map(|(session, id)| endpoint.flights.clone().take_off(Flight::new(&caller, &session, id)));
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let mut response = endpoint.protocol.handle(request).await.map(Body::new);
+    if message.is_initialize() && response.status().is_success() {
+        response.headers_mut().insert(SESSION, new_session());
+    }
+    Ok(match ticket {
+        Some(ticket) => until_cancelled(response, ticket),
+        None => response,
+    })
+}
+
+/// What has to be known of a message here.
+#[derive(Debug, Default, Deserialize)]
+struct Message {
+    #[serde(default)]
+    method: String,
+    id: Option<Value>,
+    params: Option<Params>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    #[serde(rename = "requestId")]
+    request_id: Option<Value>,
+}
+
+impl Message {
+    /// What is no message is for the protocol to refuse.
+    fn read(bytes: &[u8]) -> Message {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    fn is_initialize(&self) -> bool {
+        self.method == "initialize"
+    }
+
+    fn cancelled(&self) -> Option<&Value> {
+        let params = self.params.as_ref().filter(|_| self.method == "notifications/cancelled")?;
+        params.request_id.as_ref()
+    }
+}
+
+fn session_of(headers: &HeaderMap) -> Option<String> {
+    let session = headers.get(SESSION)?.to_str().ok()?;
+    (session.len() <= MAX_SESSION).then(|| session.to_owned())
+}
+
+fn new_session() -> HeaderValue {
+    let id = belljar_engine::RunId::new().to_string();
+    HeaderValue::try_from(id.replacen("run_", "session_", 1)).unwrap_or(HeaderValue::from_static("session"))
+}
+
+/// The response, for as long as the client wants it. A body that ends early ends the run behind it.
+fn until_cancelled(response: Response, ticket: Ticket) -> Response {
+    response.map(|body| {
+        let mut cancelled = ticket.cancelled.subscribe();
+        let stop = async move { drop(cancelled.wait_for(|cancelled| *cancelled).await) };
+        let frames = body.into_data_stream().take_until(Box::pin(stop));
+        let held_to_the_end = move |frame| {
+            let _ = &ticket;
+            frame
+        };
+        Body::from_stream(frames.map(held_to_the_end))
+    })
+}
+
+/// The requests that a client with a session could still cancel.
+#[derive(Debug, Clone, Default)]
+struct Flights(Arc<Mutex<HashMap<Flight, watch::Sender<bool>>>>);
+
+/// One request of one client of one caller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Flight {
+    caller: String,
+    session: String,
+    /// As JSON, because 1 and "1" are two.
+    request: String,
+}
+
+/// A request in flight; dropping it says that it has landed.
+#[derive(Debug)]
+struct Ticket {
+    flights: Flights,
+    flight: Flight,
+    cancelled: watch::Sender<bool>,
+}
+
+impl Flight {
+    fn new(caller: &Caller, session: &str, request: &Value) -> Flight {
+        Flight { caller: caller.name().to_owned(), session: session.to_owned(), request: request.to_string() }
+    }
+}
+
+impl Flights {
+    fn take_off(self, flight: Flight) -> Ticket {
+        let cancelled = watch::Sender::new(false);
+        self.all().insert(flight.clone(), cancelled.clone());
+        Ticket { flights: self, flight, cancelled }
+    }
+
+    fn cancel(&self, flight: &Flight) {
+        if let Some(cancelled) = self.all().get(flight) {
+            cancelled.send_replace(true);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Flight, watch::Sender<bool>>> {
+        // Whoever panicked while it held the lock had changed the map whole or not at all.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.flights.all().remove(&self.flight);
+    }
+}
