@@ -2,12 +2,13 @@
 
 mod install;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::request::{BackendChoice, parse_waivers};
-use belljar_server::mcp::{Defaults, ToolName, serve_stdio};
+use belljar_server::mcp::{self, Defaults, ToolName};
 use belljar_server::{Caller, Config};
 use belljar_wire::Problem;
 use clap::{Args, Subcommand};
@@ -15,7 +16,7 @@ use clap::{Args, Subcommand};
 use crate::args::Choices;
 use crate::compose;
 use crate::problem;
-use crate::serve::{cannot_serve, told_to_stop};
+use crate::serve::{announce, cannot_serve, listen, told_to_stop};
 use crate::settings::{Environment, Settings};
 use install::InstallArgs;
 
@@ -41,12 +42,23 @@ pub(crate) struct McpArgs {
 enum McpCommand {
     /// Write this server into the configuration of an MCP client
     Install(InstallArgs),
+    /// Serve what the protocol's conformance runner asks for, over HTTP
+    #[command(hide = true)]
+    ConformanceFixtures(FixturesArgs),
+}
+
+#[derive(Debug, Args)]
+struct FixturesArgs {
+    /// The address and port to listen on, on loopback
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: SocketAddr,
 }
 
 pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
     let done = match &args.command {
         None => serve(args, environment),
         Some(McpCommand::Install(install)) => install::install(install, environment),
+        Some(McpCommand::ConformanceFixtures(fixtures)) => serve_fixtures(fixtures),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -60,14 +72,20 @@ pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?);
-    let Settings { backend, limits, network, image, waive, mut mcp, host } = settings;
+    let Settings { backend, limits, network, image, waive, mcp: mut protocol, host } = settings;
     if let Some(name) = &args.tool_name {
-        mcp.tool_name = ToolName::parse(name)?;
+        protocol.tool_name = ToolName::parse(name)?;
     }
-    mcp.defaults = Defaults { backend, network, image, waive, limits };
-    let config = Config { mcp, ..Config::default() };
+    protocol.defaults = Defaults { backend, network, image, waive, limits };
+    let config = Config { mcp: protocol, ..Config::default() };
     let engine = compose::engine(host, None);
-    serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+    mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+}
+
+fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
+    let listener = listen(args.listen)?;
+    announce(&listener);
+    mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 
 /// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read

@@ -169,7 +169,8 @@ fn listed(id: &str, files: &[CollectedFile]) -> String {
 fn structured(result: &RunResult, budget: usize) -> Value {
     let mut value = json!(result);
     let mut room = budget;
-    for file in value["files"].as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+    let files = value.get_mut("files").and_then(Value::as_array_mut);
+    for file in files.into_iter().flatten().filter_map(Value::as_object_mut) {
         let length = file.get("content_base64").and_then(Value::as_str).map_or(0, str::len);
         if length <= room {
             room -= length;

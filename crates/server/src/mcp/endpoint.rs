@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -16,15 +17,17 @@ use axum::routing::any;
 use axum::{Extension, Router};
 use belljar_wire::{Code, Problem};
 use futures_util::StreamExt;
+use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
+use super::Hosts;
 use super::service::{Service, Who};
-use super::{Config, Hosts};
 use crate::caller::Caller;
+use crate::config::Config;
 use crate::http::{App, Refused};
 
 const SESSION: &str = "mcp-session-id";
@@ -33,46 +36,58 @@ const MAX_SESSION: usize = 64;
 
 /// What is mounted; the guard of [`http`](crate::http) stands before it.
 pub(crate) fn router(app: &App) -> Router {
-    Router::new().route("/mcp", any(serve)).with_state(Endpoint::new(app))
+    let (config, kept) = (app.config.mcp.clone(), app.config.kept.age);
+    mount(Service::new(app.runs.clone(), config, kept, Who::OfTheRequest), &app.config)
 }
 
-#[derive(Clone)]
-struct Endpoint {
-    app: App,
-    protocol: StreamableHttpService<Service, NeverSessionManager>,
+/// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
+pub(super) fn mount<S: ServerHandler + Clone>(service: S, config: &Config) -> Router {
+    Router::new().route("/mcp", any(serve::<S>)).with_state(Endpoint::new(service, config))
+}
+
+struct Endpoint<S> {
+    protocol: StreamableHttpService<S, NeverSessionManager>,
     flights: Flights,
+    max_body: usize,
+    body_timeout: Duration,
 }
 
-impl Endpoint {
-    fn new(app: &App) -> Endpoint {
-        let config = app.config.mcp.clone();
-        let transport = transport(&config, app.config.max_body);
-        let service = Service::new(app.runs.clone(), config, app.config.kept.age, Who::OfTheRequest);
-        let protocol = StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport);
-        Endpoint { app: app.clone(), protocol, flights: Flights::default() }
+impl<S> Clone for Endpoint<S> {
+    fn clone(&self) -> Endpoint<S> {
+        Endpoint { protocol: self.protocol.clone(), flights: self.flights.clone(), ..*self }
     }
+}
 
+impl<S: ServerHandler + Clone> Endpoint<S> {
+    fn new(service: S, config: &Config) -> Endpoint<S> {
+        let transport = transport(config.mcp.hosts, config.max_body);
+        let protocol = StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport);
+        let (max_body, body_timeout) = (config.max_body, config.body_timeout);
+        Endpoint { protocol, flights: Flights::default(), max_body, body_timeout }
+    }
+}
+
+impl<S> Endpoint<S> {
     async fn body(&self, body: Body) -> Result<Bytes, Problem> {
-        let (most, patience) = (self.app.config.max_body, self.app.config.body_timeout);
-        match tokio::time::timeout(patience, to_bytes(body, most)).await {
+        match tokio::time::timeout(self.body_timeout, to_bytes(body, self.max_body)).await {
             Ok(Ok(bytes)) => Ok(bytes),
             Ok(Err(_)) => {
-                let message = format!("the request cannot be read, or has more than {most} bytes");
+                let message = format!("the request cannot be read, or has more than {} bytes", self.max_body);
                 Err(Problem::new(Code::TooLarge, message, "send less, or the same again"))
             }
             Err(_) => {
-                let message = format!("the request was not complete after {} s", patience.as_secs());
+                let message = format!("the request was not complete after {} s", self.body_timeout.as_secs());
                 Err(Problem::new(Code::InvalidRequest, message, "send it faster, or less of it"))
             }
         }
     }
 }
 
-fn transport(config: &Config, max_body: usize) -> StreamableHttpServerConfig {
+fn transport(hosts: Hosts, max_body: usize) -> StreamableHttpServerConfig {
     let transport = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_max_request_body_bytes(max_body);
-    match config.hosts {
+    match hosts {
         Hosts::Loopback => transport.with_allowed_origins(
             ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned),
         ),
@@ -80,8 +95,8 @@ fn transport(config: &Config, max_body: usize) -> StreamableHttpServerConfig {
     }
 }
 
-async fn serve(
-    State(endpoint): State<Endpoint>,
+async fn serve<S: ServerHandler + Clone>(
+    State(endpoint): State<Endpoint<S>>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, Refused> {

@@ -4,11 +4,13 @@
 //! `service` carries that out, with `progress` on the way; `answer` is what the model gets to read, and `excerpt` keeps
 //! that short. [`serve_stdio`] and `endpoint` are the two transports. Both eras of the protocol are served on both of
 //! them: the one that begins with `initialize`, and the one since 2026-07-28 in which every request stands alone.
+//! `fixtures` is there for the protocol's own conformance runner, and no part of the product.
 
 mod answer;
 mod call;
 mod endpoint;
 mod excerpt;
+mod fixtures;
 mod progress;
 mod service;
 mod stdio;
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use belljar_wire::{Code, Limits, Problem};
 
+pub use fixtures::serve_fixtures;
 pub use stdio::serve_stdio;
 
 pub(crate) use endpoint::router;
