@@ -195,6 +195,26 @@ mod tests {
     }
 
     #[test]
+    fn every_argument_that_is_described_is_understood() {
+        let sample = |schema: &Value| match schema["type"].as_str().unwrap() {
+            "string" => json!("none"),
+            "integer" | "number" => json!(1),
+            "array" => json!([]),
+            "object" => json!({}),
+            other => panic!("no sample of {other}"),
+        };
+        let described = tools::run_arguments();
+        let properties = described["properties"].as_object().unwrap();
+        let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
+        let request = run_request(call, &Defaults::default()).unwrap();
+        let limits = json!(request.limits);
+        assert!(
+            tools::LIMITS.iter().all(|name| limits[name] == json!(1) || limits[name] == json!(1.0)),
+            "{limits}"
+        );
+    }
+
+    #[test]
     fn a_lookup_waits_and_pages_within_bounds() {
         let config = Config::default();
         let asked = object(json!({"run_id": "r", "wait_ms": 999_999, "stream": "stderr", "length": 999_999}));

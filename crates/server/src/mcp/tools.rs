@@ -194,14 +194,14 @@ const OPTIONAL: [&str; 1] = ["files"];
 fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});
     let text = || json!({"type": "string"});
-    let text_or_null = || json!({"type": ["string", "null"]});
+    let text_or_null = || or_null("string");
     let number = || json!({"type": "number", "minimum": 0});
     let statuses = ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied", "running"];
     object(json!({
         "id": text(),
         "status": {"type": "string", "enum": statuses},
         "exit_code": {"type": "integer", "minimum": 0, "maximum": 255},
-        "signal": {"type": ["integer", "null"]},
+        "signal": or_null("integer"),
         "stdout": text(),
         "stderr": text(),
         "stdout_truncated": flag(),
@@ -238,7 +238,7 @@ fn page() -> Value {
             "content": {"type": "string"},
             "offset": {"type": "integer", "minimum": 0},
             "total": {"type": "integer", "minimum": 0},
-            "next_offset": {"type": ["integer", "null"], "description": "Where the next page begins; null at the end."},
+            "next_offset": or_null("integer"),
         }),
         &["of", "encoding", "content", "offset", "total", "next_offset"],
     )
@@ -250,10 +250,10 @@ fn languages_output() -> JsonObject {
             "name": {"type": "string"},
             "aliases": {"type": "array", "items": {"type": "string"}},
             "available": {"type": "boolean"},
-            "runtime": {"type": ["string", "null"]},
-            "location": {"type": ["string", "null"]},
-            "image": {"type": ["string", "null"]},
-            "hint": {"type": ["string", "null"]},
+            "runtime": or_null("string"),
+            "location": or_null("string"),
+            "image": or_null("string"),
+            "hint": or_null("string"),
         }),
         &["name", "aliases", "available", "runtime"],
     );
@@ -266,6 +266,11 @@ fn languages_output() -> JsonObject {
 
 fn record(properties: Value, required: &[&str]) -> Value {
     json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// In this form because some clients know one type at a time.
+fn or_null(kind: &str) -> Value {
+    json!({"anyOf": [{"type": kind}, {"type": "null"}]})
 }
 
 fn object(value: Value) -> JsonObject {
