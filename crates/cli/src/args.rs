@@ -51,7 +51,7 @@ pub(crate) enum Command {
     /// Serve the HTTP API, on loopback unless told otherwise
     Serve(ServeArgs),
     /// Serve MCP on standard input and output, or tell an MCP client to
-    Mcp(McpArgs),
+    Mcp(Box<McpArgs>),
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::routing::post;
 use axum::{Extension, Router};
 use belljar_wire::{Code, Problem};
 use futures_util::StreamExt;
@@ -42,7 +42,7 @@ pub(crate) fn router(app: &App) -> Router {
 
 /// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
 pub(super) fn mount<S: ServerHandler + Clone>(service: S, config: &Config) -> Router {
-    Router::new().route("/mcp", any(serve::<S>)).with_state(Endpoint::new(service, config))
+    Router::new().route("/mcp", post(serve::<S>)).with_state(Endpoint::new(service, config))
 }
 
 struct Endpoint<S> {
@@ -102,7 +102,7 @@ async fn serve<S: ServerHandler + Clone>(
 ) -> Result<Response, Refused> {
     let (parts, body) = request.into_parts();
     let bytes = endpoint.body(body).await?;
-    let message = if parts.method == Method::POST { Message::read(&bytes) } else { Message::default() };
+    let message = Message::read(&bytes);
     let session = session_of(&parts.headers);
     if let (Some(session), Some(id)) = (&session, message.cancelled()) {
         endpoint.flights.cancel(&Flight::new(&caller, session, id));

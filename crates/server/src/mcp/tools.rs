@@ -26,19 +26,19 @@ pub(super) fn all(config: &Config, kept: Duration) -> Vec<Tool> {
     let run = Tool::new(name, run_description(config, kept), run_arguments())
         .with_title("Run code in a sandbox")
         .with_raw_output_schema(run_output().into())
-        .with_annotations(annotations(false, false).idempotent(false));
+        .with_annotations(changes().destructive(false).idempotent(false));
     let languages = Tool::new(LIST_LANGUAGES, LANGUAGES_DESCRIPTION, no_arguments())
         .with_title("List languages")
         .with_raw_output_schema(languages_output().into())
-        .with_annotations(annotations(true, false).idempotent(true));
+        .with_annotations(reads());
     let get = Tool::new(GET_RUN, get_description(config, kept), lookup_arguments(config))
         .with_title("Get the result of a run")
         .with_raw_output_schema(run_output().into())
-        .with_annotations(annotations(true, false).idempotent(true));
+        .with_annotations(reads());
     let cancel = Tool::new(CANCEL_RUN, CANCEL_DESCRIPTION, cancel_arguments())
         .with_title("Cancel a run")
         .with_raw_output_schema(run_output().into())
-        .with_annotations(annotations(false, true).idempotent(true));
+        .with_annotations(changes().destructive(true).idempotent(true));
     vec![run, languages, get, cancel]
 }
 
@@ -142,9 +142,14 @@ fn get_description(config: &Config, kept: Duration) -> String {
     )
 }
 
-/// A program cannot reach or change anything but its box, which is gone afterwards; what reads changes nothing.
-fn annotations(read_only: bool, destructive: bool) -> ToolAnnotations {
-    ToolAnnotations::new().read_only(read_only).destructive(destructive).open_world(false)
+/// What reads changes nothing.
+fn reads() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false)
+}
+
+/// What runs or ends a program reaches nothing but a box, which is gone afterwards.
+fn changes() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(false).open_world(false)
 }
 
 fn input_file() -> Value {
