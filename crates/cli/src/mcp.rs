@@ -2,6 +2,7 @@
 
 mod install;
 
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -79,7 +80,18 @@ fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     protocol.defaults = Defaults { backend, network, image, waive, limits };
     let config = Config { mcp: protocol, ..Config::default() };
     let engine = compose::engine(host, None);
+    greet();
     mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+}
+
+/// A person at a terminal would wait for something to happen.
+fn greet() {
+    if io::stdin().is_terminal() {
+        let _ = writeln!(
+            io::stderr(),
+            "This speaks MCP on standard input and output. An MCP client starts it: see belljar mcp install --help"
+        );
+    }
 }
 
 fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {

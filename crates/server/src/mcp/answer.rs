@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use belljar_core::backend::Stream;
 use belljar_core::limits::show_duration;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
 use belljar_wire::{Code, Languages, Problem, RunResult};
@@ -15,7 +16,6 @@ use super::call::Part;
 use super::excerpt::{Page, Window, head_and_tail, page, share};
 use super::tools::GET_RUN;
 use crate::runs::Finished;
-use belljar_core::backend::Stream;
 
 /// The most bytes of one picture that is shown as one, and of all of them.
 const MAX_IMAGE: usize = 1 << 20;
@@ -25,9 +25,9 @@ const MAX_IMAGES: usize = 4 << 20;
 pub(super) fn finished(run: &Finished, max_text: usize) -> CallToolResult {
     let mut result = run.result();
     shorten(&mut result, max_text);
-    let mut content = vec![ContentBlock::text(told(&run.report, &result))];
+    let mut content = vec![ContentBlock::text(told(&run.report, &result, max_text))];
     content.extend(images(&run.report));
-    with_content(content, structured(&result, max_text))
+    with_content(content, structured(&result, &run.report, max_text))
 }
 
 /// A run that goes on.
@@ -115,7 +115,7 @@ fn shorten(result: &mut RunResult, budget: usize) {
     }
 }
 
-fn told(report: &Report, result: &RunResult) -> String {
+fn told(report: &Report, result: &RunResult, budget: usize) -> String {
     let mut text = ending(report.outcome);
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         if !output.is_empty() {
@@ -126,7 +126,7 @@ fn told(report: &Report, result: &RunResult) -> String {
         text += "\n(no output)";
     }
     if let Some(files) = &report.files {
-        text += &listed(&report.id, files);
+        text += &listed(&report.id, files, budget);
     }
     text
 }
@@ -148,29 +148,40 @@ fn ending(outcome: Outcome) -> String {
     }
 }
 
-/// How many files are named; a program can leave thousands.
-const MAX_LISTED: usize = 50;
-
-fn listed(id: &str, files: &[CollectedFile]) -> String {
+fn listed(id: &str, files: &[CollectedFile], budget: usize) -> String {
     if files.is_empty() {
         return "\nfiles: none matched".to_owned();
     }
+    let named = nameable(files, budget);
     let mut text = format!("\nfiles ({GET_RUN} with {} reads one):", json!({"run_id": id, "file": "PATH"}));
-    for file in files.iter().take(MAX_LISTED) {
+    for file in &files[..named] {
         text += &format!("\n- {} ({} bytes)", file.path.escape_debug(), file.content.len());
     }
-    if files.len() > MAX_LISTED {
-        text += &format!("\n- and {} more", files.len() - MAX_LISTED);
+    if named < files.len() {
+        text += &format!("\n- and {} more", files.len() - named);
     }
     text
 }
 
-/// The contract's object. Files come with it while they fit; beyond that they are named alone.
-fn structured(result: &RunResult, budget: usize) -> Value {
+/// How many files are named. A program can leave thousands, with names of any length.
+fn nameable(files: &[CollectedFile], budget: usize) -> usize {
+    let mut room = budget / 10;
+    let fits = |file: &&CollectedFile| {
+        let length = file.path.escape_debug().count() + 32;
+        let fits = length <= room;
+        room = room.saturating_sub(length);
+        fits
+    };
+    files.iter().take_while(fits).count()
+}
+
+/// The contract's object. Files come with it while they fit; beyond that they are named alone, and at last left out.
+fn structured(result: &RunResult, report: &Report, budget: usize) -> Value {
     let mut value = json!(result);
     let mut room = budget;
-    let files = value.get_mut("files").and_then(Value::as_array_mut);
-    for file in files.into_iter().flatten().filter_map(Value::as_object_mut) {
+    let Some(files) = value.get_mut("files").and_then(Value::as_array_mut) else { return value };
+    files.truncate(nameable(report.files.as_deref().unwrap_or_default(), budget));
+    for file in files.iter_mut().filter_map(Value::as_object_mut) {
         let length = file.get("content_base64").and_then(Value::as_str).map_or(0, str::len);
         if length <= room {
             room -= length;
@@ -221,4 +232,41 @@ fn readable(content: &[u8]) -> (&'static str, String) {
 
 fn code(code: Code) -> String {
     json!(code).as_str().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(number: usize, path: &str) -> Vec<CollectedFile> {
+        (0..number).map(|n| CollectedFile { path: format!("{path}{n}"), content: vec![0; n] }).collect()
+    }
+
+    #[test]
+    fn files_are_named_within_bounds() {
+        let few = listed("run_1", &files(2, "a"), 30_000);
+        let expected = "\nfiles (get_run with {\"run_id\":\"run_1\",\"file\":\"PATH\"} reads one):\n- a0 (0 bytes)\n- a1 (1 bytes)";
+        assert_eq!(few, expected);
+        let many = listed("run_1", &files(5000, "a"), 30_000);
+        assert!(many.len() < 3000 && many.contains("\n- and 49"), "{many}");
+        let hostile = listed("run_1", &files(5000, &"\u{1b}".repeat(4000)), 30_000);
+        assert!(hostile.len() < 200 && hostile.ends_with("- and 5000 more"), "{hostile}");
+    }
+
+    #[test]
+    fn a_picture_is_known_by_its_first_bytes() {
+        assert_eq!(image_kind(b"\x89PNG\r\n\x1a\n..."), Some("image/png"));
+        assert_eq!(image_kind(b"\xff\xd8\xff\xe0"), Some("image/jpeg"));
+        assert_eq!(image_kind(b"<svg onload=alert(1)>"), None);
+    }
+
+    #[test]
+    fn the_first_line_says_how_it_ended() {
+        let wall = Outcome::TimedOut(TimeLimit::Wall(Duration::from_secs(10)));
+        assert_eq!(ending(Outcome::Exited(3)), "exit code 3");
+        assert_eq!(ending(Outcome::Signaled(11)), "killed by signal 11 (exit code 139)");
+        assert_eq!(ending(wall), "timed out after 10s (exit code 124)");
+        assert_eq!(ending(Outcome::OutOfMemory), "memory limit exceeded (exit code 137)");
+        assert_eq!(ending(Outcome::Cancelled(None)), "cancelled (exit code 130)");
+    }
 }

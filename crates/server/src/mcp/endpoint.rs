@@ -60,7 +60,7 @@ impl<S> Clone for Endpoint<S> {
 
 impl<S: ServerHandler + Clone> Endpoint<S> {
     fn new(service: S, config: &Config) -> Endpoint<S> {
-        let transport = transport(config.mcp.hosts, config.max_body);
+        let transport = transport(config);
         let protocol = StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport);
         let (max_body, body_timeout) = (config.max_body, config.body_timeout);
         Endpoint { protocol, flights: Flights::default(), max_body, body_timeout }
@@ -83,11 +83,12 @@ impl<S> Endpoint<S> {
     }
 }
 
-fn transport(hosts: Hosts, max_body: usize) -> StreamableHttpServerConfig {
+fn transport(config: &Config) -> StreamableHttpServerConfig {
     let transport = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
-        .with_max_request_body_bytes(max_body);
-    match hosts {
+        .with_sse_keep_alive(Some(config.heartbeat))
+        .with_max_request_body_bytes(config.max_body);
+    match config.mcp.hosts {
         Hosts::Loopback => transport.with_allowed_origins(
             ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned),
         ),

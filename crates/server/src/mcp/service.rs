@@ -140,7 +140,9 @@ impl Service {
             return Ok(languages.clone());
         }
         let runs = self.0.runs.clone();
-        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), BackendChoice::Auto));
+        let backend = self.0.config.defaults.backend.as_deref();
+        let choice = backend.map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?;
+        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), choice));
         let asked = asking.await.map_err(|cause| {
             let message = format!("cannot ask the runtimes: {cause}");
             Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
