@@ -62,6 +62,7 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
+    swept: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Keeper>>,
 }
@@ -72,7 +73,7 @@ impl Native {
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
-        host.cgroups.sweep();
+        let swept = host.cgroups.sweep();
         let offer = host.offer();
         let runtimes = Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
@@ -82,7 +83,7 @@ impl Native {
             cache_dir: settings.state_dir,
         });
         let standby = settings.standby.and_then(|standby| Keeper::adopt(standby).ok());
-        Native { host, offer, runtimes, standby: Mutex::new(standby) }
+        Native { host, offer, swept, runtimes, standby: Mutex::new(standby) }
     }
 
     /// The whole of a start: while the keeper loads, everything that it needs is made ready.
@@ -151,6 +152,10 @@ impl Backend for Native {
             reason: obstacle.to_string(),
             hint: obstacle.hint(),
         })
+    }
+
+    fn leaks_cleaned(&self) -> u64 {
+        self.swept as u64
     }
 
     fn offer(&self) -> &Offer {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
+use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
 use crate::serve::ServeArgs;
 
@@ -52,6 +53,11 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve MCP on standard input and output, or tell an MCP client to
     Mcp(Box<McpArgs>),
+    /// Keys for those who may ask the server
+    Key(KeyArgs),
+    /// Print the OpenAPI description of the HTTP interface
+    #[command(hide = true)]
+    Openapi,
     /// Measure what a box costs on this host
     Bench(BenchArgs),
 }
@@ -183,14 +189,9 @@ mod tests {
     use clap::CommandFactory;
 
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-        match Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command {
-            Command::Run(args) => Ok(*args),
-            Command::Languages(_)
-            | Command::Doctor(_)
-            | Command::Serve(_)
-            | Command::Mcp(_)
-            | Command::Bench(_) => unreachable!("asked for run"),
-        }
+        let command = Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command;
+        let Command::Run(args) = command else { unreachable!("asked for run, not {command:?}") };
+        Ok(*args)
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod cancel;
 mod collect;
 mod compose;
 mod doctor;
+mod key;
 mod languages;
 mod mcp;
 mod output;
@@ -45,6 +46,11 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
         Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
+        Ok(Cli { command: Command::Key(args) }) => key::run(&args),
+        Ok(Cli { command: Command::Openapi }) => {
+            problem::say(&belljar_server::http::openapi());
+            ExitCode::SUCCESS
+        }
         Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
     }
 }

@@ -3,7 +3,6 @@
 mod install;
 
 use std::io::{self, IsTerminal, Write};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,13 +10,16 @@ use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::request::{BackendChoice, parse_waivers};
 use belljar_server::mcp::{self, Defaults, ToolName};
 use belljar_server::{Caller, Config};
-use belljar_wire::Problem;
+use belljar_wire::{Code, Problem};
 use clap::{Args, Subcommand};
+use tracing::Level;
 
 use crate::args::Choices;
+use crate::cancel::Signals;
 use crate::compose;
 use crate::problem;
-use crate::serve::{announce, cannot_serve, listen, told_to_stop};
+use crate::serve::log::{self, Format};
+use crate::serve::{announce, bind, cannot_serve, is_exposed};
 use crate::settings::{Environment, Settings};
 use install::InstallArgs;
 
@@ -52,7 +54,7 @@ enum McpCommand {
 struct FixturesArgs {
     /// The address and port to listen on, on loopback
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    listen: SocketAddr,
+    listen: String,
 }
 
 pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
@@ -73,7 +75,7 @@ pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?);
-    let Settings { backend, limits, network, image, waive, mcp: mut protocol, host } = settings;
+    let Settings { backend, limits, network, image, waive, mcp: mut protocol, host, .. } = settings;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }
@@ -81,6 +83,7 @@ fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let config = Config { mcp: protocol, ..Config::default() };
     let engine = compose::engine(host, None);
     greet();
+    let _log = log::begin(Format::Human, Level::WARN, environment);
     mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 
@@ -95,7 +98,11 @@ fn greet() {
 }
 
 fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
-    let listener = listen(args.listen)?;
+    let listener = bind(Some(&args.listen))?;
+    if is_exposed(&listener) {
+        let message = format!("the fixtures are for this machine alone, not for {}", args.listen);
+        return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out"));
+    }
     announce(&listener);
     mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
@@ -112,4 +119,14 @@ fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
         names.push(name);
     }
     Ok(allowance)
+}
+
+async fn told_to_stop() {
+    match Signals::listen() {
+        Ok(signals) => drop(signals.first().await),
+        Err(cause) => {
+            tracing::error!(%cause, "cannot listen to signals");
+            std::future::pending().await
+        }
+    }
 }

@@ -16,6 +16,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::serve::tables::{KeyTable, ServerTable};
 
 /// Where variables come from: the process, or a test.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
@@ -30,6 +31,10 @@ pub(crate) struct Settings {
     pub(crate) waive: Vec<String>,
     pub(crate) mcp: mcp::Config,
     pub(crate) host: Host,
+    pub(crate) server: ServerTable,
+    pub(crate) keys: Vec<KeyTable>,
+    /// The configuration file, as messages name it.
+    pub(crate) config: String,
 }
 
 /// What a backend needs to know of this host and its user.
@@ -90,6 +95,9 @@ impl Settings {
             },
             mcp: sources.mcp(file.mcp)?,
             host: host(environment, runtimes(file.runtimes, &shown)?),
+            server: file.server,
+            keys: file.keys,
+            config: shown.clone(),
         })
     }
 }
@@ -246,6 +254,8 @@ struct ConfigFile {
     limits: LimitsTable,
     runtimes: BTreeMap<String, PathBuf>,
     mcp: McpTable,
+    server: ServerTable,
+    keys: Vec<KeyTable>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -258,20 +268,20 @@ struct McpTable {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct LimitsTable {
-    timeout: Option<Scalar>,
-    cpu_time: Option<Scalar>,
-    memory: Option<Scalar>,
-    cpus: Option<Scalar>,
-    pids: Option<Scalar>,
-    disk: Option<Scalar>,
-    output_limit: Option<Scalar>,
+pub(crate) struct LimitsTable {
+    pub(crate) timeout: Option<Scalar>,
+    pub(crate) cpu_time: Option<Scalar>,
+    pub(crate) memory: Option<Scalar>,
+    pub(crate) cpus: Option<Scalar>,
+    pub(crate) pids: Option<Scalar>,
+    pub(crate) disk: Option<Scalar>,
+    pub(crate) output_limit: Option<Scalar>,
 }
 
 /// A value as text; a number may be written as one.
 #[derive(Debug, Deserialize)]
 #[serde(from = "Written")]
-struct Scalar(String);
+pub(crate) struct Scalar(pub(crate) String);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -339,7 +349,7 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
             fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
         let hint = "the keys are backend, network, image, waive, [limits] with the names of the options, \
-                    [runtimes] and [mcp]";
+                    [runtimes], [server], [[keys]] and [mcp]";
         Problem::new(Code::InvalidRequest, message, hint)
     })
 }

@@ -494,7 +494,7 @@ fn over_http_only_our_own_pages_are_served_and_only_so_much_is_read() {
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     let version = "MCP-Protocol-Version: 2025-11-25\r\n";
     assert!(read(served.post(version, &list)).starts_with("HTTP/1.1 200"));
-    let own = format!("{version}Origin: http://localhost:3000\r\n");
+    let own = format!("{version}Origin: http://{}\r\n", served.address);
     assert!(read(served.post(&own, &list)).starts_with("HTTP/1.1 200"));
     let foreign = format!("{version}Origin: http://evil.example\r\n");
     assert!(read(served.post(&foreign, &list)).starts_with("HTTP/1.1 403"));

@@ -27,6 +27,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What stands in the way, and what would help.
     fn ready(&self) -> Result<(), BackendError>;
 
+    /// How many boxes of a crashed predecessor it found and removed.
+    fn leaks_cleaned(&self) -> u64 {
+        0
+    }
+
     /// What it can guarantee on this host, found out by doing it.
     fn offer(&self) -> &Offer;
 

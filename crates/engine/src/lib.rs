@@ -167,8 +167,9 @@ impl Engine {
     ) -> Result<Concluded, Unstarted> {
         let Admitted { sandbox, execution, backend, enforcement, place } = admitted;
         let joined = place.is_waiting().then(Instant::now);
-        let _slot = unless(cancel.as_mut(), place.turn()).await?;
+        let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
+        let _slot = turn?;
         let (language, limits) = (execution.language, execution.limits);
         let source = unless(cancel.as_mut(), self.prepare(language, execution.code.clone())).await??;
         let source = source.map_err(Unstarted::Unreadable)?;

@@ -9,7 +9,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::allowance::Allowance;
+use belljar_core::Field;
+use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::backend::{Ending, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
@@ -18,7 +19,7 @@ use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
 use belljar_core::request::{
     BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
 };
-use belljar_engine::{Engine, Observer, Prepared, RunError, RunId, SyntaxError, Unobserved};
+use belljar_engine::{Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved};
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted};
 use tokio::time::{Instant, sleep};
@@ -106,6 +107,55 @@ impl Observer for Live {
             ControlFlow::Continue(())
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_may_not_do_never_reaches_a_backend() {
+    let backend = Script::of(vec![], Ending::Exited(0)).backend();
+    let allowance = Allowance { languages: Permitted::Only(vec!["ruby"]), ..Allowance::everything() };
+    let refused = engine(&backend).admit(&allowance, defaults()).unwrap_err();
+    assert!(matches!(refused, RunError::Forbidden(refusal) if refusal.field == Field::Language));
+    let elsewhere =
+        Allowance { backends: Permitted::Only(vec![BackendName::Docker]), ..Allowance::everything() };
+    let unplaced = engine(&backend).admit(&elsewhere, defaults()).unwrap_err();
+    assert!(matches!(unplaced, RunError::NoBackend));
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_waits_for_its_turn_and_its_clock_starts_then() {
+    let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
+    let engine = engine(&backend).with_slots(Slots::new(1, 1));
+    let everything = Allowance::everything();
+    let (first, second) =
+        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
+    assert!(matches!(engine.admit(&everything, defaults()), Err(RunError::Busy { waiting: 1, .. })));
+    let (one, two) = (RunId::new(), RunId::new());
+    let (mut unobserved, mut unobserved_too) = (Unobserved, Unobserved);
+    let (first, second) = tokio::join!(
+        engine.run(&one, first, &mut unobserved, pending()),
+        engine.run(&two, second, &mut unobserved_too, pending())
+    );
+    let (first, second) = (first.unwrap(), second.unwrap());
+    assert_eq!((first.usage.queue, first.outcome), (Duration::ZERO, Outcome::Exited(0)));
+    assert_eq!((second.usage.queue, second.outcome), (8 * SECOND, Outcome::Exited(0)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_cancelled_in_the_queue_never_starts() {
+    let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
+    let engine = engine(&backend).with_slots(Slots::new(1, 1));
+    let everything = Allowance::everything();
+    let (_running, waiting) =
+        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
+    let cancel = async {
+        sleep(SECOND).await;
+        None
+    };
+    let report = engine.run(&RunId::new(), waiting, &mut Unobserved, cancel).await.unwrap();
+    assert_eq!((report.outcome, report.usage.queue), (Outcome::Cancelled(None), SECOND));
+    assert_eq!(engine.slots().unwrap().waiting(), 0);
+    assert!(backend.log.lock().unwrap().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

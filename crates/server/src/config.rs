@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use belljar_core::allowance::Allowance;
+use belljar_core::allowance::{Allowance, Ceilings};
+use belljar_core::limits::Bytes;
 
+use crate::caller::Key;
 use crate::mcp;
 
 /// How the server is to behave.
@@ -15,7 +17,9 @@ pub struct Config {
     pub queue: usize,
     /// The most bytes of one request's body.
     pub max_body: usize,
-    /// Connections at a time; more than that wait to be accepted.
+    /// The most bytes of all bodies together, from the first byte until the run has ended.
+    pub body_memory: usize,
+    /// Connections at a time; more than that are turned away.
     pub max_connections: usize,
     /// How long a client may take to send the head of a request, and how long an idle connection stays open.
     pub header_timeout: Duration,
@@ -29,6 +33,8 @@ pub struct Config {
     pub kept: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,
+    /// The keys. Without any, the server is for this machine alone.
+    pub keys: Vec<Key>,
     /// How MCP is to behave.
     pub mcp: mcp::Config,
 }
@@ -42,6 +48,18 @@ pub struct Keep {
     pub age: Duration,
 }
 
+/// What a caller may do if the configuration does not say: run code in a real box, with results that the server can
+/// hold. Output and the files that are brought back pass through its memory; they are what has a ceiling by default.
+#[must_use]
+pub fn usual_allowance() -> Allowance {
+    let ceilings = Ceilings {
+        output: Some(Bytes::new(16 << 20)),
+        disk: Some(Bytes::new(256 << 20)),
+        ..Ceilings::default()
+    };
+    Allowance { ceilings, ..Allowance::boxed() }
+}
+
 impl Default for Config {
     fn default() -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -49,13 +67,15 @@ impl Default for Config {
             slots: cores * 2,
             queue: 256,
             max_body: 16 << 20,
-            max_connections: 4096,
+            body_memory: 256 << 20,
+            max_connections: 2048,
             header_timeout: Duration::from_secs(10),
             body_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_secs(10),
             drain: Duration::from_secs(10),
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
-            anonymous: Allowance::boxed(),
+            anonymous: usual_allowance(),
+            keys: Vec::new(),
             mcp: mcp::Config::default(),
         }
     }

@@ -18,6 +18,7 @@ pub(crate) struct Kept<T> {
 #[derive(Debug)]
 struct Thing<T> {
     value: T,
+    since: Instant,
     bytes: usize,
 }
 
@@ -26,10 +27,12 @@ impl<T: Clone> Kept<T> {
         Kept { keep, things: HashMap::new(), order: VecDeque::new(), bytes: 0 }
     }
 
-    /// Keeps a thing of about this size, for as long as there is room. A name is given once.
+    /// Keeps a thing of about this size, for as long as there is room. One that had the name before is forgotten.
     pub(crate) fn put(&mut self, name: String, value: T, bytes: usize, now: Instant) {
         self.bytes += bytes;
-        self.things.insert(name.clone(), Thing { value, bytes });
+        if let Some(former) = self.things.insert(name.clone(), Thing { value, since: now, bytes }) {
+            self.bytes -= former.bytes;
+        }
         self.order.push_back((now, name));
         self.forget(now);
     }
@@ -46,8 +49,11 @@ impl<T: Clone> Kept<T> {
             if !old && self.bytes <= self.keep.bytes && self.things.len() <= self.keep.runs {
                 return;
             }
-            let Some((_, name)) = self.order.pop_front() else { return };
-            if let Some(thing) = self.things.remove(&name) {
+            let Some((since, name)) = self.order.pop_front() else { return };
+            // The name may have been given anew since then.
+            if self.things.get(&name).is_some_and(|thing| thing.since == since)
+                && let Some(thing) = self.things.remove(&name)
+            {
                 self.bytes -= thing.bytes;
             }
         }
@@ -77,6 +83,17 @@ mod tests {
         kept.put("6".into(), 6, 101, now);
         assert!(names(&mut kept, now).is_empty());
         assert_eq!((kept.bytes, kept.order.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_name_that_is_given_anew_lives_as_long_as_its_last_thing() {
+        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        kept.put("0".into(), 0, 10, now);
+        kept.put("0".into(), 9, 20, now + Duration::from_secs(30));
+        assert_eq!(kept.get("0", now + Duration::from_secs(61)), Some(9));
+        assert_eq!(kept.bytes, 20);
+        assert_eq!(kept.get("0", now + Duration::from_secs(91)), None);
+        assert_eq!(kept.bytes, 0);
     }
 
     #[test]

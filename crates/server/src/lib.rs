@@ -19,9 +19,12 @@ pub mod mcp;
 pub mod runs;
 
 mod feed;
+mod idempotency;
 mod kept;
 mod listen;
+mod metrics;
 mod server;
+mod workspace;
 
 pub use caller::Caller;
 pub use config::Config;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use belljar_wire::{Code, Problem};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -49,19 +50,18 @@ pub(crate) async fn accept(
         number,
         closing: watch::Sender::new(false),
     };
+    let refusal = refusal();
     let serving = async {
         loop {
-            let Ok(place) = open.places.clone().acquire_owned().await else { return };
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    tokio::spawn(serve(
-                        stream,
-                        router.clone(),
-                        config.header_timeout,
-                        open.closing.subscribe(),
-                        place,
-                    ));
-                }
+                Ok((stream, _)) => match open.places.clone().try_acquire_owned() {
+                    Ok(place) => {
+                        let closing = open.closing.subscribe();
+                        tokio::spawn(serve(stream, router.clone(), config.header_timeout, closing, place));
+                    }
+                    // It is told and let go at once: whoever waits in the kernel's queue waits for nothing.
+                    Err(_) => drop(stream.try_write(refusal.as_bytes())),
+                },
                 Err(cause) => {
                     tracing::warn!(%cause, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -101,4 +101,15 @@ async fn serve(
         tracing::debug!(%cause, "a connection broke off");
     }
     drop(place);
+}
+
+/// What a connection too many is told, whatever it was about to ask.
+fn refusal() -> String {
+    let message = "there are as many connections as the server takes";
+    let body = belljar_wire::to_json(&Problem::new(Code::Busy, message, "try again in a second"));
+    format!(
+        "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
 }

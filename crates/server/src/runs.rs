@@ -13,11 +13,14 @@ use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunS
 use bytes::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tracing::Instrument;
 
-use crate::caller::Caller;
+use crate::caller::{Caller, Presence};
 use crate::config::Config;
 use crate::feed::{Feed, News, Reporter};
 use crate::kept::Kept;
+use crate::metrics::Metrics;
+use crate::workspace::refuse_detours;
 
 /// Everything that runs or ran a short while ago. A clone is the same.
 #[derive(Debug, Clone)]
@@ -29,6 +32,7 @@ struct Shared {
     threads: Handle,
     live: Mutex<HashMap<String, Arc<Live>>>,
     kept: Mutex<Kept<Past>>,
+    metrics: Metrics,
 }
 
 /// A run on its way: how to stop it, and where its end will be told.
@@ -108,7 +112,7 @@ impl Runs {
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (live, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
-        Runs(Arc::new(Shared { engine, threads, live, kept }))
+        Runs(Arc::new(Shared { engine, threads, live, kept, metrics: Metrics::new() }))
     }
 
     /// The engine that runs them.
@@ -123,7 +127,7 @@ impl Runs {
     /// Whatever is known without a box: a request that means nothing, that this caller may not make, that no backend
     /// can take, or that finds the queue full.
     pub async fn start(&self, caller: &Caller, request: RunRequest) -> Result<Run, Problem> {
-        self.start_with(caller, request, Local::default()).await
+        self.begin(caller, request, Local::default())
     }
 
     /// The same, for a request some of which is no text.
@@ -136,12 +140,31 @@ impl Runs {
         request: RunRequest,
         local: Local,
     ) -> Result<Run, Problem> {
+        self.begin(caller, request, local)
+    }
+
+    /// What was counted.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.0.metrics
+    }
+
+    pub(crate) fn begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+        let begun = self.try_begin(caller, request, local);
+        begun.inspect_err(|problem| self.0.metrics.refused(problem))
+    }
+
+    fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
+        if let Some(workspace) = &request.workspace {
+            refuse_detours(&caller.allowance().workspaces, workspace)?;
+        }
         let request = request.parse_within(&caller.allowance().ceilings, local)?;
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let presence = caller.enter()?;
         let run = self.register(caller);
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
-        self.0.threads.spawn(self.clone().drive(id, admitted, form, feed, live));
+        let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
+        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
         Ok(run)
     }
 
@@ -217,7 +240,15 @@ impl Runs {
         Run { id, feed, live, detached: false }
     }
 
-    async fn drive(self, id: RunId, admitted: Admitted, form: OutputForm, feed: Feed, live: Arc<Live>) {
+    async fn drive(
+        self,
+        id: RunId,
+        admitted: Admitted,
+        presence: Presence,
+        form: OutputForm,
+        feed: Feed,
+        live: Arc<Live>,
+    ) {
         let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
         let mut cancelled = live.cancel.subscribe();
         let cancel = async move {
@@ -227,9 +258,28 @@ impl Runs {
         };
         let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
         let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
+        self.note(&live, &end);
         self.remember(&id, &live, end.clone());
+        // Whoever hears of the end may start the next one at once.
+        drop(presence);
         live.end.send_replace(Some(end));
         feed.close();
+    }
+
+    fn note(&self, live: &Live, end: &End) {
+        let caller = &live.owner;
+        match end {
+            Ok(finished) => {
+                self.0.metrics.ran(&finished.report);
+                let (outcome, ms) = (finished.report.outcome, finished.report.usage.wall.as_secs_f64() * 1e3);
+                tracing::info!(caller, ?outcome, ms, "ran");
+            }
+            Err(problem) => {
+                self.0.metrics.refused(problem);
+                let error = &problem.error.message;
+                tracing::error!(caller, error, "could not be run");
+            }
+        }
     }
 
     /// From the living to the dead, so that at every moment the run is found among one of them.
@@ -291,7 +341,7 @@ impl fmt::Debug for Run {
     }
 }
 
-fn no_such_run(id: &str) -> Problem {
+pub(crate) fn no_such_run(id: &str) -> Problem {
     let shown: String = id.chars().take(64).collect();
     let message = format!("there is no run '{}'", shown.escape_debug());
     Problem::new(Code::NotFound, message, "results are kept for a while only, and only for whoever asked")

@@ -46,16 +46,24 @@ impl Server {
         Ok(Server { app: App::new(runs, config), work })
     }
 
-    /// Serves until `stop` resolves; then lets the runs that are under way end, kills those that have not by the
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
     /// deadline, and returns when nothing is left.
     ///
     /// # Errors
     /// That the socket cannot be used.
-    pub fn serve(self, listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+    pub fn serve<F: Future<Output = ()>>(
+        self,
+        listener: TcpListener,
+        until: impl FnOnce(App) -> F,
+    ) -> Result<(), ServeError> {
         let front = threads("belljar-http", 2)?;
         listener.set_nonblocking(true).map_err(ServeError::Listen)?;
         front.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
+            let stop = async {
+                until(self.app.clone()).await;
+                self.app.draining.send_replace(true);
+            };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
             let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
             if drained.is_err() {

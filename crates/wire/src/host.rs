@@ -8,11 +8,12 @@ use belljar_core::language::Language;
 use belljar_core::request::{BackendChoice, Network};
 use belljar_engine::{Engine, RunError};
 use serde::Serialize;
+use utoipa::ToSchema;
 
-use crate::Problem;
+use crate::{Problem, schema};
 
 /// Every language and what would run it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Languages {
     /// In the order of the contract.
     pub languages: Vec<LanguageStatus>,
@@ -41,21 +42,27 @@ impl Languages {
 }
 
 /// One language.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct LanguageStatus {
     /// The contract's name.
+    #[schema(schema_with = schema::language_name)]
     pub name: &'static str,
     /// Other names for it.
+    #[schema(value_type = Vec<String>)]
     pub aliases: &'static [&'static str],
     /// Whether it can run here.
     pub available: bool,
     /// Name and version of what runs it.
+    #[schema(required = true)]
     pub runtime: Option<String>,
     /// Where that is.
+    #[schema(required = true)]
     pub location: Option<String>,
     /// The image, for backends that take one.
+    #[schema(required = true)]
     pub image: Option<&'static str>,
     /// How to get what is missing.
+    #[schema(required = true)]
     pub hint: Option<String>,
 }
 
@@ -81,11 +88,13 @@ impl LanguageStatus {
 }
 
 /// Every backend and what it can keep.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Backends {
     /// The one that a run would go to, if any can take it.
+    #[schema(schema_with = schema::backend_name_or_null, required = true)]
     pub default: Option<&'static str>,
     /// What keeps a run from being taken.
+    #[schema(required = true)]
     pub problem: Option<Problem>,
     /// Strongest first.
     pub backends: Vec<BackendStatus>,
@@ -104,31 +113,38 @@ impl Backends {
 }
 
 /// One backend.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BackendStatus {
     /// The contract's name.
+    #[schema(schema_with = schema::backend_name)]
     pub name: &'static str,
     /// Whether it can make boxes here at all.
     pub ready: bool,
     /// If not, why.
+    #[schema(required = true)]
     pub reason: Option<String>,
     /// And what would help.
+    #[schema(required = true)]
     pub hint: Option<String>,
     /// In the order of the contract.
     pub guarantees: Vec<GuaranteeStatus>,
 }
 
 /// One guarantee: kept and how, or not and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "as in Standing")]
 pub struct GuaranteeStatus {
+    #[schema(schema_with = schema::guarantee)]
     pub name: &'static str,
     pub kept: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub how: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub why: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub fix: Option<String>,
 }
 

@@ -8,11 +8,12 @@ mod host;
 mod problem;
 mod request;
 mod result;
+mod schema;
 
 pub use host::{BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, Isolation, OutputForm, RunResult, RunStarted, Usage};
+pub use result::{File, Isolation, OutputForm, RunResult, RunStarted, RunState, Usage};
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

@@ -7,9 +7,10 @@ use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
 use belljar_engine::RunError;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// A failure of Belljar's own, as every surface tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Problem {
     /// The one member of the error object.
     pub error: Fault,
@@ -19,7 +20,7 @@ pub struct Problem {
 }
 
 /// What went wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Fault {
     /// For a client to branch on.
     pub code: Code,
@@ -29,11 +30,12 @@ pub struct Fault {
     pub hint: String,
     /// The part of the request that is at fault.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub field: Option<String>,
 }
 
 /// The contract's codes. They are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum Code {
@@ -197,6 +199,18 @@ mod tests {
         assert_eq!(code(RunError::NoSuchBackend { backend }), Code::BackendUnavailable);
         let large = Invalid { field: Field::Code, message: "big".into(), hint: "-".into(), too_large: true };
         assert_eq!(code(large.into()), Code::TooLarge);
+    }
+
+    #[test]
+    fn what_is_not_allowed_and_what_has_to_wait_have_their_codes_and_statuses() {
+        let refusal = Refusal { field: Field::Memory, message: "at most 64M".into(), hint: "less".into() };
+        let forbidden = Problem::from(RunError::from(refusal));
+        assert_eq!((forbidden.error.code, forbidden.status()), (Code::Forbidden, 403));
+        assert_eq!(forbidden.error.field.as_deref(), Some("limits.memory_bytes"));
+        let retry_after = Duration::from_secs(3);
+        let busy = Problem::from(RunError::Busy { waiting: 8, retry_after });
+        assert_eq!((busy.error.code, busy.status(), busy.retry_after), (Code::Busy, 429, Some(retry_after)));
+        assert_eq!(busy.error.hint, "try again in 3 s");
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Read;
+use std::marker::PhantomData;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,40 +18,57 @@ use belljar_core::request::{
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::problem::{self, Problem};
+use crate::schema;
 
 /// The most bytes of JSON that one request may have. Files travel in it, in base64.
 pub const MAX_REQUEST: usize = 128 << 20;
 
 /// A request to run something, as JSON has it. Only `language` and `code` are needed.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct RunRequest {
+    #[schema(schema_with = schema::language)]
     pub language: String,
+    /// Source text: no NUL, at most 4 MiB.
+    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
     pub code: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(schema_with = schema::plain_texts)]
     pub args: Vec<String>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(schema_with = schema::env)]
     pub env: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     pub files: Vec<InputFile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub collect: Vec<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// `none`, `full`, or `allow:HOST[:PORT],…`.
+    #[schema(
+        example = "none",
+        pattern = r"^(none|full|allow:[A-Za-z0-9.*_-]+(:[0-9]{1,5})?(,[A-Za-z0-9.*_-]+(:[0-9]{1,5})?)*)$"
+    )]
     pub network: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(schema_with = schema::backend_choice)]
     pub backend: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A directory of the server's, to be shown read-only at `/work`: only beneath configured roots.
+    #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// Guarantees to do without: only those that the server allows.
+    #[schema(schema_with = schema::guarantees)]
     pub waive: Vec<String>,
     /// Whether the result is to have `stdout_base64` and `stderr_base64`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -58,10 +76,12 @@ pub struct RunRequest {
 }
 
 /// A file to put into the working directory: its content as text or in base64.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct InputFile {
+    /// Beneath the working directory.
+    #[schema(min_length = 1)]
     pub path: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
@@ -72,23 +92,30 @@ pub struct InputFile {
 }
 
 /// Limits; what is absent takes the default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000)]
     pub timeout_ms: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000)]
     pub cpu_ms: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4194304, maximum = 17592186044416_i64)]
     pub memory_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0.01, maximum = 1024)]
     pub cpus: Option<f64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 32768)]
     pub pids: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 65536, maximum = 17592186044416_i64)]
     pub disk_bytes: Option<u64>,
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1073741824)]
     pub output_bytes: Option<u64>,
 }
 
@@ -141,12 +168,13 @@ impl RunRequest {
                 format!("the request has {} bytes; at most {MAX_REQUEST} are accepted", bytes.len());
             return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
         }
-        serde_json::from_slice(bytes).map_err(|fault| {
-            let message = format!("the request cannot be read: {fault}");
-            let hint =
-                "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
-            Problem::new(problem::Code::InvalidRequest, message, hint)
-        })
+        let mut json = serde_json::Deserializer::from_slice(bytes);
+        let request = track(&mut json).map_err(|fault| {
+            let path = fault.path().to_string();
+            unreadable(fault.inner(), Some(path))
+        })?;
+        json.end().map_err(|fault| unreadable(&fault, None))?;
+        Ok(request)
     }
 
     /// The request in the terms of the domain. This is the one place where its text becomes types.
@@ -185,6 +213,15 @@ impl RunRequest {
         };
         Ok(domain::RunRequest { sandbox, execution })
     }
+}
+
+/// JSON that is no request, and where, as far as a path leads there. (What a path cannot name it calls `?`.)
+fn unreadable(fault: &serde_json::Error, path: Option<String>) -> Problem {
+    let message = format!("the request cannot be read: {fault}");
+    let hint = "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
+    let mut problem = Problem::new(problem::Code::InvalidRequest, message, hint);
+    problem.error.field = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    problem
 }
 
 impl TryFrom<RunRequest> for domain::RunRequest {
@@ -288,6 +325,46 @@ fn wrong_file(message: String, hint: &str) -> Invalid {
     Invalid { field: Field::Files, message, hint: hint.to_owned(), too_large: false }
 }
 
+/// Reads a request, and knows where in it a fault is.
+fn track<'de, D: Deserializer<'de>>(json: D) -> Result<RunRequest, serde_path_to_error::Error<D::Error>> {
+    let mut track = serde_path_to_error::Track::new();
+    let json = serde_path_to_error::Deserializer::new(json, &mut track);
+    object(json).map_err(|fault| serde_path_to_error::Error::new(track.path(), fault))
+}
+
+/// A struct written as an object. Left to itself, serde would also take a list of its fields in their order.
+fn object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Object<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Object<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(de::value::MapAccessDeserializer::new(map))
+        }
+    }
+
+    deserializer.deserialize_map(Object(PhantomData))
+}
+
+/// A list of such structs.
+fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    struct Listed<T>(T);
+
+    impl<'de, T: Deserialize<'de>> Deserialize<'de> for Listed<T> {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Listed<T>, D::Error> {
+            object(deserializer).map(Listed)
+        }
+    }
+
+    let listed: Vec<Listed<T>> = Vec::deserialize(deserializer)?;
+    Ok(listed.into_iter().map(|Listed(item)| item).collect())
+}
+
 /// A whole number, however it is written. One beyond 64 bits becomes the largest there is, so that it is refused
 /// for its range, by name, like any other.
 fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
@@ -336,6 +413,7 @@ fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::E
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use utoipa::PartialSchema;
 
     fn parse(json: &str) -> Result<domain::RunRequest, Problem> {
         Ok(RunRequest::from_json(json.as_bytes())?.parse(Local::default())?)
@@ -419,6 +497,21 @@ mod tests {
             assert!(parse(&json).unwrap_err().error.message.contains("whole number"), "{number}");
         }
         assert!(parse(r#"{"language": "py", "code": "1", "limits": {"pids": null}}"#).is_ok());
+    }
+
+    #[test]
+    fn the_ranges_that_the_schema_tells_are_those_of_the_limits() {
+        let schema = serde_json::to_value(Limits::schema()).unwrap();
+        let accepted = |name: &str, number: f64| {
+            let json = format!(r#"{{"language": "py", "code": "1", "limits": {{"{name}": {number}}}}}"#);
+            parse(&json).is_ok()
+        };
+        for (name, limit) in schema["properties"].as_object().unwrap() {
+            let (least, most) = (limit["minimum"].as_f64().unwrap(), limit["maximum"].as_f64().unwrap());
+            assert!(accepted(name, least) && accepted(name, most), "{name}");
+            let step = if name == "cpus" { 0.001 } else { 1.0 };
+            assert!(!accepted(name, least - step) && !accepted(name, most + step), "{name}");
+        }
     }
 
     #[test]

@@ -6,48 +6,65 @@ use belljar_core::Captured;
 use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
 use belljar_engine::Started;
 use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::schema;
 
 /// The contract's result object, in its order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct RunResult {
     pub id: String,
+    #[schema(schema_with = schema::status)]
     pub status: &'static str,
     pub exit_code: u8,
+    #[schema(required = true)]
     pub signal: Option<u8>,
     pub stdout: String,
     pub stderr: String,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub stdout_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub stderr_base64: Option<String>,
     pub stdout_truncated: bool,
     pub stderr_truncated: bool,
     pub timed_out: bool,
     pub oom_killed: bool,
     pub usage: Usage,
+    #[schema(schema_with = schema::start)]
     pub start: &'static str,
+    #[schema(schema_with = schema::language_name)]
     pub language: &'static str,
     pub runtime: String,
+    #[schema(schema_with = schema::backend_name)]
     pub backend: &'static str,
+    #[schema(required = true)]
     pub image: Option<String>,
     pub network: String,
     pub isolation: Isolation,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub files: Option<Vec<File>>,
     /// Nothing reads the code before it runs, so nothing is found.
+    #[schema(schema_with = schema::nothing)]
     pub findings: [(); 0],
 }
 
 /// A run that has begun: what is known of it before it ends.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "the fields are those of the result")]
 pub struct RunStarted {
     pub id: String,
+    #[schema(schema_with = schema::language_name)]
     pub language: &'static str,
     pub runtime: String,
+    #[schema(schema_with = schema::backend_name)]
     pub backend: &'static str,
+    #[schema(required = true)]
     pub image: Option<String>,
+    #[schema(schema_with = schema::start)]
     pub start: &'static str,
     pub queue_ms: f64,
 }
@@ -68,8 +85,31 @@ impl RunStarted {
     }
 }
 
+/// A run that has no result yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct RunState {
+    pub id: String,
+    #[schema(schema_with = schema::unfinished)]
+    pub status: &'static str,
+}
+
+impl RunState {
+    /// It waits for its turn, or runs.
+    #[must_use]
+    pub fn running(id: &str) -> RunState {
+        RunState { id: id.to_owned(), status: "running" }
+    }
+
+    /// It was told to end.
+    #[must_use]
+    pub fn cancelling(id: &str) -> RunState {
+        RunState { id: id.to_owned(), status: "cancelling" }
+    }
+}
+
 /// What the run used.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Usage {
     pub wall_ms: f64,
@@ -79,15 +119,17 @@ pub struct Usage {
 }
 
 /// What was promised for the run and what was not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Isolation {
+    #[schema(schema_with = schema::guarantees)]
     pub kept: Vec<&'static str>,
+    #[schema(schema_with = schema::guarantees)]
     pub waived: Vec<&'static str>,
 }
 
 /// A file that was brought back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct File {
     pub path: String,
@@ -105,6 +147,18 @@ pub enum OutputForm {
 }
 
 impl RunResult {
+    /// The word for how a run ended.
+    #[must_use]
+    pub fn status_of(outcome: Outcome) -> &'static str {
+        status(outcome).0
+    }
+
+    /// The word for where its box came from.
+    #[must_use]
+    pub fn start_of(start: Start) -> &'static str {
+        word(start)
+    }
+
     /// The result of a run that took place.
     #[must_use]
     pub fn new(report: &Report, form: OutputForm) -> RunResult {

@@ -1,12 +1,124 @@
-//! Who asks, before anything else: every request that passes carries its [`Caller`](crate::Caller).
+//! Who asks, before anything else: every request that passes carries its [`Caller`].
+//!
+//! With keys, a request needs one. Without, the server is on loopback, and every program of this machine may ask; but a
+//! page in a browser on this machine may not, whatever name its author has given to 127.0.0.1 (DNS rebinding), so that
+//! a foreign `Host` or `Origin` is refused.
+
+use std::net::IpAddr;
+use std::time::Instant;
 
 use axum::extract::{Request, State};
+use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use belljar_wire::{Code, Problem};
 
-use super::App;
+use super::{App, Refused};
+use crate::caller::{Caller, Callers};
+
+/// What anyone may know: whether the server is well, and what it is.
+const OPEN: [&str; 6] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/page.js", "/docs/page.css"];
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    request.extensions_mut().insert(app.anonymous.clone());
+    if !OPEN.contains(&request.uri().path()) {
+        match caller(&app.callers(), &request) {
+            Ok(caller) => drop(request.extensions_mut().insert(caller)),
+            Err(problem) => return Refused(problem).into_response(),
+        }
+    }
     next.run(request).await
+}
+
+fn caller(callers: &Callers, request: &Request) -> Result<Caller, Problem> {
+    match callers {
+        Callers::Anyone(caller) => refuse_foreigners(request).map(|()| caller.clone()),
+        Callers::Holders(_) => {
+            let key = presented(request.headers()).ok_or_else(no_key)?;
+            let caller = callers.holder(key).ok_or_else(unknown_key)?;
+            caller.spend(Instant::now())?;
+            Ok(caller)
+        }
+    }
+}
+
+fn presented(headers: &HeaderMap) -> Option<&str> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    match text(header::AUTHORIZATION.as_str()) {
+        Some(value) => {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+        }
+        None => text("x-api-key"),
+    }
+}
+
+fn refuse_foreigners(request: &Request) -> Result<(), Problem> {
+    let headers = request.headers();
+    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let host = match request.uri().authority() {
+        Some(authority) => authority.as_str(),
+        None => text(header::HOST).unwrap_or_default(),
+    };
+    if !is_loopback(host) {
+        return Err(foreign("Host", host));
+    }
+    match text(header::ORIGIN) {
+        Some(origin) if !is_own(origin, host) => Err(foreign("Origin", origin)),
+        _ => Ok(()),
+    }
+}
+
+/// A name that no name server can point elsewhere.
+fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A page of this server's own.
+fn is_own(origin: &str, host: &str) -> bool {
+    origin.strip_prefix("http://").is_some_and(|origin| origin.eq_ignore_ascii_case(host))
+}
+
+fn foreign(header: &str, value: &str) -> Problem {
+    let value: String = value.chars().take(100).collect();
+    let message = format!("the {header} '{}' is not this server's", value.escape_debug());
+    Problem::new(Code::Forbidden, message, "ask as 127.0.0.1 or localhost; from elsewhere, configure keys")
+}
+
+fn no_key() -> Problem {
+    let hint = "send it as Authorization: Bearer KEY; `belljar key new` makes one";
+    Problem::new(Code::Unauthorized, "this server wants a key", hint)
+}
+
+fn unknown_key() -> Problem {
+    Problem::new(Code::Unauthorized, "this key is not known here", "check that it is whole and configured")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_cannot_be_pointed_elsewhere_are_loopback() {
+        for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8787", "127.9.9.9", "[::1]:80", "[::1]"] {
+            assert!(is_loopback(host), "{host}");
+        }
+        for host in
+            ["", "evil.org", "localhost.evil.org", "127.0.0.1.evil.org", "10.0.0.1", "[::2]:80", "0x7f.1"]
+        {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn an_origin_is_this_servers_or_foreign() {
+        assert!(is_own("http://127.0.0.1:8787", "127.0.0.1:8787"));
+        for origin in ["null", "", "http://127.0.0.1:3000", "https://127.0.0.1:8787", "http://evil.org"] {
+            assert!(!is_own(origin, "127.0.0.1:8787"), "{origin}");
+        }
+    }
 }

@@ -1,16 +1,28 @@
 //! HTTP, version 1 of the contract.
 
+pub(crate) mod body;
+mod docs;
+mod events;
 mod guard;
+mod host;
+mod journal;
 mod problem;
 mod router;
 mod runs;
+mod text;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::caller::Caller;
+use belljar_core::allowance::Allowance;
+use tokio::sync::{Semaphore, watch};
+
+use crate::caller::{Callers, Key};
 use crate::config::Config;
+use crate::idempotency::Replays;
 use crate::runs::Runs;
 
+pub use docs::openapi;
+pub(crate) use host::LastAnswer;
 pub use problem::Refused;
 pub(crate) use router::router;
 
@@ -21,14 +33,40 @@ pub struct App {
     pub runs: Runs,
     /// How the server is to behave.
     pub config: Arc<Config>,
-    pub(crate) anonymous: Caller,
+    callers: Arc<RwLock<Arc<Callers>>>,
+    pub(crate) replays: Arc<Replays>,
+    /// Memory for the bodies of requests, in bytes.
+    pub(crate) body_memory: Arc<Semaphore>,
+    pub(crate) languages: LastAnswer,
+    /// Whether the server is about to stop.
+    pub(crate) draining: Arc<watch::Sender<bool>>,
 }
 
 impl App {
     /// The handlers' surroundings.
     #[must_use]
     pub fn new(runs: Runs, config: Config) -> App {
-        let anonymous = Caller::anonymous(config.anonymous.clone());
-        App { runs, config: Arc::new(config), anonymous }
+        let callers = Callers::new(&config.keys, &config.anonymous, None);
+        App {
+            runs,
+            callers: Arc::new(RwLock::new(Arc::new(callers))),
+            replays: Arc::new(Replays::new(config.kept)),
+            body_memory: Arc::new(Semaphore::new(config.body_memory.min(Semaphore::MAX_PERMITS))),
+            languages: LastAnswer::default(),
+            draining: Arc::default(),
+            config: Arc::new(config),
+        }
+    }
+
+    /// Who may ask, as of now.
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        // Whoever panicked while it held the lock had not begun to change what is behind it.
+        self.callers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets others ask from now on. What is under way goes on as it was admitted.
+    pub fn replace_callers(&self, keys: &[Key], anonymous: &Allowance) {
+        let mut callers = self.callers.write().unwrap_or_else(PoisonError::into_inner);
+        *callers = Arc::new(Callers::new(keys, anonymous, Some(&callers)));
     }
 }

@@ -15,11 +15,16 @@ impl<P: Into<Problem>> From<P> for Refused {
     }
 }
 
+/// A problem for which HTTP has a status of its own that the contract's codes do not tell apart.
+pub(super) fn with_status(status: StatusCode, problem: &Problem) -> Response {
+    (status, Json(problem)).into_response()
+}
+
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let Refused(problem) = self;
         let status = StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, Json(&problem)).into_response();
+        let mut response = with_status(status, &problem);
         let headers = response.headers_mut();
         if let Some(after) = problem.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(after.as_secs().max(1)));

@@ -1,20 +1,41 @@
 //! What is where. The guard stands before all of it, the routers of other protocols included.
 
-use axum::routing::post;
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::{get, post};
 use axum::{Router, middleware};
 use belljar_wire::{Code, Problem};
 
-use super::{App, Refused, guard, runs};
+use super::problem::with_status;
+use super::{App, Refused, docs, guard, host, journal, runs};
 
 pub(crate) fn router(app: &App) -> Router {
-    let contract = Router::new().route("/v1/runs", post(runs::create)).with_state(app.clone());
+    let contract = Router::new()
+        .route("/v1/runs", post(runs::create))
+        .route("/v1/runs/{id}", get(runs::find))
+        .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/languages", get(host::languages))
+        .route("/v1/backends", get(host::backends))
+        .route("/healthz", get(host::health))
+        .route("/readyz", get(host::readiness))
+        .route("/metrics", get(host::metrics))
+        .with_state(app.clone());
     contract
+        .merge(docs::router())
         .merge(crate::mcp::router(app))
         .merge(crate::compat::router(app))
         .fallback(nothing_here)
+        .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(app.clone(), guard::identify))
+        .layer(middleware::from_fn_with_state(app.clone(), journal::keep))
 }
 
 async fn nothing_here() -> Refused {
     Refused(Problem::new(Code::NotFound, "there is nothing at this path", "GET /docs lists what there is"))
+}
+
+async fn not_that_way() -> Response {
+    let hint = "the Allow header lists the methods that this path takes";
+    let problem = Problem::new(Code::InvalidRequest, "this path does not take that method", hint);
+    with_status(StatusCode::METHOD_NOT_ALLOWED, &problem)
 }

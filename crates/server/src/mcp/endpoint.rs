@@ -7,27 +7,25 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
-use belljar_wire::{Code, Problem};
 use futures_util::StreamExt;
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-use super::Hosts;
 use super::service::{Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
+use crate::http::body::{Received, Share, receive};
 use crate::http::{App, Refused};
 
 const SESSION: &str = "mcp-session-id";
@@ -36,63 +34,50 @@ const MAX_SESSION: usize = 64;
 
 /// What is mounted; the guard of [`http`](crate::http) stands before it.
 pub(crate) fn router(app: &App) -> Router {
-    let (config, kept) = (app.config.mcp.clone(), app.config.kept.age);
-    mount(Service::new(app.runs.clone(), config, kept, Who::OfTheRequest), &app.config)
+    let service = Service::new(app.runs.clone(), &app.config, Who::OfTheRequest, app.languages.clone());
+    mount(service, app.config.clone(), app.body_memory.clone())
 }
 
 /// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
-pub(super) fn mount<S: ServerHandler + Clone>(service: S, config: &Config) -> Router {
-    Router::new().route("/mcp", post(serve::<S>)).with_state(Endpoint::new(service, config))
+pub(super) fn mount<S>(service: S, config: Arc<Config>, body_memory: Arc<Semaphore>) -> Router
+where
+    S: ServerHandler + Clone,
+{
+    let protocol =
+        StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport(&config));
+    let endpoint = Endpoint { protocol, flights: Flights::default(), config, body_memory };
+    Router::new().route("/mcp", post(serve::<S>)).with_state(endpoint)
 }
 
 struct Endpoint<S> {
     protocol: StreamableHttpService<S, NeverSessionManager>,
     flights: Flights,
-    max_body: usize,
-    body_timeout: Duration,
+    config: Arc<Config>,
+    body_memory: Arc<Semaphore>,
 }
 
 impl<S> Clone for Endpoint<S> {
     fn clone(&self) -> Endpoint<S> {
-        Endpoint { protocol: self.protocol.clone(), flights: self.flights.clone(), ..*self }
-    }
-}
-
-impl<S: ServerHandler + Clone> Endpoint<S> {
-    fn new(service: S, config: &Config) -> Endpoint<S> {
-        let transport = transport(config);
-        let protocol = StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport);
-        let (max_body, body_timeout) = (config.max_body, config.body_timeout);
-        Endpoint { protocol, flights: Flights::default(), max_body, body_timeout }
-    }
-}
-
-impl<S> Endpoint<S> {
-    async fn body(&self, body: Body) -> Result<Bytes, Problem> {
-        match tokio::time::timeout(self.body_timeout, to_bytes(body, self.max_body)).await {
-            Ok(Ok(bytes)) => Ok(bytes),
-            Ok(Err(_)) => {
-                let message = format!("the request cannot be read, or has more than {} bytes", self.max_body);
-                Err(Problem::new(Code::TooLarge, message, "send less, or the same again"))
-            }
-            Err(_) => {
-                let message = format!("the request was not complete after {} s", self.body_timeout.as_secs());
-                Err(Problem::new(Code::InvalidRequest, message, "send it faster, or less of it"))
-            }
+        Endpoint {
+            protocol: self.protocol.clone(),
+            flights: self.flights.clone(),
+            config: self.config.clone(),
+            body_memory: self.body_memory.clone(),
         }
     }
 }
 
+/// The guard has looked at `Host` and `Origin` already. That the protocol looks again costs nothing, and only a server
+/// with keys has other names.
 fn transport(config: &Config) -> StreamableHttpServerConfig {
     let transport = StreamableHttpServerConfig::default()
         .with_legacy_session_mode(false)
         .with_sse_keep_alive(Some(config.heartbeat))
         .with_max_request_body_bytes(config.max_body);
-    match config.mcp.hosts {
-        Hosts::Loopback => transport.with_allowed_origins(
-            ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned),
-        ),
-        Hosts::Any => transport.disable_allowed_hosts(),
+    if config.keys.is_empty() {
+        transport.with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+    } else {
+        transport.disable_allowed_hosts()
     }
 }
 
@@ -102,7 +87,7 @@ async fn serve<S: ServerHandler + Clone>(
     request: Request,
 ) -> Result<Response, Refused> {
     let (parts, body) = request.into_parts();
-    let bytes = endpoint.body(body).await?;
+    let Received { bytes, share } = receive(body, &endpoint.config, &endpoint.body_memory).await?;
     let message = Message::read(&bytes);
     let session = session_of(&parts.headers);
     if let (Some(session), Some(id)) = (&session, message.cancelled()) {
@@ -117,10 +102,7 @@ async fn serve<S: ServerHandler + Clone>(
     if message.is_initialize() && response.status().is_success() {
         response.headers_mut().insert(SESSION, new_session());
     }
-    Ok(match ticket {
-        Some(ticket) => until_cancelled(response, ticket),
-        None => response,
-    })
+    Ok(until_cancelled(response, ticket, share))
 }
 
 /// What has to be known of a message here.
@@ -165,16 +147,20 @@ fn new_session() -> HeaderValue {
 }
 
 /// The response, for as long as the client wants it. A body that ends early ends the run behind it.
-fn until_cancelled(response: Response, ticket: Ticket) -> Response {
+fn until_cancelled(response: Response, ticket: Option<Ticket>, share: Share) -> Response {
+    let mut cancelled = ticket.as_ref().map(|ticket| ticket.cancelled.subscribe());
+    let stop = async move {
+        match &mut cancelled {
+            Some(cancelled) => drop(cancelled.wait_for(|cancelled| *cancelled).await),
+            None => std::future::pending().await,
+        }
+    };
+    let held_to_the_end = move |frame| {
+        let _ = (&ticket, &share);
+        frame
+    };
     response.map(|body| {
-        let mut cancelled = ticket.cancelled.subscribe();
-        let stop = async move { drop(cancelled.wait_for(|cancelled| *cancelled).await) };
-        let frames = body.into_data_stream().take_until(Box::pin(stop));
-        let held_to_the_end = move |frame| {
-            let _ = &ticket;
-            frame
-        };
-        Body::from_stream(frames.map(held_to_the_end))
+        Body::from_stream(body.into_data_stream().take_until(Box::pin(stop)).map(held_to_the_end))
     })
 }
 

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
@@ -18,6 +19,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
 
 use super::endpoint;
 use crate::caller::Caller;
@@ -30,9 +32,10 @@ use crate::server::{ServeError, threads};
 /// # Errors
 /// That there are no threads to be had, or that the socket cannot be used.
 pub fn serve_fixtures(listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let (front, config) = (threads("belljar-fixtures", 2)?, Config::default());
+    let (front, config) = (threads("belljar-fixtures", 2)?, Arc::new(Config::default()));
+    let memory = Arc::new(Semaphore::new(config.body_memory));
     let nobody = Caller::anonymous(Allowance::boxed());
-    let router = endpoint::mount(Fixtures, &config).layer(Extension(nobody));
+    let router = endpoint::mount(Fixtures, config.clone(), memory).layer(Extension(nobody));
     listener.set_nonblocking(true).map_err(ServeError::Listen)?;
     let served = front.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;

@@ -37,8 +37,6 @@ pub struct Config {
     pub max_text: usize,
     /// What a call that says nothing about it gets.
     pub defaults: Defaults,
-    /// Under which names an HTTP server may be reached.
-    pub hosts: Hosts,
 }
 
 impl Default for Config {
@@ -48,7 +46,6 @@ impl Default for Config {
             answer_within: Duration::from_secs(45),
             max_text: 30_000,
             defaults: Defaults::default(),
-            hosts: Hosts::Loopback,
         }
     }
 }
@@ -62,15 +59,6 @@ pub struct Defaults {
     pub image: Option<String>,
     pub waive: Vec<String>,
     pub limits: Limits,
-}
-
-/// Which `Host` and `Origin` an HTTP request may name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hosts {
-    /// This machine's own, so that no page of the web reaches a server without keys by its visitor's browser.
-    Loopback,
-    /// Any: for a server that asks for a key, which a page does not have.
-    Any,
 }
 
 /// The name of a tool.

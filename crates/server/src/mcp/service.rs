@@ -1,11 +1,11 @@
 //! The tools, carried out.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::http::request::Parts;
 use belljar_core::request::BackendChoice;
-use belljar_wire::{Code, Languages, Problem};
+use belljar_wire::{Code, Problem};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
     CompleteResult, ErrorData, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
@@ -14,19 +14,17 @@ use rmcp::model::{
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
-use tokio::sync::Mutex;
 
 use super::call::{self, Lookup};
 use super::progress::Progress;
 use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
 use super::{Config, answer};
 use crate::caller::Caller;
+use crate::http::LastAnswer;
 use crate::runs::{End, Found, Run, RunEvent, Runs};
 
 /// How long a cancelled run may take to be gone before its caller is told that it is still there.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
-/// How long an answer of which languages there are stays true.
-const LANGUAGES_FRESH: Duration = Duration::from_secs(30);
 
 /// One for all connections. A clone is the same.
 #[derive(Debug, Clone)]
@@ -40,7 +38,7 @@ struct Shared {
     kept: Duration,
     tools: Vec<Tool>,
     who: Who,
-    languages: Mutex<Option<(Instant, Arc<Languages>)>>,
+    languages: LastAnswer,
 }
 
 /// Who asks.
@@ -53,9 +51,10 @@ pub(super) enum Who {
 }
 
 impl Service {
-    pub(super) fn new(runs: Runs, config: Config, kept: Duration, who: Who) -> Service {
+    pub(super) fn new(runs: Runs, config: &crate::Config, who: Who, languages: LastAnswer) -> Service {
+        let (config, kept) = (config.mcp.clone(), config.kept.age);
         let tools = tools::all(&config, kept);
-        Service(Arc::new(Shared { runs, config, kept, tools, who, languages: Mutex::default() }))
+        Service(Arc::new(Shared { runs, config, kept, tools, who, languages }))
     }
 
     async fn call(
@@ -125,31 +124,13 @@ impl Service {
         arguments: JsonObject,
     ) -> Result<CallToolResult, Problem> {
         call::nothing(arguments)?;
-        let known = self.languages().await?;
-        let allowed = &caller.allowance().languages;
-        let languages = known.languages.iter().filter(|language| allowed.contains(&language.name)).cloned();
-        Ok(answer::languages(&Languages { languages: languages.collect() }))
-    }
-
-    /// Asks the runtimes; not again for a while, and only once however many want to know.
-    async fn languages(&self) -> Result<Arc<Languages>, Problem> {
-        let mut last = self.0.languages.lock().await;
-        if let Some((asked, languages)) = last.as_ref()
-            && asked.elapsed() < LANGUAGES_FRESH
-        {
-            return Ok(languages.clone());
-        }
-        let runs = self.0.runs.clone();
-        let backend = self.0.config.defaults.backend.as_deref();
+        let Shared { runs, config, languages, .. } = self.0.as_ref();
+        let backend = config.defaults.backend.as_deref();
         let choice = backend.map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?;
-        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), choice));
-        let asked = asking.await.map_err(|cause| {
-            let message = format!("cannot ask the runtimes: {cause}");
-            Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
-        })?;
-        let languages = Arc::new(asked?);
-        *last = Some((Instant::now(), languages.clone()));
-        Ok(languages)
+        let mut known = languages.get(runs, choice).await?;
+        let allowed = &caller.allowance().languages;
+        known.languages.retain(|language| allowed.contains(&language.name));
+        Ok(answer::languages(&known))
     }
 
     /// A run that is not there any more cannot be waited for, but it can be made again.

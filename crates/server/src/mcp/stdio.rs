@@ -11,6 +11,7 @@ use rmcp::transport::stdio_pipes;
 use super::service::{Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
+use crate::http::LastAnswer;
 use crate::runs::Runs;
 use crate::server::{ServeError, threads};
 
@@ -28,7 +29,7 @@ pub fn serve_stdio(
     let front = threads("belljar-mcp", 1)?;
     let engine = engine.with_slots(Slots::new(config.slots, config.queue));
     let runs = Runs::new(engine, config, work.handle().clone());
-    let service = Service::new(runs.clone(), config.mcp.clone(), config.kept.age, Who::Always(caller));
+    let service = Service::new(runs.clone(), config, Who::Always(caller), LastAnswer::default());
     let served = front.block_on(async {
         let served = tokio::select! {
             served = converse(service) => served,

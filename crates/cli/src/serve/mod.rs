@@ -1,0 +1,173 @@
+//! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
+
+pub(crate) mod log;
+mod notify;
+#[cfg(feature = "otel")]
+mod otel;
+mod signals;
+mod socket;
+pub(crate) mod tables;
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use belljar_server::http::App;
+use belljar_server::{Config, ServeError, Server};
+use belljar_wire::{Code, Problem};
+use clap::Args;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::Level;
+
+use crate::args::Choices;
+use crate::compose;
+use crate::problem;
+use crate::settings::{Environment, Settings};
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArgs {
+    /// The address and port to listen on; port 0 takes any that is free [default: 127.0.0.1:8787]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+
+    /// How long runs may go on after the server was told to stop [default: 10s]
+    #[arg(long, value_name = "TIME")]
+    drain: Option<String>,
+
+    /// How to write the log
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "human")]
+    log_format: log::Format,
+
+    /// The configuration to read [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
+    match serve(args, environment) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            problem::report(&problem, false);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
+    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let config = configured(args, &settings)?;
+    let _log = log::begin(args.log_format, Level::INFO, environment);
+    raise_open_files();
+    let listener = listener(args, &settings, &config, environment)?;
+    let engine = compose::engine(settings.host, None);
+    let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
+    announce(&listener);
+    notify::tell(environment, "READY=1");
+    let exposed = is_exposed(&listener);
+    let reload = |app: &App| reloaded(args, environment, exposed, app);
+    let until = |app: App| async {
+        signals::obey(app, reload).await;
+        notify::tell(environment, "STOPPING=1");
+    };
+    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))
+}
+
+fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
+    let mut config = tables::config(&settings.server, &settings.keys, &settings.config)?;
+    config.mcp = settings.mcp.clone();
+    if let Some(text) = &args.drain {
+        config.drain = drain_time(text)?;
+    }
+    Ok(config)
+}
+
+fn drain_time(text: &str) -> Result<Duration, Problem> {
+    belljar_core::limits::parse_duration(text).map_err(|fault| {
+        Problem::new(Code::InvalidRequest, format!("--drain: {fault}"), "write it as in --drain 10s")
+    })
+}
+
+/// The socket that we were given, else the one that was asked for.
+fn listener(
+    args: &ServeArgs,
+    settings: &Settings,
+    config: &Config,
+    environment: Environment<'_>,
+) -> Result<TcpListener, Problem> {
+    let listener = match socket::inherited(environment)? {
+        Some(listener) => listener,
+        None => bind(args.listen.as_deref().or(settings.server.listen.as_deref()))?,
+    };
+    if config.keys.is_empty() && is_exposed(&listener) {
+        let message = "without keys the server listens on loopback only";
+        let hint = "leave --listen out, or make a key with `belljar key new` and configure it";
+        return Err(Problem::new(Code::InvalidRequest, message, hint));
+    }
+    Ok(listener)
+}
+
+pub(crate) fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
+    let text = text.unwrap_or("127.0.0.1:8787");
+    let address: SocketAddr = text.parse().map_err(|_| {
+        let message = format!("'{}' is not an address to listen on", text.escape_debug());
+        Problem::new(Code::InvalidRequest, message, "write an IP address and a port, as in 127.0.0.1:8787")
+    })?;
+    TcpListener::bind(address).and_then(with_backlog).map_err(|cause| {
+        let message = format!("cannot listen on {address}: {cause}");
+        Problem::new(Code::Internal, message, "choose another port with --listen 127.0.0.1:PORT")
+    })
+}
+
+/// A burst of clients must not have to knock twice; the 128 that a listener has otherwise are few.
+fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
+    rustix::net::listen(&listener, 4096)?;
+    Ok(listener)
+}
+
+/// Whether others than this machine can reach it; if that cannot be told, they can.
+pub(crate) fn is_exposed(listener: &TcpListener) -> bool {
+    !listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
+}
+
+/// As many open files as we may have: a connection is one, and a run takes several. Boxes have a limit of their own.
+fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(cause) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!(%cause, "cannot raise the limit on open files");
+    }
+}
+
+/// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.
+pub(crate) fn announce(listener: &TcpListener) {
+    if let Ok(address) = listener.local_addr() {
+        let _ = writeln!(io::stderr(), "listening on http://{address}");
+    }
+}
+
+/// Takes up what the configuration says now of keys and of what callers may do. A file that cannot be used changes
+/// nothing.
+fn reloaded(
+    args: &ServeArgs,
+    environment: Environment<'_>,
+    exposed: bool,
+    app: &App,
+) -> Result<usize, Problem> {
+    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let config = configured(args, &settings)?;
+    if config.keys.is_empty() && exposed {
+        let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
+        return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));
+    }
+    app.replace_callers(&config.keys, &config.anonymous);
+    Ok(config.keys.len())
+}
+
+pub(crate) fn cannot_serve(cause: &ServeError) -> Problem {
+    let causes = std::iter::successors(Some(cause as &dyn std::error::Error), |cause| cause.source());
+    let message = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
+    let hint = "check the limits on open files and processes (ulimit -n, ulimit -u)";
+    Problem::new(Code::Internal, message, hint)
+}

@@ -1,0 +1,298 @@
+//! `[server]` and `[[keys]]` in `belljar.toml`, and what they come to.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use belljar_core::allowance::{Allowance, Ceilings, Networks, Permitted, Workspaces};
+use belljar_core::language::Language;
+use belljar_core::limits::{Bytes, Cpus, parse_duration};
+use belljar_core::request::{BackendChoice, Network, parse_waivers};
+use belljar_server::Config;
+use belljar_server::caller::{Key, KeyHash, Quota};
+use belljar_server::config::usual_allowance;
+use belljar_wire::{Code, Problem};
+use serde::Deserialize;
+
+use crate::settings::{LimitsTable, Scalar};
+
+/// How the server is to behave.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(crate) struct ServerTable {
+    pub(crate) listen: Option<String>,
+    slots: Option<usize>,
+    queue: Option<usize>,
+    max_body: Option<Scalar>,
+    body_memory: Option<Scalar>,
+    max_connections: Option<usize>,
+    header_timeout: Option<Scalar>,
+    body_timeout: Option<Scalar>,
+    heartbeat: Option<Scalar>,
+    drain: Option<Scalar>,
+    keep_runs: Option<usize>,
+    keep_bytes: Option<Scalar>,
+    keep_for: Option<Scalar>,
+    /// What the caller of a server without keys may do.
+    allow: AllowanceTable,
+}
+
+/// A key and what its holder may do.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct KeyTable {
+    name: String,
+    sha256: String,
+    concurrent: Option<usize>,
+    requests_per_minute: Option<u32>,
+    #[serde(default)]
+    allow: AllowanceTable,
+}
+
+/// What a caller may do; what is absent is as [`usual_allowance`] has it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct AllowanceTable {
+    languages: Option<Vec<String>>,
+    backends: Option<Vec<String>>,
+    network: Option<String>,
+    waive: Vec<String>,
+    workspace_roots: Vec<PathBuf>,
+    limits: LimitsTable,
+}
+
+/// The two tables as the server has them. `place` is the file's name, for messages.
+pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Result<Config, Problem> {
+    let at = |option: &'static str| Place { place, table: "server", option };
+    let mut config = Config::default();
+    set(&mut config.slots, server.slots);
+    set(&mut config.queue, server.queue);
+    set(&mut config.max_body, at("max-body").size(server.max_body.as_ref())?);
+    set(&mut config.body_memory, at("body-memory").size(server.body_memory.as_ref())?);
+    set(&mut config.max_connections, server.max_connections);
+    set(&mut config.header_timeout, at("header-timeout").time(server.header_timeout.as_ref())?);
+    set(&mut config.body_timeout, at("body-timeout").time(server.body_timeout.as_ref())?);
+    set(&mut config.heartbeat, at("heartbeat").time(server.heartbeat.as_ref())?);
+    set(&mut config.drain, at("drain").time(server.drain.as_ref())?);
+    set(&mut config.kept.runs, server.keep_runs);
+    set(&mut config.kept.bytes, at("keep-bytes").size(server.keep_bytes.as_ref())?);
+    set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
+    refuse_zero(&at("slots"), config.slots)?;
+    refuse_zero(&at("max-connections"), config.max_connections)?;
+    config.anonymous = allowance(&server.allow, place, "server.allow")?;
+    config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
+    refuse_twins(&config.keys, place)?;
+    Ok(config)
+}
+
+fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
+    let at = |option| Place { place, table: "keys", option };
+    if table.name.is_empty() || table.name.len() > 64 || table.name.contains(char::is_control) {
+        return Err(at("name").wrong("a key needs a name of 1 to 64 characters", "name = \"ci\""));
+    }
+    let hash = KeyHash::parse(&table.sha256).ok_or_else(|| {
+        let message = format!("the sha256 of '{}' is not 64 hexadecimal digits", table.name.escape_debug());
+        at("sha256").wrong(&message, "what `belljar key new` prints")
+    })?;
+    let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute };
+    if quota.concurrent == Some(0) || quota.per_minute == Some(0) {
+        return Err(at("concurrent").wrong("a key that may do nothing", "concurrent = 4"));
+    }
+    Ok(Key {
+        name: table.name.clone(),
+        hash,
+        allowance: allowance(&table.allow, place, "keys.allow")?,
+        quota,
+    })
+}
+
+fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<Allowance, Problem> {
+    let at = |option| Place { place, table: name, option };
+    let mut allowance = usual_allowance();
+    if let Some(languages) = &table.languages {
+        let known = |name: &String| Language::parse(name).map(|language| language.name);
+        let names: Result<_, _> = languages.iter().map(known).collect();
+        allowance.languages = Permitted::Only(names.map_err(|fault| at("languages").blame(fault.into()))?);
+    }
+    if let Some(backends) = &table.backends {
+        let mut names = Vec::new();
+        for backend in backends {
+            match BackendChoice::parse(backend).map_err(|fault| at("backends").blame(fault.into()))? {
+                BackendChoice::Named(name) => names.push(name),
+                BackendChoice::Auto => {
+                    return Err(at("backends").wrong("'auto' is no backend", "backends = [\"native\"]"));
+                }
+            }
+        }
+        allowance.backends = Permitted::Only(names);
+    }
+    if let Some(network) = &table.network {
+        let most = Network::parse(network).map_err(|fault| at("network").blame(fault.into()))?;
+        allowance.networks = match most {
+            Network::None => Networks::None,
+            Network::Full => Networks::Full,
+            Network::Allow(hosts) => Networks::Hosts(hosts),
+        };
+    }
+    let waivers = parse_waivers(&table.waive).map_err(|fault| at("waive").blame(fault.into()))?;
+    allowance.waivers = Permitted::Only(waivers);
+    if let Some(root) = table.workspace_roots.iter().find(|root| !root.is_absolute()) {
+        let message = format!("'{}' is not an absolute path", root.display());
+        return Err(at("workspace-roots").wrong(&message, "workspace-roots = [\"/srv/projects\"]"));
+    }
+    allowance.workspaces = Workspaces::Beneath(table.workspace_roots.clone());
+    allowance.ceilings = ceilings(&table.limits, &allowance.ceilings, &at)?;
+    Ok(allowance)
+}
+
+fn ceilings<'a>(
+    limits: &LimitsTable,
+    usual: &Ceilings,
+    at: &dyn Fn(&'static str) -> Place<'a>,
+) -> Result<Ceilings, Problem> {
+    let bytes = |size: Option<usize>| size.map(|size| Bytes::new(size as u64));
+    Ok(Ceilings {
+        timeout: at("limits.timeout").time(limits.timeout.as_ref())?,
+        cpu_time: at("limits.cpu-time").time(limits.cpu_time.as_ref())?,
+        memory: bytes(at("limits.memory").size(limits.memory.as_ref())?),
+        cpus: at("limits.cpus").rate(limits.cpus.as_ref())?,
+        pids: at("limits.pids").count(limits.pids.as_ref())?,
+        disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
+        output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
+    })
+}
+
+/// Where a value stands, for the message about it.
+struct Place<'a> {
+    place: &'a str,
+    table: &'static str,
+    option: &'static str,
+}
+
+impl Place<'_> {
+    fn size(&self, text: Option<&Scalar>) -> Result<Option<usize>, Problem> {
+        let Some(Scalar(text)) = text else { return Ok(None) };
+        let size = Bytes::parse(text).map_err(|fault| self.wrong(&fault.to_string(), "512K, 64M or 1G"))?;
+        usize::try_from(size.get()).map(Some).map_err(|_| self.wrong("too much", "1G"))
+    }
+
+    fn time(&self, text: Option<&Scalar>) -> Result<Option<Duration>, Problem> {
+        let Some(Scalar(text)) = text else { return Ok(None) };
+        let time = parse_duration(text).map_err(|fault| self.wrong(&fault.to_string(), "500ms or 10s"))?;
+        let most = Duration::from_secs(7 * 24 * 3600);
+        let in_range = (Duration::from_millis(1)..=most).contains(&time);
+        in_range.then_some(Some(time)).ok_or_else(|| self.wrong("not between 1ms and a week", "10s"))
+    }
+
+    fn rate(&self, text: Option<&Scalar>) -> Result<Option<Cpus>, Problem> {
+        let Some(Scalar(text)) = text else { return Ok(None) };
+        let rate = text.parse().map_err(|_| self.wrong("not a number of CPUs", "0.5 or 2"))?;
+        Cpus::parse(rate).map(Some).map_err(|fault| self.blame(fault.into()))
+    }
+
+    fn count(&self, text: Option<&Scalar>) -> Result<Option<u32>, Problem> {
+        let Some(Scalar(text)) = text else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| self.wrong("not a number of processes", "50"))
+    }
+
+    fn wrong(&self, message: &str, example: &str) -> Problem {
+        let message = format!("{}: {message}", self.name());
+        Problem::new(Code::InvalidRequest, message, format!("write it as in {example}"))
+    }
+
+    fn blame(&self, mut problem: Problem) -> Problem {
+        problem.error.message = format!("{}: {}", self.name(), problem.error.message);
+        problem
+    }
+
+    fn name(&self) -> String {
+        format!("{} of [{}] in {}", self.option, self.table, self.place)
+    }
+}
+
+fn set<T>(slot: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *slot = value;
+    }
+}
+
+fn refuse_zero(place: &Place<'_>, number: usize) -> Result<(), Problem> {
+    if number == 0 { Err(place.wrong("nothing could ever run", "4")) } else { Ok(()) }
+}
+
+/// A name stands for one caller, and its runs are found by it.
+fn refuse_twins(keys: &[Key], place: &str) -> Result<(), Problem> {
+    for (at, key) in keys.iter().enumerate() {
+        if keys[..at].iter().any(|other| other.name == key.name || other.hash == key.hash) {
+            let message = format!("the key '{}' is there twice in {place}", key.name.escape_debug());
+            return Err(Problem::new(Code::InvalidRequest, message, "give every key a name of its own"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct File {
+        #[serde(default)]
+        server: ServerTable,
+        #[serde(default)]
+        keys: Vec<KeyTable>,
+    }
+
+    fn read(text: &str) -> Result<Config, String> {
+        let file: File = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
+        config(&file.server, &file.keys, "belljar.toml").map_err(|problem| problem.error.message)
+    }
+
+    #[test]
+    fn nothing_written_is_the_default_which_allows_no_waivers_and_no_workspaces() {
+        let config = read("").unwrap();
+        assert_eq!(config.anonymous, usual_allowance());
+        assert_eq!(config.max_body, 16 << 20);
+        assert!(config.keys.is_empty());
+    }
+
+    #[test]
+    fn every_option_is_understood() {
+        let config = read(&format!(
+            "[server]\nslots = 3\nqueue = 0\nmax-body = '1M'\nheartbeat = '50ms'\nkeep-for = 60\n\
+             allow.workspace-roots = ['/srv']\n\
+             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\n\
+             [keys.allow]\nlanguages = ['py', 'node']\nbackends = ['native']\nnetwork = 'none'\nwaive = ['disk']\n\
+             limits = {{ timeout = '5s', memory = '64M', cpus = 0.5, pids = 10 }}\n",
+            "ab".repeat(32)
+        ))
+        .unwrap();
+        assert_eq!((config.slots, config.queue, config.max_body), (3, 0, 1 << 20));
+        assert_eq!((config.heartbeat, config.kept.age), (Duration::from_millis(50), Duration::from_secs(60)));
+        assert_eq!(config.anonymous.workspaces, Workspaces::Beneath(vec!["/srv".into()]));
+        let key = &config.keys[0];
+        assert_eq!(key.allowance.languages, Permitted::Only(vec!["python", "javascript"]));
+        assert_eq!(key.allowance.networks, Networks::None);
+        assert_eq!(key.allowance.ceilings.pids, Some(10));
+        assert_eq!(key.allowance.ceilings.cpus.unwrap().milli(), 500);
+        assert_eq!((key.quota.concurrent, key.quota.per_minute), (Some(2), Some(30)));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_its_place() {
+        let hash = "ab".repeat(32);
+        let key = |more: &str| read(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'\n{more}")).unwrap_err();
+        assert_eq!(
+            key("allow.languages = ['cobol']"),
+            "languages of [keys.allow] in belljar.toml: unknown language 'cobol'"
+        );
+        assert!(key("allow.backends = ['auto']").contains("'auto' is no backend"));
+        assert!(key("allow.workspace-roots = ['srv']").contains("not an absolute path"));
+        assert!(key("allow.limits = { memory = 'much' }").contains("limits.memory of [keys.allow]"));
+        assert!(key("allow.lanugages = []").contains("unknown field `lanugages`"));
+        assert!(key("languages = []").contains("unknown field `languages`"));
+        assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("there twice"));
+        assert!(read("[server]\nslot = 1").unwrap_err().contains("unknown field `slot`"));
+        assert!(read("[server]\nslots = 0").unwrap_err().contains("nothing could ever run"));
+        assert!(read("[[keys]]\nname = 'a'\nsha256 = 'x'").unwrap_err().contains("not 64 hexadecimal"));
+    }
+}

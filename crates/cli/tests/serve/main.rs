@@ -1,0 +1,12 @@
+//! `belljar serve`, end to end: the real binary, real sockets, real boxes.
+
+#![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
+
+mod bad_input;
+mod keys;
+mod lifecycle;
+mod observed;
+mod overload;
+mod runs;
+mod server;
+mod streams;

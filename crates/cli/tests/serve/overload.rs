@@ -1,0 +1,112 @@
+//! More than the server can do: it says so, stays awake, and does not grow.
+
+use std::io::Read;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// What the server has in memory, in KiB.
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn under_overload_every_request_is_answered_and_health_is_told_at_once() {
+    let server = Server::with("[server]\nslots = 2\nqueue = 8\n", &[]);
+    let body = json!({"language": "python", "code": "sum(range(10**6))"}).to_string();
+    let asking: Vec<TcpStream> =
+        (0..64).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
+    let mut health: Vec<Duration> = (0..50)
+        .map(|_| {
+            let asked = Instant::now();
+            assert_eq!(server.get("/healthz").status, 200);
+            asked.elapsed()
+        })
+        .collect();
+    let statuses: Vec<u16> = asking.into_iter().map(|stream| Answer::read(stream).status).collect();
+    assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
+    assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
+    // The promise is 50 ms at p99, which bench/ measures; here the machine may be anyone's. A server that waits for
+    // runs before it answers would take seconds.
+    health.sort();
+    assert!(health[25] < Duration::from_secs(1), "{health:?}");
+    assert_eq!(server.post("/v1/runs", &json!({"language": "sh", "code": "true"})).status, 200);
+}
+
+#[test]
+fn ten_thousand_idle_connections_are_bounded_and_memory_stays_flat() {
+    let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '2s'\n", &[]);
+    assert_eq!(server.get("/healthz").status, 200);
+    let before = resident(&server);
+    let idle: Vec<TcpStream> = (0..10_000).map(|_| server.connect()).collect();
+    let most = resident(&server);
+    assert!(most < before + 48 * 1024, "from {before} KiB to {most} KiB");
+    // The last of them found no place, and was told so.
+    let turned_away = idle.into_iter().next_back().map(Answer::read).unwrap();
+    assert_eq!(turned_away.error(), (429, "busy".into(), String::new()));
+    eventually("there is room again", || server.get("/healthz").status == 200);
+}
+
+#[test]
+fn a_connection_that_says_nothing_is_closed() {
+    let server = Server::with("[server]\nheader-timeout = '200ms'\n", &[]);
+    let mut silent = server.connect();
+    assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0);
+    let mut used = server.send("GET", "/healthz", &[], b"");
+    let mut answer = Vec::new();
+    used.read_to_end(&mut answer).unwrap();
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn bodies_together_have_a_limit_too() {
+    use std::io::Write;
+    let server = Server::with("[server]\nbody-memory = '1M'\n", &[]);
+    let large = " ".repeat(600 << 10);
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        server.address,
+        large.len() + 10
+    );
+    let second = || {
+        let mut stream = server.connect();
+        stream.write_all((head.clone() + &large + "          ").as_bytes()).unwrap();
+        Answer::read(stream).status
+    };
+    let mut first = None;
+    eventually("the memory is taken", || {
+        // Either may be the first to be read; the one that is not finds no memory.
+        let mut stream = server.connect();
+        stream.write_all((head.clone() + &large).as_bytes()).unwrap();
+        first = Some(stream);
+        std::thread::sleep(Duration::from_millis(50));
+        second() == 429
+    });
+    drop(first);
+    eventually("the memory is free again", || second() == 400);
+}
+
+#[test]
+fn a_server_that_is_killed_leaves_none_of_64_boxes_alive() {
+    let mut server = Server::with("[server]\nslots = 64\n", &[]);
+    let mark = mark();
+    let body = sleeper(&mark).to_string();
+    let asked: Vec<TcpStream> =
+        (0..64).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
+    eventually("all run", || alive(&mark) == 64);
+    server.signal(Signal::KILL);
+    server.wait();
+    let gone = eventually("all are gone", || alive(&mark) == 0);
+    assert!(gone < Duration::from_secs(10), "it took {gone:?}");
+    drop(asked);
+    let successor = Server::start();
+    assert_eq!(successor.post("/v1/runs", &json!({"language": "sh", "code": "true"})).status, 200);
+}

@@ -1,0 +1,123 @@
+//! The body of a request: bounded in size, in time, and all bodies together in memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use belljar_wire::{Code, Problem};
+use bytes::BytesMut;
+use http_body_util::BodyExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::problem::with_status;
+use super::{App, Refused};
+use crate::config::Config;
+
+/// How much of a body that is too large is read before the answer: a client that is still sending would not see it.
+const DISCARDED: usize = 256 << 20;
+/// What one body may reserve at a time.
+const STEP: usize = 256 << 10;
+
+/// A body, and its share of the memory for bodies, to be kept for as long as what was read from it.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) bytes: Bytes,
+    pub(crate) share: Share,
+}
+
+/// A share of the memory for bodies.
+#[derive(Debug)]
+pub(crate) struct Share(Option<OwnedSemaphorePermit>);
+
+/// Reads a body of JSON.
+pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Response> {
+    if !is_json(headers) {
+        let problem = Problem::new(
+            Code::InvalidRequest,
+            "the body is not announced as JSON",
+            "send it with Content-Type: application/json",
+        );
+        return Err(with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem));
+    }
+    let received = receive(body, &app.config, &app.body_memory).await;
+    received.map_err(|problem| Refused(problem).into_response())
+}
+
+/// Reads a body of any kind.
+pub(crate) async fn receive(
+    body: Body,
+    config: &Config,
+    memory: &Arc<Semaphore>,
+) -> Result<Received, Problem> {
+    let patience = config.body_timeout;
+    let reading = collect(body, config.max_body, memory);
+    tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))
+}
+
+async fn collect(mut body: Body, limit: usize, memory: &Arc<Semaphore>) -> Result<Received, Problem> {
+    let (mut bytes, mut share) = (BytesMut::new(), Share(None));
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|cause| broken(&cause))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > limit {
+            discard(body, bytes.len() + data.len()).await;
+            return Err(too_large(limit));
+        }
+        share.grow_to(bytes.len() + data.len(), memory)?;
+        bytes.extend_from_slice(&data);
+    }
+    Ok(Received { bytes: bytes.freeze(), share })
+}
+
+impl Share {
+    fn grow_to(&mut self, needed: usize, memory: &Arc<Semaphore>) -> Result<(), Problem> {
+        let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        if needed <= held {
+            return Ok(());
+        }
+        let more = u32::try_from((needed - held).next_multiple_of(STEP)).unwrap_or(u32::MAX);
+        let permit = memory.clone().try_acquire_many_owned(more).map_err(|_| no_memory())?;
+        match &mut self.0 {
+            Some(held) => held.merge(permit),
+            none => *none = Some(permit),
+        }
+        Ok(())
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
+}
+
+async fn discard(mut body: Body, mut seen: usize) {
+    while seen < DISCARDED {
+        match body.frame().await {
+            Some(Ok(frame)) => seen += frame.data_ref().map_or(0, Bytes::len),
+            Some(Err(_)) | None => return,
+        }
+    }
+}
+
+fn too_large(limit: usize) -> Problem {
+    let message = format!("the body has more than {limit} bytes");
+    Problem::new(Code::TooLarge, message, "send less; the server's max-body sets the limit")
+}
+
+fn too_slow(patience: Duration) -> Problem {
+    let message = format!("the body was not complete after {} s", patience.as_secs());
+    Problem::new(Code::InvalidRequest, message, "send it faster, or less of it")
+}
+
+fn broken(cause: &axum::Error) -> Problem {
+    let message = format!("the body cannot be read: {cause}");
+    Problem::new(Code::InvalidRequest, message, "send it again")
+}
+
+fn no_memory() -> Problem {
+    let message = "the requests under way take all the memory that is set aside for them";
+    let retry_after = Some(Duration::from_secs(1));
+    Problem { retry_after, ..Problem::new(Code::Busy, message, "try again in a second") }
+}

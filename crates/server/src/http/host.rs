@@ -1,0 +1,123 @@
+//! What this server can do, and how it is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, header};
+use belljar_core::request::BackendChoice;
+use belljar_wire::{Backends, Code, Languages, Problem};
+use serde::Serialize;
+use tokio::sync::Mutex;
+use utoipa::ToSchema;
+
+use super::{App, Refused};
+use crate::runs::Runs;
+
+/// For how long an answer about languages is good: a caller that asks often must not make interpreters start often.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// The last answer about languages.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LastAnswer(Arc<Mutex<Option<(Instant, Languages)>>>);
+
+impl LastAnswer {
+    /// What the backend says of its runtimes. Whoever comes while one asks waits for that one's answer.
+    pub(crate) async fn get(&self, runs: &Runs, choice: BackendChoice) -> Result<Languages, Problem> {
+        let mut last = self.0.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < FRESH) {
+            return Ok(answer.clone());
+        }
+        let runs = runs.clone();
+        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), choice));
+        let answer = asking.await.map_err(|_| lost())??;
+        *last = Some((Instant::now(), answer.clone()));
+        Ok(answer)
+    }
+}
+
+/// In one word.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Status {
+    status: &'static str,
+}
+
+/// Every language, what would run it, and how to get what is missing
+#[utoipa::path(
+    get, path = "/v1/languages", tag = "host", operation_id = "listLanguages",
+    responses(
+        (status = 200, description = "All of them", body = Languages),
+        (status = 401, description = "No key, or one that is not known", body = Problem),
+        (status = 403, description = "A foreign Host or Origin", body = Problem),
+        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 500, description = "Belljar failed", body = Problem),
+        (status = 503, description = "There is no backend", body = Problem),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn languages(State(app): State<App>) -> Result<Json<Languages>, Refused> {
+    Ok(Json(app.languages.get(&app.runs, BackendChoice::Auto).await?))
+}
+
+/// Every backend and what it can guarantee
+#[utoipa::path(
+    get, path = "/v1/backends", tag = "host", operation_id = "listBackends",
+    responses(
+        (status = 200, description = "All of them", body = Backends),
+        (status = 401, description = "No key, or one that is not known", body = Problem),
+        (status = 403, description = "A foreign Host or Origin", body = Problem),
+        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn backends(State(app): State<App>) -> Json<Backends> {
+    Json(Backends::of(app.runs.engine(), BackendChoice::Auto, &[]))
+}
+
+/// That the server answers
+#[utoipa::path(get, path = "/healthz", tag = "host", operation_id = "health", security(()),
+    responses((status = 200, description = "It does", body = Status)))]
+pub(super) async fn health() -> Json<Status> {
+    Json(Status { status: "ok" })
+}
+
+/// That a run would be taken
+#[utoipa::path(get, path = "/readyz", tag = "host", operation_id = "readiness", security(()),
+    responses(
+        (status = 200, description = "It would", body = Status),
+        (status = 503, description = "No backend can, or the server is shutting down", body = Problem),
+    ))]
+pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Refused> {
+    if *app.draining.borrow() {
+        let message = "the server is shutting down";
+        return Err(Problem::new(Code::BackendUnavailable, message, "ask another, or later").into());
+    }
+    match Backends::of(app.runs.engine(), BackendChoice::Auto, &[]).problem {
+        None => Ok(Json(Status { status: "ready" })),
+        Some(problem) => {
+            let error = belljar_wire::Fault { code: Code::BackendUnavailable, ..problem.error };
+            Err(Problem { error, ..problem }.into())
+        }
+    }
+}
+
+/// What was counted, for Prometheus
+#[utoipa::path(
+    get, path = "/metrics", tag = "host", operation_id = "metrics",
+    responses(
+        (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
+        (status = 401, description = "No key, or one that is not known", body = Problem),
+        (status = 403, description = "A foreign Host or Origin", body = Problem),
+        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn metrics(State(app): State<App>) -> ([(HeaderName, &'static str); 1], String) {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], app.runs.metrics().text(app.runs.engine()))
+}
+
+fn lost() -> Problem {
+    Problem::new(Code::Internal, "the backend gave no answer", "see the server's log")
+}

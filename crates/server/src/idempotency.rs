@@ -1,0 +1,123 @@
+//! Requests that are sent twice because the first answer was lost: the second gets the first one's result.
+//!
+//! A key stands for one request of one caller. It is remembered together with the body's hash and the run that it
+//! started, for as long as results are. A run that was cancelled (its client may have gone away, and now tries again)
+//! or that Belljar could not carry out has no result to give; then the same request starts anew.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use belljar_core::outcome::Outcome;
+use belljar_wire::{Code, Local, Problem, RunRequest};
+use sha2::{Digest, Sha256};
+
+use crate::caller::Caller;
+use crate::config::Keep;
+use crate::kept::Kept;
+use crate::runs::{End, Found, Run, Runs};
+
+/// The longest key.
+const MAX_KEY: usize = 255;
+/// What remembering a key costs, near enough.
+const KEY_BYTES: usize = 512;
+
+/// What a client calls its request.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(String);
+
+impl Key {
+    /// The value of an `Idempotency-Key` header.
+    pub(crate) fn parse(value: &[u8]) -> Result<Key, Problem> {
+        let text = str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+        match text {
+            Some(text) if (1..=MAX_KEY).contains(&text.len()) => Ok(Key(text.to_owned())),
+            _ => {
+                let message = "the Idempotency-Key is not a key";
+                let hint = format!("use 1 to {MAX_KEY} visible ASCII characters, such as a UUID");
+                Err(Problem::new(Code::InvalidRequest, message, hint))
+            }
+        }
+    }
+}
+
+/// The keys that are remembered.
+#[derive(Debug)]
+pub(crate) struct Replays(Mutex<Kept<Known>>);
+
+#[derive(Debug, Clone)]
+struct Known {
+    body: [u8; 32],
+    run: String,
+}
+
+/// Where the answer to a request comes from.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    /// A run of its own.
+    New(Run),
+    /// The run that an earlier request of the same key started.
+    Known(String),
+}
+
+impl Replays {
+    pub(crate) fn new(keep: Keep) -> Replays {
+        Replays(Mutex::new(Kept::new(keep)))
+    }
+
+    /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: the
+    /// lock is held until the run is known.
+    pub(crate) fn start(
+        &self,
+        runs: &Runs,
+        caller: &Caller,
+        key: &Key,
+        body: &[u8],
+        request: RunRequest,
+    ) -> Result<Origin, Problem> {
+        let (now, body) = (Instant::now(), Sha256::digest(body).into());
+        let name = format!("{}\0{}", caller.name(), key.0);
+        // Whoever panicked while it held the lock had changed one map, whole or not at all.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(earlier) = known.get(&name, now) {
+            if earlier.body != body {
+                return Err(used_otherwise(key));
+            }
+            if runs.find(caller, &earlier.run).is_ok_and(|found| answers(&found)) {
+                return Ok(Origin::Known(earlier.run));
+            }
+        }
+        let run = runs.begin(caller, request, Local::default())?;
+        known.put(name, Known { body, run: run.id.to_string() }, KEY_BYTES, now);
+        Ok(Origin::New(run))
+    }
+}
+
+/// Whether an earlier run is, or may become, an answer.
+pub(crate) fn answers(found: &Found) -> bool {
+    match found {
+        Found::Running => true,
+        Found::Finished(end) => is_result(end),
+    }
+}
+
+fn is_result(end: &End) -> bool {
+    end.as_ref().is_ok_and(|finished| !matches!(finished.report.outcome, Outcome::Cancelled(_)))
+}
+
+fn used_otherwise(key: &Key) -> Problem {
+    let message = format!("the Idempotency-Key '{}' was used for another request", key.0);
+    Problem::new(Code::Conflict, message, "use a new key for every new request")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_short_and_visible() {
+        assert!(Key::parse(b"7f9c2ba4-e88f").is_ok());
+        for value in [&b""[..], b"a b", b"\xff", "ä".as_bytes(), &[b'x'; 256]] {
+            assert!(Key::parse(value).is_err(), "{value:?}");
+        }
+    }
+}
