@@ -6,8 +6,10 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use belljar_core::allowance::{Allowance, Permitted};
+use belljar_core::allowance::{Allowance, Ceilings, Permitted};
+use belljar_core::limits::Bytes;
 use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, Defaults, ToolName};
 use belljar_server::{Caller, Config};
 use belljar_wire::{Code, Problem};
@@ -110,7 +112,10 @@ fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
 /// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read
 /// somewhere. So it gets a real box and nothing less, unless the operator has chosen otherwise.
 fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
-    let mut allowance = Allowance::boxed();
+    let mut allowance = usual_allowance();
+    let Ceilings { disk, output, .. } = &mut allowance.ceilings;
+    raise(disk, settings.limits.disk_bytes);
+    raise(output, settings.limits.output_bytes);
     allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
     if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
         && let BackendChoice::Named(name) = BackendChoice::parse(chosen)?
@@ -119,6 +124,10 @@ fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
         names.push(name);
     }
     Ok(allowance)
+}
+
+fn raise(ceiling: &mut Option<Bytes>, chosen: Option<u64>) {
+    *ceiling = ceiling.map(|ceiling| ceiling.max(Bytes::new(chosen.unwrap_or(0))));
 }
 
 async fn told_to_stop() {

@@ -143,19 +143,25 @@ impl Sources<'_> {
     /// How MCP is to behave; what nobody has said stays as it is.
     fn mcp(&self, table: McpTable) -> Result<mcp::Config, Problem> {
         let mut config = mcp::Config::default();
-        if let Some(given) = self.pick("mcp-tool-name", None, table.tool_name)? {
+        if let Some(given) = self.mcp_value("tool-name", table.tool_name)? {
             config.tool_name = tool_name(&given)?;
         }
-        if let Some(given) = self.pick("mcp-answer-within", None, table.answer_within)? {
+        if let Some(given) = self.mcp_value("answer-within", table.answer_within)? {
             config.answer_within = answer_time(&given.text)
                 .map_err(|fault| unfit(&given, &fault, "a time from 100ms to 10m"))?;
         }
-        if let Some(given) = self.pick("mcp-max-text", None, table.max_text)? {
+        if let Some(given) = self.mcp_value("max-text", table.max_text)? {
             config.max_text = text_size(&given.text).ok_or_else(|| {
                 unfit(&given, "not a number of characters", "a number from 1000 to 1000000")
             })?;
         }
         Ok(config)
+    }
+
+    fn mcp_value(&self, key: &str, file: Option<impl Into<String>>) -> Result<Option<Given>, Problem> {
+        let variable = format!("BELLJAR_MCP_{}", key.to_ascii_uppercase().replace('-', "_"));
+        let origin = format!("mcp.{key} in {}", self.config);
+        Ok(self.variable(&variable)?.or(file.map(|text| Given { text: text.into(), origin })))
     }
 
     /// Waivers do not add up across sources: a list on the command line is the whole list.

@@ -390,7 +390,7 @@ fn the_tool_has_the_name_that_it_was_given() {
     fs::write(home.path().join("belljar.toml"), "[mcp]\nanswer-within = \"1h\"\n").unwrap();
     let refused = belljar(&["mcp"], home.path()).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(said.contains("mcp-answer-within in belljar.toml: '1h'"), "{said}");
+    assert!(said.contains("mcp.answer-within in belljar.toml: '1h'"), "{said}");
 }
 
 /// A server on a port of its own, which ends with the test.
@@ -402,7 +402,12 @@ struct Served {
 
 impl Served {
     fn start() -> Served {
+        Served::with_config("")
+    }
+
+    fn with_config(config: &str) -> Served {
         let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("belljar.toml"), config).unwrap();
         let mut command = belljar(&["serve", "--listen", "127.0.0.1:0"], home.path());
         let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
@@ -507,6 +512,28 @@ fn over_http_only_our_own_pages_are_served_and_only_so_much_is_read() {
     }
     let long = json!({"jsonrpc": "2.0", "id": 1, "method": "x".repeat(17 << 20)});
     assert!(read(served.post(version, &long)).starts_with("HTTP/1.1 413"));
+}
+
+#[test]
+fn over_http_a_server_with_keys_wants_one_and_shows_each_its_own_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let output = belljar(&["key", "new", "--name", name], home.path()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        let secret = said.lines().find(|line| line.starts_with("bj_")).unwrap().to_owned();
+        (secret, said[said.find("[[keys]]").unwrap()..].lines().take(3).collect::<Vec<_>>().join("\n"))
+    };
+    let ((first, first_entry), (second, second_entry)) = (key("first"), key("second"));
+    let served = Served::with_config(&format!("{first_entry}\n{second_entry}"));
+    let headers = |key: &str| format!("MCP-Protocol-Version: 2025-11-25\r\nAuthorization: Bearer {key}\r\n");
+    let run = json!({"name": "run_code", "arguments": {"language": "sh", "code": "echo hello"}});
+    assert!(read(served.post(&headers("bj_0"), &call_message(1, run.clone()))).starts_with("HTTP/1.1 401"));
+    let answer = read(served.post(&headers(&first), &call_message(1, run)));
+    assert!(answer.contains("exit code 0\\nstdout:\\nhello"), "{answer}");
+    let id = &answer[answer.find("run_").unwrap()..][..30];
+    let find = json!({"name": "get_run", "arguments": {"run_id": id}});
+    assert!(read(served.post(&headers(&first), &call_message(2, find.clone()))).contains("nhello"));
+    assert!(read(served.post(&headers(&second), &call_message(2, find))).contains("there is no run"));
 }
 
 fn install(home: &Path, words: &[&str]) -> Output {

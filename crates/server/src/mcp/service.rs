@@ -197,7 +197,7 @@ impl ServerHandler for Service {
         // A run that nobody waits for any more ends with the future that waits for it.
         let answered = tokio::select! {
             biased;
-            () = context.ct.cancelled() => return Err(ErrorData::internal_error("the call was cancelled", None)),
+            () = context.ct.cancelled() => Err(cancelled()),
             answered = self.call(&caller, &tool.name, arguments, progress) => answered,
         };
         Ok(answered.unwrap_or_else(|problem| answer::problem(&problem)).into())
@@ -260,6 +260,11 @@ async fn meanwhile<T>(work: impl Future<Output = T>, mut progress: Progress) -> 
             () = progress.due() => progress.tell().await,
         }
     }
+}
+
+/// Nobody reads it: the protocol wants no answer to a call that was cancelled.
+fn cancelled() -> Problem {
+    Problem::new(Code::Conflict, "the call was cancelled", "call again")
 }
 
 fn no_such_tool(name: &str) -> ErrorData {
