@@ -20,9 +20,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
-use crate::keeper::{Keeper, ProgramEnds};
+use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
-use crate::stdin;
+use crate::stdin::Feed;
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ struct Ended {
 impl NativeExecution {
     /// Orders the box, and returns when its first command runs.
     pub(crate) async fn begin(
-        keeper: Keeper,
+        mut keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         input: Stdin,
@@ -76,16 +76,17 @@ impl NativeExecution {
     ) -> Result<NativeExecution, BackendError> {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
-        let stdin = stdin::feed(input).map_err(setup("make a pipe for stdin"))?;
+        let (stdin, feed) = Feed::prepare(input).map_err(setup("make a pipe for stdin"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
-        match keeper.order(&draft.plan, &draft.contents, &ends) {
+        match keeper.order(draft.plan, &draft.contents, ends) {
             // A keeper that is gone already has said why.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
             }
-            _ => {}
+            Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
+            Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
-        drop(ends);
+        feed.begin().map_err(setup("feed stdin"))?;
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -114,7 +115,7 @@ impl NativeExecution {
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match hear(&self.keeper, self.socket.as_ref()).await? {
+        match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
                 self.offered = beside.into_iter().next();
                 Ok(())
@@ -125,7 +126,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Ended { .. }, _)) | None => {
+            Some((Reply::Ended { .. } | Reply::Next, _)) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -135,23 +136,23 @@ impl NativeExecution {
         matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
     }
 
-    /// Waits for the next thing to happen: output (which stream, how much of the buffer), or the end.
-    async fn happens(&mut self) -> Result<Option<(Stream, usize)>, BackendError> {
+    /// Waits for the next thing to happen that is of interest outside.
+    async fn happens(&mut self) -> Result<News, BackendError> {
         loop {
             if self.ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
-                return Ok(None);
+                return Ok(News::Ended);
             }
             let lives = self.ended.is_none();
             let happened = tokio::select! {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
-                said = hear(&self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
+                said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
                 Happened::Readable(stream) => {
                     if let Some(length) = self.read(stream) {
-                        return Ok(Some((stream, length)));
+                        return Ok(News::Output(stream, length));
                     }
                 }
                 Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
@@ -161,6 +162,7 @@ impl NativeExecution {
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
+                Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((Reply::Started | Reply::Failed { .. }, _))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
@@ -272,8 +274,9 @@ impl Execution for NativeExecution {
     fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>> {
         Box::pin(async {
             Ok(match self.happens().await? {
-                Some((stream, length)) => Event::Output(stream, &self.buffer[..length]),
-                None => Event::Ended,
+                News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
+                News::NextStage => Event::NextStage,
+                News::Ended => Event::Ended,
             })
         })
     }
@@ -293,6 +296,13 @@ impl Drop for NativeExecution {
         self.kill_tree();
         self.dismiss_keeper();
     }
+}
+
+/// An event whose output is still in the buffer: how much of it.
+enum News {
+    Output(Stream, usize),
+    NextStage,
+    Ended,
 }
 
 enum Happened {
@@ -318,7 +328,7 @@ impl Status {
 
 /// The next thing that the keeper says; `None` if it has died.
 async fn hear(
-    keeper: &Keeper,
+    keeper: &mut Keeper,
     socket: Option<&UnixDatagram>,
 ) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
     let Some(socket) = socket else { return Ok(None) };

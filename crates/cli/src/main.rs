@@ -27,6 +27,10 @@ use clap::Parser;
 
 use args::{Cli, Command};
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {

@@ -136,6 +136,8 @@ pub trait Execution: Send {
 pub enum Event<'a> {
     /// Bytes from inside, at most a few pages at a time.
     Output(Stream, &'a [u8]),
+    /// A command of the language has succeeded, and the next one begins. Output of both may still be on its way.
+    NextStage,
     /// Nothing follows.
     Ended,
 }

@@ -17,6 +17,9 @@ pub trait Observer: Send + Debug {
     /// never got that far.
     fn started(&mut self, _: &Started<'_>) {}
 
+    /// A command of the language has succeeded and the next one begins: the compiler is done, and what it made runs.
+    fn next_stage(&mut self) {}
+
     /// The next bytes, exactly as the program wrote them. To break off is to cancel the run: nobody listens.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
 }
@@ -58,6 +61,10 @@ impl<'a> Transcript<'a> {
 
     pub(crate) fn started(&mut self, started: &Started<'_>) {
         self.observer.started(started);
+    }
+
+    pub(crate) fn next_stage(&mut self) {
+        self.observer.next_stage();
     }
 
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {

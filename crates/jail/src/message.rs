@@ -42,6 +42,8 @@ coded_enum!(Handover { 0 => Box { plan_offset, plan_length, stdin, sources } });
 pub enum Reply {
     /// The first command has begun. Beside it: the directory that the plan offers, if it does.
     Started,
+    /// The command before has succeeded and nothing of it is left; the next one begins.
+    Next,
     /// The box could not be made; no instruction of the program has run.
     Failed {
         /// What was being done.
@@ -64,6 +66,7 @@ coded_enum!(Reply {
     0 => Started,
     1 => Failed { doing, errno },
     2 => Ended { status, cpu_micros, max_rss },
+    3 => Next,
 });
 
 /// No message is longer: plans travel in the payload.

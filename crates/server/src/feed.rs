@@ -12,7 +12,7 @@ use belljar_core::backend::Stream;
 use belljar_engine::{Observer, RunId, Started};
 use belljar_wire::RunStarted;
 use bytes::BytesMut;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Pieces that wait; beyond that, a piece joins the last one of its stream, whatever stands between them.
 const MAX_PIECES: usize = 256;
@@ -32,6 +32,8 @@ pub(crate) struct Feed(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     news: Notify,
+    /// Which of the language's commands runs.
+    stage: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +59,11 @@ impl Feed {
             }
             news.await;
         }
+    }
+
+    /// Which of the language's commands runs, whether or not anybody listens to what they print.
+    pub(crate) fn stage(&self) -> watch::Receiver<usize> {
+        self.0.stage.subscribe()
     }
 
     /// Nobody listens: nothing is stored from here on.
@@ -114,6 +121,10 @@ pub(crate) struct Reporter {
 impl Observer for Reporter {
     fn started(&mut self, started: &Started<'_>) {
         self.feed.push(News::Started(RunStarted::new(self.id.as_str(), started)));
+    }
+
+    fn next_stage(&mut self) {
+        self.feed.0.stage.send_modify(|stage| *stage += 1);
     }
 
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {

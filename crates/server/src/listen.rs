@@ -31,7 +31,7 @@ pub(crate) struct Open {
 
 impl Open {
     /// Asks each connection to end after the answer that it is at, and waits for that.
-    pub(crate) async fn close(self) {
+    pub(crate) async fn close(&self) {
         self.closing.send_replace(true);
         let _ = self.places.acquire_many(self.number).await;
     }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,7 @@ use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Engine, RunId};
 use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tracing::Instrument;
@@ -256,8 +258,12 @@ impl Runs {
             let _ = cancelled.wait_for(|cancelled| *cancelled).await;
             None
         };
-        let report = self.0.engine.run(&id, admitted, &mut reporter, cancel).await;
-        let end = report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from);
+        // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
+        let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
+        let end = match running.catch_unwind().await {
+            Ok(report) => report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from),
+            Err(_) => Err(lost()),
+        };
         self.note(&live, &end);
         self.remember(&id, &live, end.clone());
         // Whoever hears of the end may start the next one at once.
@@ -305,6 +311,13 @@ impl Run {
         }
     }
 
+    /// Which of its language's commands runs: an index into [`stages`](belljar_core::language::Row::stages). When the
+    /// run has ended, the one that it came to.
+    #[must_use]
+    pub fn stage(&self) -> watch::Receiver<usize> {
+        self.feed.stage()
+    }
+
     /// Waits for the end, whatever it says until then.
     ///
     /// # Errors
@@ -323,7 +336,7 @@ impl Run {
     async fn end(&self) -> End {
         let mut end = self.live.end.subscribe();
         let ended = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
-        ended.unwrap_or_else(|| Err(Problem::new(Code::Internal, "the run was lost", "try it again")))
+        ended.unwrap_or_else(|| Err(lost()))
     }
 }
 
@@ -339,6 +352,10 @@ impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run").field("id", &self.id).finish_non_exhaustive()
     }
+}
+
+fn lost() -> Problem {
+    Problem::new(Code::Internal, "the run was lost", "this is a fault of Belljar's own; see its log")
 }
 
 pub(crate) fn no_such_run(id: &str) -> Problem {

@@ -3,14 +3,19 @@
 use std::future::Future;
 use std::io;
 use std::net::TcpListener;
+use std::time::Duration;
 
 use belljar_engine::{Engine, Slots};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
+
+/// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -46,8 +51,8 @@ impl Server {
         Ok(Server { app: App::new(runs, config), work })
     }
 
-    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
-    /// deadline, and returns when nothing is left.
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
+    /// end, kills those that have not by the deadline, and returns when nothing is left.
     ///
     /// # Errors
     /// That the socket cannot be used.
@@ -65,15 +70,20 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            let drained = tokio::time::timeout(self.app.config.drain, open.close()).await;
-            if drained.is_err() {
-                tracing::warn!(
-                    runs = self.app.runs.count(),
-                    "the deadline has come; what still runs is killed"
-                );
+            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
+            let ending = async {
+                open.close().await;
+                self.leave_nothing().await;
+            };
+            if timeout(self.app.config.drain, ending).await.is_err() {
+                let runs = self.app.runs.count();
+                tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
             self.leave_nothing().await;
+            // Whoever was cut off is told so, if they listen.
+            let _ = timeout(FAREWELL, open.close()).await;
+            self.let_sockets_go().await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -83,8 +93,14 @@ impl Server {
     /// Waits for the boxes to be gone. A box that cannot be killed is given up by the engine after a while.
     async fn leave_nothing(&self) {
         while self.app.runs.count() > 0 {
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    }
+
+    /// WebSockets hear of the end of their runs a moment after it.
+    async fn let_sockets_go(&self) {
+        let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(FAREWELL, self.app.sockets.acquire_many(all)).await;
     }
 }
 

@@ -34,6 +34,8 @@ fn at_the_deadline_the_server_kills_what_still_runs_and_leaves_nothing() {
     assert_eq!(events.next().unwrap().0, "start");
     eventually("it runs", || alive(&mark) == 1);
     server.signal(Signal::TERM);
+    let (name, end) = events.all().pop().unwrap();
+    assert_eq!((name.as_str(), &end["status"]), ("end", &json!("cancelled")));
     assert!(server.wait().success());
     assert_eq!(alive(&mark), 0);
 }

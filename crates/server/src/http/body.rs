@@ -13,7 +13,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::with_status;
 use super::{App, Refused};
-use crate::config::Config;
 
 /// How much of a body that is too large is read before the answer: a client that is still sending would not see it.
 const DISCARDED: usize = 256 << 20;
@@ -41,18 +40,16 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
         );
         return Err(with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem));
     }
-    let received = receive(body, &app.config, &app.body_memory).await;
-    received.map_err(|problem| Refused(problem).into_response())
+    receive(app, body).await.map_err(|problem| Refused(problem).into_response())
 }
 
-/// Reads a body of any kind.
-pub(crate) async fn receive(
-    body: Body,
-    config: &Config,
-    memory: &Arc<Semaphore>,
-) -> Result<Received, Problem> {
-    let patience = config.body_timeout;
-    let reading = collect(body, config.max_body, memory);
+/// Reads a body, whatever it is announced as.
+///
+/// # Errors
+/// That it is too large, too slow or broken off, or that too many others are being read.
+pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
+    let patience = app.config.body_timeout;
+    let reading = collect(body, app.config.max_body, &app.body_memory);
     tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))
 }
 

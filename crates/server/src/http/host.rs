@@ -57,7 +57,15 @@ pub(super) struct Status {
     security((), ("bearer" = []), ("api_key" = []))
 )]
 pub(super) async fn languages(State(app): State<App>) -> Result<Json<Languages>, Refused> {
-    Ok(Json(app.languages.get(&app.runs, BackendChoice::Auto).await?))
+    Ok(Json(all_languages(&app).await?))
+}
+
+/// Every language and what would run it, as of a moment ago.
+///
+/// # Errors
+/// That there is no backend, or that the question was lost.
+pub(crate) async fn all_languages(app: &App) -> Result<Languages, Problem> {
+    app.languages.get(&app.runs, BackendChoice::Auto).await
 }
 
 /// Every backend and what it can guarantee

@@ -4,12 +4,12 @@ pub(crate) mod body;
 mod docs;
 mod events;
 mod guard;
-mod host;
+pub(crate) mod host;
 mod journal;
 mod problem;
 mod router;
 mod runs;
-mod text;
+pub(crate) mod text;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -38,6 +38,8 @@ pub struct App {
     /// Memory for the bodies of requests, in bytes.
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) languages: LastAnswer,
+    /// Places for WebSockets, which are no connections any more to those who count them.
+    pub(crate) sockets: Arc<Semaphore>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
 }
@@ -53,6 +55,7 @@ impl App {
             replays: Arc::new(Replays::new(config.kept)),
             body_memory: Arc::new(Semaphore::new(config.body_memory.min(Semaphore::MAX_PERMITS))),
             languages: LastAnswer::default(),
+            sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
             draining: Arc::default(),
             config: Arc::new(config),
         }

@@ -3,14 +3,14 @@
 
 /// One stream of bytes on its way to being text.
 #[derive(Debug, Default)]
-pub(super) struct Text {
+pub(crate) struct Text {
     /// The beginning of a character whose end has not come yet: at most three bytes.
     begun: Vec<u8>,
 }
 
 impl Text {
     /// The next bytes, as far as they are whole characters.
-    pub(super) fn push(&mut self, bytes: &[u8]) -> String {
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> String {
         self.begun.extend_from_slice(bytes);
         let whole = self.begun.len() - unfinished(&self.begun);
         let rest = self.begun.split_off(whole);
@@ -20,7 +20,7 @@ impl Text {
     }
 
     /// What was begun and will not be finished.
-    pub(super) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.begun)).into_owned()
     }
 }

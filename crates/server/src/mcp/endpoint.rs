@@ -20,7 +20,7 @@ use rmcp::transport::streamable_http_server::session::never::NeverSessionManager
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use super::service::{Service, Who};
 use crate::caller::Caller;
@@ -35,35 +35,29 @@ const MAX_SESSION: usize = 64;
 /// What is mounted; the guard of [`http`](crate::http) stands before it.
 pub(crate) fn router(app: &App) -> Router {
     let service = Service::new(app.runs.clone(), &app.config, Who::OfTheRequest, app.languages.clone());
-    mount(service, app.config.clone(), app.body_memory.clone())
+    mount(service, app.clone())
 }
 
 /// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
-pub(super) fn mount<S>(service: S, config: Arc<Config>, body_memory: Arc<Semaphore>) -> Router
+pub(super) fn mount<S>(service: S, app: App) -> Router
 where
     S: ServerHandler + Clone,
 {
     let protocol =
-        StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport(&config));
-    let endpoint = Endpoint { protocol, flights: Flights::default(), config, body_memory };
+        StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport(&app.config));
+    let endpoint = Endpoint { protocol, flights: Flights::default(), app };
     Router::new().route("/mcp", post(serve::<S>)).with_state(endpoint)
 }
 
 struct Endpoint<S> {
     protocol: StreamableHttpService<S, NeverSessionManager>,
     flights: Flights,
-    config: Arc<Config>,
-    body_memory: Arc<Semaphore>,
+    app: App,
 }
 
 impl<S> Clone for Endpoint<S> {
     fn clone(&self) -> Endpoint<S> {
-        Endpoint {
-            protocol: self.protocol.clone(),
-            flights: self.flights.clone(),
-            config: self.config.clone(),
-            body_memory: self.body_memory.clone(),
-        }
+        Endpoint { protocol: self.protocol.clone(), flights: self.flights.clone(), app: self.app.clone() }
     }
 }
 
@@ -87,7 +81,7 @@ async fn serve<S: ServerHandler + Clone>(
     request: Request,
 ) -> Result<Response, Refused> {
     let (parts, body) = request.into_parts();
-    let Received { bytes, share } = receive(body, &endpoint.config, &endpoint.body_memory).await?;
+    let Received { bytes, share } = receive(&endpoint.app, body).await?;
     let message = Message::read(&bytes);
     let session = session_of(&parts.headers);
     if let (Some(session), Some(id)) = (&session, message.cancelled()) {

@@ -3,11 +3,12 @@
 
 use std::future::Future;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use belljar_core::allowance::Allowance;
+use belljar_core::language::Preparation;
+use belljar_engine::{Engine, Prepared, SyntaxError};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, CompleteRequestParams,
     CompleteResult, CompletionInfo, ContentBlock, ErrorData, GetPromptRequestParams, GetPromptResponse,
@@ -19,12 +20,13 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
 
 use super::endpoint;
 use crate::caller::Caller;
 use crate::config::Config;
+use crate::http::App;
 use crate::listen;
+use crate::runs::Runs;
 use crate::server::{ServeError, threads};
 
 /// Serves the fixtures at `/mcp` until `stop` resolves.
@@ -32,18 +34,24 @@ use crate::server::{ServeError, threads};
 /// # Errors
 /// That there are no threads to be had, or that the socket cannot be used.
 pub fn serve_fixtures(listener: TcpListener, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-    let (front, config) = (threads("belljar-fixtures", 2)?, Arc::new(Config::default()));
-    let memory = Arc::new(Semaphore::new(config.body_memory));
+    let (front, config) = (threads("belljar-fixtures", 2)?, Config::default());
+    let runs = Runs::new(Engine::new(Vec::new(), as_it_is), &config, front.handle().clone());
+    let app = App::new(runs, config);
     let nobody = Caller::anonymous(Allowance::boxed());
-    let router = endpoint::mount(Fixtures, config.clone(), memory).layer(Extension(nobody));
+    let router = endpoint::mount(Fixtures, app.clone()).layer(Extension(nobody));
     listener.set_nonblocking(true).map_err(ServeError::Listen)?;
     let served = front.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
-        drop(listen::accept(listener, router, &config, stop).await);
+        drop(listen::accept(listener, router, &app.config, stop).await);
         Ok(())
     });
     front.shutdown_background();
     served
+}
+
+/// There is no backend, so that nothing is ever made ready for one.
+fn as_it_is(_: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+    Ok(Prepared { name: name.to_owned(), text: text.to_owned() })
 }
 
 #[derive(Debug, Clone)]

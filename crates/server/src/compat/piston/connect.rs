@@ -1,0 +1,347 @@
+//! `GET /api/v2/connect`: a job over a WebSocket, with its output as it comes and its input as the client writes it.
+//!
+//! ```text
+//! client  init ──▶ runtime, stage, data…, exit, (stage, data…, exit) ──▶ closed with 4999
+//!         data, signal ──▶ to the program
+//! ```
+
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
+use axum::response::{IntoResponse, Response};
+use belljar_core::backend::Stream;
+use belljar_wire::{Code, Local, Problem};
+use serde::{Deserialize, Serialize};
+
+use super::execute::{Ending, ending, prepare};
+use super::job::{Asked, Job};
+use super::runtimes::name_of;
+use super::{Refusal, signals};
+use crate::caller::Caller;
+use crate::compat::shallow::Shallow;
+use crate::compat::staged::{Stage, Staged, Turn};
+use crate::compat::stdin::{self, Writer};
+use crate::http::App;
+use crate::http::text::Text;
+use crate::runs::End;
+
+/// How long a client may take to say what it wants.
+const INIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a client may take to see that it was closed.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// `GET /api/v2/connect`.
+pub(super) async fn connect(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Response {
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(refused) => {
+            return Refusal { status: refused.status(), message: refused.body_text(), retry_after: None }
+                .into_response();
+        }
+    };
+    let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
+    let most = app.config.max_body;
+    upgrade.max_message_size(most).max_frame_size(most).on_upgrade(move |socket| async move {
+        let patience = app.config.body_timeout;
+        let mut client = Client { socket, patience };
+        let why = match client.session(&app, &caller).await {
+            Ok(()) => Closing::Completed,
+            Err(why) => why,
+        };
+        client.close(why).await;
+        drop(place);
+    })
+}
+
+fn no_place() -> Refusal {
+    let message = "there are as many WebSockets as this server has places for";
+    let problem = Problem::new(Code::Busy, message, "try again in a second");
+    Refusal::from(Problem { retry_after: Some(Duration::from_secs(1)), ..problem })
+}
+
+/// What a client says. Fields of an `init` are read by their own means.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Said {
+    r#type: Shallow,
+    stream: Shallow,
+    data: Shallow,
+    signal: Shallow,
+}
+
+/// What is said to a client.
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Told<'a> {
+    Runtime {
+        language: &'a str,
+        version: &'a str,
+    },
+    Stage {
+        stage: StageName,
+    },
+    Data {
+        stream: StreamName,
+        data: String,
+    },
+    Exit {
+        stage: StageName,
+        #[serde(flatten)]
+        ending: Ending,
+    },
+    Error {
+        message: &'a str,
+    },
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum StageName {
+    Compile,
+    Run,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum StreamName {
+    Stdout,
+    Stderr,
+}
+
+/// Why a session ends.
+#[derive(Debug)]
+enum Closing {
+    Completed,
+    AlreadyInitialized,
+    InitTimeout,
+    Notified(String),
+    NotYetInitialized,
+    OnlyStdin,
+    InvalidSignal,
+    /// The client is gone, or takes nothing: there is nobody to tell.
+    Gone,
+}
+
+/// A client, and what it costs to wait for it.
+struct Client {
+    socket: WebSocket,
+    patience: Duration,
+}
+
+impl Client {
+    /// From the first message to the end of the job. Leaving it early cancels the job.
+    async fn session(&mut self, app: &App, caller: &Caller) -> Result<(), Closing> {
+        let asked = tokio::time::timeout(INIT_TIMEOUT, self.init()).await;
+        let asked = asked.unwrap_or(Err(Closing::InitTimeout))?;
+        let (runtime, job) = prepare(app, caller, asked).await?;
+        let (stdin, reader) = stdin::pipe();
+        let Job { request, local, clocks } = job;
+        let local = Local { stdin: Some(Box::new(reader)), ..local };
+        let run = app.runs.start_with(caller, request, local).await.map_err(Refusal::from)?;
+        let run = Staged::watch(run, runtime.language, clocks, &app.runs, caller);
+        let version = runtime.version.to_string();
+        self.tell(&Told::Runtime { language: name_of(runtime.language), version: &version }).await?;
+        self.attend(run, &stdin).await
+    }
+
+    async fn init(&mut self) -> Result<Asked, Closing> {
+        loop {
+            let text = self.hear().await?;
+            match Said::read(&text)?.kind() {
+                "init" => return read(&text),
+                "data" | "signal" => return Err(Closing::NotYetInitialized),
+                _ => {}
+            }
+        }
+    }
+
+    /// Passes on what the program says to the client, and what the client says to the program.
+    async fn attend(&mut self, mut run: Staged, stdin: &Writer) -> Result<(), Closing> {
+        let mut voice = Voice::default();
+        loop {
+            tokio::select! {
+                turn = run.next() => match turn {
+                    Turn::Begun(stage) => self.begin(stage, &mut voice).await?,
+                    Turn::Output(stream, bytes) => {
+                        let data = voice.text(stream).push(&bytes);
+                        self.say(stream, data).await?;
+                    }
+                    Turn::Ended(end) => return self.conclude(run, end, voice).await,
+                },
+                said = self.hear() => obey(&Said::read(&said?)?, &mut run, stdin)?,
+            }
+        }
+    }
+
+    async fn begin(&mut self, stage: Stage, voice: &mut Voice) -> Result<(), Closing> {
+        if voice.stage.is_some() {
+            self.tell(&Told::Exit { stage: StageName::Compile, ending: Ending::SUCCESS }).await?;
+        }
+        voice.stage = Some(stage.into());
+        self.tell(&Told::Stage { stage: stage.into() }).await
+    }
+
+    /// What the engine did not tell live, and how it ended.
+    async fn conclude(&mut self, run: Staged, end: End, mut voice: Voice) -> Result<(), Closing> {
+        let finished = end.map_err(Refusal::from)?;
+        let concluded = run.conclude(finished);
+        let report = concluded.report();
+        for (stream, captured) in [(Stream::Stdout, &report.stdout), (Stream::Stderr, &report.stderr)] {
+            let text = voice.text(stream);
+            let rest = text.push(&captured.after_head()) + &text.finish();
+            self.say(stream, rest).await?;
+        }
+        self.tell(&Told::Exit { stage: concluded.reached.into(), ending: ending(&concluded) }).await
+    }
+
+    async fn say(&mut self, stream: Stream, data: String) -> Result<(), Closing> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        let stream = match stream {
+            Stream::Stdout => StreamName::Stdout,
+            Stream::Stderr => StreamName::Stderr,
+        };
+        self.tell(&Told::Data { stream, data }).await
+    }
+
+    async fn tell(&mut self, told: &Told<'_>) -> Result<(), Closing> {
+        let json = serde_json::to_string(told).map_err(|_| Closing::Gone)?;
+        self.send(Message::text(json)).await
+    }
+
+    async fn send(&mut self, message: Message) -> Result<(), Closing> {
+        match tokio::time::timeout(self.patience, self.socket.send(message)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) | Err(_) => Err(Closing::Gone),
+        }
+    }
+
+    /// The next thing that the client says. May be dropped before it is done; nothing is lost by that.
+    async fn hear(&mut self) -> Result<String, Closing> {
+        loop {
+            match self.socket.recv().await {
+                Some(Ok(Message::Text(text))) => return Ok(text.as_str().to_owned()),
+                Some(Ok(Message::Binary(bytes))) => return Ok(String::from_utf8_lossy(&bytes).into_owned()),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return Err(Closing::Gone),
+            }
+        }
+    }
+
+    /// Says why, and waits a moment for the client to have heard it.
+    async fn close(mut self, why: Closing) {
+        if let Closing::Notified(message) = &why
+            && self.tell(&Told::Error { message }).await.is_err()
+        {
+            return;
+        }
+        let Some((code, reason)) = why.code() else { return };
+        let frame = CloseFrame { code, reason: reason.into() };
+        if self.send(Message::Close(Some(frame))).await.is_ok() {
+            let heard = async { while self.socket.recv().await.is_some_and(|said| said.is_ok()) {} };
+            let _ = tokio::time::timeout(CLOSING, heard).await;
+        }
+    }
+}
+
+/// What a session has said so far.
+#[derive(Debug, Default)]
+struct Voice {
+    stage: Option<StageName>,
+    stdout: Text,
+    stderr: Text,
+}
+
+impl Voice {
+    fn text(&mut self, stream: Stream) -> &mut Text {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+impl Said {
+    fn read(text: &str) -> Result<Said, Closing> {
+        read(text)
+    }
+
+    fn kind(&self) -> &str {
+        self.r#type.text().unwrap_or_default()
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
+    serde_json::from_str(text)
+        .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
+}
+
+/// Does what the client says to a job that runs.
+fn obey(said: &Said, run: &mut Staged, stdin: &Writer) -> Result<(), Closing> {
+    match said.kind() {
+        "init" => Err(Closing::AlreadyInitialized),
+        "data" if said.stream.text() != Some("stdin") => Err(Closing::OnlyStdin),
+        "data" => write(said, stdin),
+        "signal" => signal(said.signal.text().unwrap_or_default(), run),
+        _ => Ok(()),
+    }
+}
+
+fn write(said: &Said, stdin: &Writer) -> Result<(), Closing> {
+    let Some(data) = said.data.text() else {
+        return Err(Closing::Notified("data is required as a string".to_owned()));
+    };
+    let full = |stdin::Full| Closing::Notified("the program does not read what is written to it".to_owned());
+    stdin.write(data.as_bytes().to_vec()).map_err(full)
+}
+
+/// A box is ended as a whole; no single signal gets in.
+fn signal(name: &str, run: &mut Staged) -> Result<(), Closing> {
+    if !signals::exists(name) {
+        return Err(Closing::InvalidSignal);
+    }
+    if !signals::ends(name) {
+        let message = format!("{name} cannot be delivered here: only a signal that ends the job can");
+        return Err(Closing::Notified(message));
+    }
+    run.cancel();
+    Ok(())
+}
+
+impl Closing {
+    fn code(&self) -> Option<(u16, &'static str)> {
+        Some(match self {
+            Closing::AlreadyInitialized => (4000, "Already Initialized"),
+            Closing::InitTimeout => (4001, "Initialization Timeout"),
+            Closing::Notified(_) => (4002, "Notified Error"),
+            Closing::NotYetInitialized => (4003, "Not yet initialized"),
+            Closing::OnlyStdin => (4004, "Can only write to stdin"),
+            Closing::InvalidSignal => (4005, "Invalid signal"),
+            Closing::Completed => (4999, "Job Completed"),
+            Closing::Gone => return None,
+        })
+    }
+}
+
+impl From<Refusal> for Closing {
+    fn from(refusal: Refusal) -> Closing {
+        Closing::Notified(refusal.message)
+    }
+}
+
+impl From<Stage> for StageName {
+    fn from(stage: Stage) -> StageName {
+        match stage {
+            Stage::Compile => StageName::Compile,
+            Stage::Run => StageName::Run,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Version 2 of Piston's API, under `/api/v2`: <https://github.com/engineer-man/piston/blob/master/docs/api-v2.md>.
+
+mod connect;
+mod execute;
+mod job;
+mod packages;
+mod runtimes;
+mod signals;
+mod version;
+
+use std::time::Duration;
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get, post};
+use axum::{Json, Router};
+use belljar_wire::Problem;
+use serde::Serialize;
+
+use crate::http::App;
+
+/// What is mounted.
+pub(super) fn router(app: &App) -> Router {
+    let routes = Router::new()
+        .route("/runtimes", get(runtimes::list))
+        .route("/execute", post(execute::execute))
+        .route("/connect", any(connect::connect))
+        .route("/packages", get(packages::list).post(packages::install).delete(packages::uninstall));
+    Router::new().nest("/api/v2", routes.with_state(app.clone()))
+}
+
+/// A refusal in Piston's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    status: StatusCode,
+    message: String,
+    retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// A request that is not what it should be.
+    fn bad(message: impl Into<String>) -> Refusal {
+        Refusal { status: StatusCode::BAD_REQUEST, message: message.into(), retry_after: None }
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Refusal {
+        let status = StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Refusal { status, message: problem.error.message, retry_after: problem.retry_after }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        #[derive(Serialize)]
+        struct Body {
+            message: String,
+        }
+        let mut response = (self.status, Json(Body { message: self.message })).into_response();
+        if let Some(after) = self.retry_after {
+            let seconds = HeaderValue::from(after.as_secs().max(1));
+            response.headers_mut().insert(header::RETRY_AFTER, seconds);
+        }
+        response
+    }
+}
