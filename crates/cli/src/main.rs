@@ -11,6 +11,7 @@ mod compose;
 mod doctor;
 mod key;
 mod languages;
+mod mcp;
 mod output;
 mod problem;
 mod run;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
+        Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
         Ok(Cli { command: Command::Key(args) }) => key::run(&args),
         Ok(Cli { command: Command::Openapi }) => {
             problem::say(&belljar_server::http::openapi());

@@ -34,6 +34,9 @@ pub enum ServeError {
     /// The socket cannot be used.
     #[error("cannot listen")]
     Listen(#[source] io::Error),
+    /// What came in on standard input was no MCP.
+    #[error("the client does not speak MCP")]
+    Protocol(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Server {
@@ -101,7 +104,7 @@ impl Server {
     }
 }
 
-fn threads(name: &str, number: usize) -> Result<Runtime, ServeError> {
+pub(crate) fn threads(name: &str, number: usize) -> Result<Runtime, ServeError> {
     Builder::new_multi_thread()
         .worker_threads(number)
         .thread_name(name)
