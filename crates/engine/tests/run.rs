@@ -92,9 +92,15 @@ struct Live {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     leaves_after: Option<usize>,
+    /// What had been heard when a stage began.
+    stages: Vec<usize>,
 }
 
 impl Observer for Live {
+    fn next_stage(&mut self) {
+        self.stages.push(self.stdout.len());
+    }
+
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         match stream {
             Stream::Stdout => self.stdout.extend_from_slice(bytes),
@@ -267,6 +273,15 @@ async fn a_listener_that_goes_away_cancels_the_run() {
     let report = run(&engine(&backend), defaults(), &mut live, pending()).await.unwrap();
     assert_eq!(report.outcome, Outcome::Cancelled(Some(13)));
     assert_eq!(report.usage.wall, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listener_hears_that_the_compiler_is_done() {
+    let acts = vec![say("warning\n"), Act::NextStage, say("begun\n")];
+    let mut live = Live::default();
+    let backend = Script::of(acts, Ending::Exited(0)).backend();
+    let report = run(&engine(&backend), defaults(), &mut live, pending()).await.unwrap();
+    assert_eq!((live.stages, report.outcome), (vec!["warning\n".len()], Outcome::Exited(0)));
 }
 
 #[tokio::test(start_paused = true)]

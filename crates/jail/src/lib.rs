@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! caller ──plan, descriptors──▶ (keeper) ──clone3──▶ PID 1 ──vfork──▶ the program
-//!        ◀──started, ended─────          ◀──reports──      ◀──wait──
+//!        ◀─started, next, ended          ◀──reports──      ◀──wait──
 //! ```
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen

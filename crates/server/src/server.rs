@@ -82,8 +82,11 @@ impl Server {
             self.app.runs.cancel_all();
             self.leave_nothing().await;
             // Whoever was cut off is told so, if they listen.
-            let _ = timeout(FAREWELL, open.close()).await;
-            self.let_sockets_go().await;
+            let telling = async {
+                open.close().await;
+                self.close_sockets().await;
+            };
+            let _ = timeout(FAREWELL, telling).await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -97,10 +100,10 @@ impl Server {
         }
     }
 
-    /// WebSockets hear of the end of their runs a moment after it.
-    async fn let_sockets_go(&self) {
+    /// Waits for the WebSockets to be gone; each goes when its run has ended.
+    async fn close_sockets(&self) {
         let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(FAREWELL, self.app.sockets.acquire_many(all)).await;
+        let _ = self.app.sockets.acquire_many(all).await;
     }
 }
 

@@ -219,3 +219,20 @@ fn a_server_that_is_told_to_stop_lets_a_job_end_first() {
     assert_eq!((data(&said, "stdout").as_str(), closed), ("done\n", 4999));
     assert!(server.wait().success());
 }
+
+#[test]
+fn what_sessions_may_cost_together_is_bounded() {
+    let server = Server::with("[server]\nbody-memory = '6M'\n", &[]);
+    let first = [Client::init(&server, job("sh", "sleep 60")), Client::init(&server, job("sh", "sleep 60"))];
+    let url = format!("ws://{}/api/v2/connect", server.address);
+    let refused = tungstenite::client(url, server.connect()).unwrap_err();
+    assert!(refused.to_string().contains("429"), "{refused}");
+    drop(first);
+    eventually("there is room again", || {
+        let url = format!("ws://{}/api/v2/connect", server.address);
+        tungstenite::client(url, server.connect()).is_ok()
+    });
+    let mut client = Client::connect(&server);
+    let _ = client.0.send(Message::text("x".repeat(2 << 20)));
+    assert!(client.0.read().is_err());
+}

@@ -21,6 +21,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 pub(crate) enum Act {
     Say(Stream, Vec<u8>),
     Sleep(Duration),
+    /// The compiler is done.
+    NextStage,
     /// Says this for ever, without ever letting anyone else have a turn.
     Flood(Vec<u8>),
 }
@@ -158,6 +160,7 @@ impl Execution for Playing {
                 }
                 match self.left.pop_front() {
                     None => return Ok(Event::Ended),
+                    Some(Act::NextStage) => return Ok(Event::NextStage),
                     Some(Act::Sleep(time)) => self.asleep_until = Some(Instant::now() + time),
                     Some(Act::Say(stream, bytes)) => {
                         self.said = bytes;

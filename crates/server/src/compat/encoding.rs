@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use belljar_core::Captured;
 
 const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
     .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -23,6 +24,11 @@ pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits = digits?;
     let pairs = digits.chunks_exact(2);
     pairs.remainder().is_empty().then(|| pairs.map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// What was kept of a stream, as text; what is no UTF-8 is replaced.
+pub(super) fn to_text(captured: &Captured) -> String {
+    String::from_utf8_lossy(&captured.to_bytes()).into_owned()
 }
 
 pub(super) fn to_base64(bytes: &[u8]) -> String {

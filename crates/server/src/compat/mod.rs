@@ -11,6 +11,7 @@ mod piston;
 mod shallow;
 mod staged;
 mod stdin;
+mod time;
 
 use axum::Router;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// The most bytes that may wait for a program that does not read them.
-const MAX_WAITING: usize = 1 << 20;
+pub(super) const MAX_WAITING: usize = 1 << 20;
 /// What a piece costs, however short it is.
 const PER_PIECE: usize = 64;
 

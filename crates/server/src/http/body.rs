@@ -69,6 +69,15 @@ async fn collect(mut body: Body, limit: usize, memory: &Arc<Semaphore>) -> Resul
 }
 
 impl Share {
+    /// A share of so many bytes, for what is no body and costs as much.
+    ///
+    /// # Errors
+    /// That too many others have one.
+    pub(crate) fn of(app: &App, bytes: usize) -> Result<Share, Problem> {
+        let mut share = Share(None);
+        share.grow_to(bytes, &app.body_memory).map(|()| share)
+    }
+
     fn grow_to(&mut self, needed: usize, memory: &Arc<Semaphore>) -> Result<(), Problem> {
         let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if needed <= held {

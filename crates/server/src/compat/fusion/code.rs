@@ -1,7 +1,6 @@
 //! `POST /run_code`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -19,11 +18,9 @@ use super::{Refusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
+use crate::compat::time::{USUAL, millis, unless_less};
 use crate::http::App;
 use crate::http::body;
-
-/// What a stage may take if the client does not say.
-pub(super) const DEFAULT_TIME: Duration = Duration::from_secs(10);
 
 /// Every language that their server knows, and ours for it if there is one.
 const LANGUAGES: &[(&str, Option<&str>)] = &[
@@ -160,7 +157,7 @@ impl Asked {
     fn job(self, ceilings: &Ceilings) -> Result<Wanted, Fault> {
         let code = invalid::text("code", self.code)?;
         let (name, ours) = language(invalid::text("language", self.language)?)?;
-        let default = ceilings.timeout.map_or(DEFAULT_TIME, |ceiling| ceiling.min(DEFAULT_TIME));
+        let default = unless_less(USUAL, ceilings);
         let clocks = Clocks {
             compile: invalid::seconds("compile_timeout", &self.compile_timeout, ceilings)?.unwrap_or(default),
             run: invalid::seconds("run_timeout", &self.run_timeout, ceilings)?.unwrap_or(default),
@@ -200,10 +197,6 @@ fn language(name: String) -> Result<(String, Option<Language>), Fault> {
 /// Their server runs PHP without its opening tag, too.
 fn with_php_tag(code: String) -> String {
     if code.contains("<?") { code } else { format!("<?php {code}") }
-}
-
-pub(super) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Answer {

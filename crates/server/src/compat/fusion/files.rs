@@ -13,6 +13,9 @@ use crate::compat::shallow::{Entries, Shallow};
 /// The working directory of every box.
 const WORKING_DIR: &str = "/sandbox/";
 
+/// The longest path that is looked at; a box takes none that is longer.
+const MAX_PATH: usize = 1024;
+
 /// The files of a request: their paths, and what is in them, in base64. One without content is left out, as there.
 pub(super) fn given(files: Entries<Shallow>) -> Result<Vec<LocalFile>, Fault> {
     let files = match files {
@@ -29,6 +32,9 @@ pub(super) fn given(files: Entries<Shallow>) -> Result<Vec<LocalFile>, Fault> {
 }
 
 fn file(path: &str, content: Shallow) -> Result<Option<LocalFile>, Fault> {
+    if path.len() > MAX_PATH {
+        return Err(Fault::at(&["files"], "value_error", "Value error, a path is too long"));
+    }
     let place = ["files", path];
     if content == Shallow::Nothing {
         return Ok(None);
@@ -105,6 +111,8 @@ mod tests {
             let fault = read(&format!(r#"{{"{path}": ""}}"#)).unwrap_err();
             assert!(fault.contains(&format!(r#""loc":["body","files","{path}"]"#)), "{fault}");
         }
+        let long = "x".repeat(2000);
+        assert!(read(&format!(r#"{{"{long}": ""}}"#)).unwrap_err().contains("a path is too long"));
         assert!(read(r#"{"a": "!"}"#).unwrap_err().contains("is not base64"));
         assert!(read(r#"{"a": 1}"#).unwrap_err().contains("string_type"));
         assert!(read("[]").unwrap_err().contains("dict_type"));

@@ -7,9 +7,7 @@ use belljar_core::limits::Bytes;
 use serde::Serialize;
 
 use crate::compat::shallow::{Items, Shallow};
-
-/// The longest that anything may take, where the caller has no ceiling.
-const DAY: Duration = Duration::from_secs(24 * 3600);
+use crate::compat::time::LONGEST;
 
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -63,7 +61,7 @@ pub(super) fn seconds(name: &str, field: &Shallow, ceilings: &Ceilings) -> Resul
     if seconds.is_nan() || seconds <= 0.0 {
         return Err(Fault::at(&[name], "greater_than", "Input should be greater than 0"));
     }
-    let most = ceilings.timeout.unwrap_or(DAY);
+    let most = ceilings.timeout.unwrap_or(LONGEST);
     let asked = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if asked > most {
         return Err(too_much(name, most.as_secs_f64()));

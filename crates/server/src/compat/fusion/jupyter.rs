@@ -18,7 +18,7 @@ use belljar_wire::{Code, Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::code::{conduct, millis, was_cancelled};
+use super::code::{conduct, was_cancelled};
 use super::files::{self, Fetch};
 use super::invalid::{self, Fault};
 use super::result::{Command, Status};
@@ -26,6 +26,7 @@ use super::{Refusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::Clocks;
+use crate::compat::time::{LONGEST, millis, unless_less};
 use crate::http::App;
 use crate::http::body;
 
@@ -151,7 +152,7 @@ impl Asked {
     fn job(self, ceilings: &Ceilings) -> Result<Job, Fault> {
         let cells = invalid::texts("cells", self.cells)?.ok_or_else(|| invalid::missing("cells"))?;
         kernel(self.kernel)?;
-        let default = ceilings.timeout.map_or(DEFAULT_TIME, |ceiling| ceiling.min(DEFAULT_TIME));
+        let default = unless_less(DEFAULT_TIME, ceilings);
         let time = invalid::seconds("total_timeout", &self.total_timeout, ceilings)?.unwrap_or(default);
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default());
@@ -197,7 +198,7 @@ fn cell_timeout(field: &Shallow) -> Result<f64, Fault> {
         let message = "Input should be greater than or equal to 0";
         return Err(Fault::at(&["cell_timeout"], "greater_than_equal", message));
     }
-    Ok(seconds.min(24.0 * 3600.0))
+    Ok(seconds.min(LONGEST.as_secs_f64()))
 }
 
 impl Results {

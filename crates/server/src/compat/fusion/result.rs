@@ -5,6 +5,7 @@ use std::time::Duration;
 use belljar_core::outcome::Outcome;
 use serde::Serialize;
 
+use crate::compat::encoding::to_text;
 use crate::compat::staged::{Concluded, Stage};
 
 /// What a request came to.
@@ -65,8 +66,8 @@ impl Command {
             status,
             execution_time: concluded.wall.as_secs_f64(),
             return_code: return_code(report.outcome),
-            stdout: text(&report.stdout.to_bytes()),
-            stderr: text(&report.stderr.to_bytes()),
+            stdout: to_text(&report.stdout),
+            stderr: to_text(&report.stderr),
         }
     }
 
@@ -89,8 +90,4 @@ fn return_code(outcome: Outcome) -> Option<i16> {
         Outcome::OutOfMemory => Some(-9),
         Outcome::TimedOut(_) | Outcome::Cancelled(_) => None,
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }

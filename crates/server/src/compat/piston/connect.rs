@@ -25,9 +25,14 @@ use crate::compat::shallow::Shallow;
 use crate::compat::staged::{Stage, Staged, Turn};
 use crate::compat::stdin::{self, Writer};
 use crate::http::App;
+use crate::http::body::Share;
 use crate::http::text::Text;
 use crate::runs::End;
 
+/// The most bytes of one message.
+const MAX_MESSAGE: usize = 1 << 20;
+/// What a session may cost at a time: a message that is being read, input that waits for the program, and buffers.
+const COST: usize = MAX_MESSAGE + stdin::MAX_WAITING + (512 << 10);
 /// How long a client may take to say what it wants.
 const INIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a client may take to see that it was closed.
@@ -47,8 +52,11 @@ pub(super) async fn connect(
         }
     };
     let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
-    let most = app.config.max_body;
-    upgrade.max_message_size(most).max_frame_size(most).on_upgrade(move |socket| async move {
+    let share = match Share::of(&app, COST) {
+        Ok(share) => share,
+        Err(problem) => return Refusal::from(problem).into_response(),
+    };
+    upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).on_upgrade(move |socket| async move {
         let patience = app.config.body_timeout;
         let mut client = Client { socket, patience };
         let why = match client.session(&app, &caller).await {
@@ -56,7 +64,7 @@ pub(super) async fn connect(
             Err(why) => why,
         };
         client.close(why).await;
-        drop(place);
+        drop((place, share));
     })
 }
 

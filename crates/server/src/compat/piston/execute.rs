@@ -13,7 +13,9 @@ use super::job::{Asked, Job};
 use super::runtimes::{self, Runtime, name_of};
 use super::{Refusal, signals};
 use crate::caller::Caller;
+use crate::compat::encoding::to_text;
 use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
+use crate::compat::time::millis;
 use crate::http::App;
 use crate::http::body;
 
@@ -126,9 +128,9 @@ impl StageTold {
         let (status, message) = verdict(concluded);
         StageTold {
             ending: ending(concluded),
-            stdout: text(&report.stdout.to_bytes()),
-            stderr: text(&report.stderr.to_bytes()),
-            output: text(output),
+            stdout: to_text(&report.stdout),
+            stderr: to_text(&report.stderr),
+            output: String::from_utf8_lossy(output).into_owned(),
             memory: alone.then_some(report.usage.memory_peak),
             message,
             status,
@@ -161,13 +163,4 @@ fn verdict(concluded: &Concluded) -> (Option<&'static str>, Option<String>) {
         Outcome::Exited(0) => (None, None),
         Outcome::Exited(code) => said("RE", format!("Exited with error status {code}")),
     }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Whole ones, as Piston's are.
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)
 }

@@ -13,11 +13,10 @@ use super::runtimes::Runtime;
 use crate::compat::encoding::{from_base64, from_hex};
 use crate::compat::shallow::{Items, Shallow};
 use crate::compat::staged::{Clocks, is_compiled};
+use crate::compat::time::{LONGEST, USUAL, millis, unless_less};
 
-/// The longest that anything may take, where the caller has no ceiling.
-const DAY: Duration = Duration::from_secs(24 * 3600);
-/// What a stage may take if the client does not say. Of running, Piston grants less; Belljar grants everybody the same.
-const DEFAULT_TIME: Duration = Duration::from_secs(10);
+/// The longest name of a file that is looked at; a box takes none that is longer.
+const MAX_NAME: usize = 1024;
 
 /// A request as JSON has it. Fields that Piston does not know are not looked at, as there.
 #[derive(Debug, Default, Deserialize)]
@@ -127,7 +126,7 @@ impl FileAsked {
 
 impl Draft {
     pub(super) fn unknown_runtime(&self) -> Refusal {
-        Refusal::bad(format!("{}-{} runtime is unknown", self.language, self.version))
+        Refusal::bad(format!("{}-{} runtime is unknown", shown(&self.language), shown(&self.version)))
     }
 
     /// Everything else, for a runtime that is there and a caller with these ceilings.
@@ -162,6 +161,9 @@ impl Draft {
 impl FileDraft {
     fn path(&self, at: usize) -> Result<String, Refusal> {
         let path = self.name.clone().unwrap_or_else(|| format!("file{at}.code"));
+        if path.len() > MAX_NAME {
+            return Err(Refusal::bad(format!("files[{at}].name is too long")));
+        }
         BoxPath::parse(&path).map_err(|invalid| Refusal::bad(invalid.message))?;
         Ok(path)
     }
@@ -196,8 +198,8 @@ struct LimitsGiven {
 impl LimitsAsked {
     fn check(&self, ceilings: &Ceilings) -> Result<LimitsGiven, Refusal> {
         let memory = ceilings.memory.map(Bytes::get);
-        let time = millis(ceilings.timeout.unwrap_or(DAY));
-        let cpu = millis(ceilings.cpu_time.unwrap_or(DAY));
+        let time = millis(ceilings.timeout.unwrap_or(LONGEST));
+        let cpu = millis(ceilings.cpu_time.unwrap_or(LONGEST));
         let duration = |millis: Option<u64>| millis.map(Duration::from_millis);
         Ok(LimitsGiven {
             compile_memory: limit("compile_memory_limit", &self.compile_memory_limit, memory)?,
@@ -214,7 +216,7 @@ impl LimitsGiven {
     /// The limits of the one box in which both stages take place. Its memory is that of the program: a limit that was
     /// asked for is kept, also where a compiler would rather have more.
     fn resolve(self, compiled: bool, ceilings: &Ceilings) -> (Limits, Clocks) {
-        let default = ceilings.timeout.map_or(DEFAULT_TIME, |ceiling| ceiling.min(DEFAULT_TIME));
+        let default = unless_less(USUAL, ceilings);
         let clocks =
             Clocks { compile: self.compile_time.unwrap_or(default), run: self.run_time.unwrap_or(default) };
         let compile_memory = self.compile_memory.filter(|_| compiled);
@@ -261,8 +263,9 @@ fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<
     }
 }
 
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+/// As much of a client's text as goes into an answer.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect()
 }
 
 fn required(field: Shallow, name: &str) -> Result<String, Refusal> {
@@ -330,6 +333,8 @@ mod tests {
             files(r#"[{"content": ""}, {"content": "0", "encoding": "hex"}]"#),
             "files[1].content is not hex"
         );
+        let long = format!(r#"[{{"content": "", "name": "{}"}}]"#, "x".repeat(2000));
+        assert_eq!(files(&long), "files[0].name is too long");
         for name in ["../x", "/etc/passwd", "a/../../b", "a\\u0000b", "."] {
             let message = files(&format!(r#"[{{"content": "", "name": "{name}"}}]"#));
             assert!(message.starts_with("the path '"), "{message}");
