@@ -1,6 +1,6 @@
 # The recipes that people and CI share.
 
-.PHONY: all help test check bench tools
+.PHONY: all help test check bench openapi tools
 
 all: ## build the belljar binary and put it on the PATH (cargo's bin folder)
 	cargo install --locked --path crates/cli
@@ -21,3 +21,7 @@ check: ## formatting and lints, warnings refused
 
 bench: ## measure against bare processes, bubblewrap, nsjail and docker in one run
 	bench/run
+
+openapi: ## write the description of the HTTP interface anew, after a change to it
+	@mkdir -p build
+	cargo run --quiet --package belljar-cli -- openapi > build/openapi.json && mv build/openapi.json openapi/belljar-v1.json

@@ -20,9 +20,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
-use crate::keeper::{Keeper, ProgramEnds};
+use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
-use crate::stdin;
+use crate::stdin::Feed;
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
@@ -68,7 +68,7 @@ struct Ended {
 impl NativeExecution {
     /// Orders the box, and returns when its first command runs.
     pub(crate) async fn begin(
-        keeper: Keeper,
+        mut keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         input: Stdin,
@@ -76,16 +76,17 @@ impl NativeExecution {
     ) -> Result<NativeExecution, BackendError> {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
-        let stdin = stdin::feed(input).map_err(setup("make a pipe for stdin"))?;
+        let (stdin, feed) = Feed::prepare(input).map_err(setup("make a pipe for stdin"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
-        match keeper.order(&draft.plan, &draft.contents, &ends) {
+        match keeper.order(draft.plan, &draft.contents, ends) {
             // A keeper that is gone already has said why.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
             }
-            _ => {}
+            Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
+            Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
-        drop(ends);
+        feed.begin().map_err(setup("feed stdin"))?;
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -114,7 +115,7 @@ impl NativeExecution {
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match hear(&self.keeper, self.socket.as_ref()).await? {
+        match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
                 self.offered = beside.into_iter().next();
                 Ok(())
@@ -145,7 +146,7 @@ impl NativeExecution {
             let happened = tokio::select! {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
-                said = hear(&self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
+                said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
@@ -327,7 +328,7 @@ impl Status {
 
 /// The next thing that the keeper says; `None` if it has died.
 async fn hear(
-    keeper: &Keeper,
+    keeper: &mut Keeper,
     socket: Option<&UnixDatagram>,
 ) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
     let Some(socket) = socket else { return Ok(None) };

@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
+use belljar_jail::Fault;
 use belljar_jail::landlock;
 use belljar_jail::message::Reply;
 use belljar_jail::plan::{IdPair, Identity, Opener};
 use rustix::fs::{Mode, OFlags};
 
 use crate::cgroup::{self, Cgroups};
-use crate::keeper::{Keeper, ProgramEnds};
+use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::{CODE_ID, Draft};
 use crate::{memory, trial};
 
@@ -149,18 +150,21 @@ fn own_ids() -> (u32, u32) {
 }
 
 /// Orders one trial box, and says how it ended: its exit code.
-pub(crate) fn order_trial(keeper: &Keeper, draft: &Draft) -> Result<i32, Obstacle> {
+pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obstacle> {
     let null = || -> io::Result<OwnedFd> {
         Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
-    let ordered = || -> io::Result<()> {
-        let ends = ProgramEnds { stdin: None, stdout: null()?, stderr: null()? };
-        keeper.order(&draft.plan, &draft.contents, &ends)?;
-        let patience = Some(Duration::from_secs(10));
-        let timeout = rustix::net::sockopt::Timeout::Recv;
-        Ok(rustix::net::sockopt::set_socket_timeout(keeper.socket()?, timeout, patience)?)
-    };
-    ordered().map_err(|error| Obstacle::new("order a trial box", &error))?;
+    let cannot = |error: io::Error| Obstacle::new("order a trial box", &error);
+    let ends = ProgramEnds { stdin: None, stdout: null().map_err(cannot)?, stderr: null().map_err(cannot)? };
+    match keeper.order(draft.plan, &draft.contents, ends) {
+        Ok(()) => {}
+        Err(OrderError::Unsent(error)) => return Err(cannot(error)),
+        Err(OrderError::Failed(Fault { doing, errno })) => return Err(Obstacle { doing, errno }),
+    }
+    let patience = Some(Duration::from_secs(10));
+    let socket = keeper.socket().map_err(cannot)?;
+    rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Recv, patience)
+        .map_err(|error| cannot(error.into()))?;
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
             Some((Reply::Started | Reply::Next, _)) => {}

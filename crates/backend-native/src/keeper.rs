@@ -1,7 +1,7 @@
-//! The caller's side of the keeper: starts it, sends it a plan, hears from it.
+//! The caller's side of a box: starts its keeper or adopts one that waits, sends the plan, hears what becomes of it.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -9,15 +9,24 @@ use std::time::Duration;
 
 use belljar_jail::message::{self, Reply, Request};
 use belljar_jail::plan::Plan;
-use belljar_jail::{Standby, codec};
+use belljar_jail::{Fault, Order, Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
 
-/// A keeper that has been started. Dropping it destroys its box.
+/// Who stands between us and a box. Dropping it destroys the box.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) enum Keeper {
+    /// A process of its own.
+    Process(Process),
+    /// Nobody: PID 1 is a child of ours, which the program's `main` made.
+    None(Box<Standby>),
+}
+
+/// A keeper that has been started.
+#[derive(Debug)]
+pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
     /// `None` once we have hung up.
@@ -29,6 +38,14 @@ pub(crate) struct ProgramEnds {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
+}
+
+/// Why a box was not ordered.
+pub(crate) enum OrderError {
+    /// The plan could not be sent.
+    Unsent(io::Error),
+    /// It could not be carried out.
+    Failed(Fault),
 }
 
 impl Keeper {
@@ -44,24 +61,24 @@ impl Keeper {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw);
-        Keeper::adopt(Standby { pid: pid.ok_or(io::ErrorKind::NotFound)?, socket: ours })
-    }
-
-    /// Takes over a keeper that was started before.
-    pub(crate) fn adopt(standby: Standby) -> io::Result<Keeper> {
-        let Standby { pid, socket } = standby;
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Keeper { pid, pidfd, socket: Some(socket) })
+        Ok(Keeper::Process(Process { pid, pidfd, socket: Some(ours) }))
     }
 
-    /// Its process id, which is unique among live keepers.
+    /// A number that no other live box has: the process id of its keeper, or of its PID 1.
     pub(crate) fn id(&self) -> u32 {
-        self.pid.as_raw_nonzero().get().unsigned_abs()
+        match self {
+            Keeper::Process(process) => process.pid.as_raw_nonzero().get().unsigned_abs(),
+            Keeper::None(standby) => standby.id(),
+        }
     }
 
     pub(crate) fn socket(&self) -> io::Result<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
+        match self {
+            Keeper::Process(process) => process.socket(),
+            Keeper::None(standby) => Ok(standby.socket()),
+        }
     }
 
     /// A second handle on the socket, which must be gone before [`dismiss`](Keeper::dismiss) can hang up.
@@ -69,46 +86,85 @@ impl Keeper {
         self.socket()?.try_clone_to_owned()
     }
 
-    /// Sends the plan, the contents of its files, and the program's ends of its streams.
-    pub(crate) fn order(&self, plan: &Plan, contents: &[u8], ends: &ProgramEnds) -> io::Result<()> {
-        let mut payload = File::from(rustix::fs::memfd_create("plan", MemfdFlags::CLOEXEC)?);
-        payload.write_all(contents)?;
-        let plan_offset = payload.stream_position()?;
-        let encoded = codec::encode(plan);
-        payload.write_all(&encoded)?;
-        payload.seek(SeekFrom::Start(0))?;
-        let request = Request::Make { plan_offset, plan_length: encoded.len() as u64 };
-        let mut beside = vec![payload.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()];
-        beside.extend(ends.stdin.as_ref().map(AsFd::as_fd));
-        message::send(self.socket()?, &request, &beside)
+    /// Sends the plan, the contents of its files, and the program's ends of its streams. There must be no thread that
+    /// this process did not have from the start.
+    pub(crate) fn order(&mut self, plan: Plan, contents: &[u8], ends: ProgramEnds) -> Result<(), OrderError> {
+        let encoded = codec::encode(&plan);
+        let payload = payload(contents, &encoded).map_err(OrderError::Unsent)?;
+        let (plan_offset, plan_length) = (contents.len() as u64, encoded.len() as u64);
+        let ProgramEnds { stdin, stdout, stderr } = ends;
+        let order = Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr };
+        match self {
+            Keeper::Process(process) => process.order(&order).map_err(OrderError::Unsent),
+            Keeper::None(standby) => standby.order(&order).map_err(OrderError::Failed),
+        }
     }
 
     /// The next thing that it says; `None` if it has died.
-    pub(crate) fn hear(&self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
-        message::receive(self.socket()?)
+    pub(crate) fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        match self {
+            Keeper::Process(process) => message::receive(process.socket()?),
+            Keeper::None(standby) => standby.hear(),
+        }
     }
 
-    /// Asks it to kill everything in the box.
+    /// Has everything in the box killed.
     pub(crate) fn kill_box(&self) {
-        if let Ok(socket) = self.socket() {
-            let _ = message::send(socket, &Request::Kill, &[]);
+        match self {
+            Keeper::Process(process) => {
+                if let Ok(socket) = process.socket() {
+                    let _ = message::send(socket, &Request::Kill, &[]);
+                }
+            }
+            Keeper::None(standby) => standby.kill(),
         }
     }
 
     /// Kills the keeper itself; the kernel then kills the box.
-    pub(crate) fn kill(&mut self) {
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    pub(crate) fn kill(&self) {
+        match self {
+            Keeper::Process(process) => process.kill(),
+            Keeper::None(standby) => standby.kill(),
+        }
     }
 
     /// Hangs up: it may go.
     pub(crate) fn hang_up(&mut self) {
-        self.socket = None;
+        if let Keeper::Process(process) = self {
+            process.socket = None;
+        }
     }
 
-    /// Hangs up and waits for it to be gone. It kills its box if that still lives, and removes what is left. One
-    /// that does not go (a file server that hangs, say) is killed, and not waited for beyond that.
+    /// Hangs up and waits for it to be gone, and its box with it.
     pub(crate) fn dismiss(&mut self) {
-        self.hang_up();
+        match self {
+            Keeper::Process(process) => process.dismiss(),
+            Keeper::None(standby) => standby.dismiss(),
+        }
+    }
+}
+
+impl Process {
+    fn socket(&self) -> io::Result<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+
+    fn order(&self, order: &Order) -> io::Result<()> {
+        let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
+        let request = Request::Make { plan_offset: *plan_offset, plan_length: *plan_length };
+        let beside: Vec<_> =
+            [payload, stdout, stderr].into_iter().chain(stdin).map(|descriptor| descriptor.as_fd()).collect();
+        message::send(self.socket()?, &request, &beside)
+    }
+
+    fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// It kills its box if that still lives, and removes what is left. One that does not go (a file server that hangs,
+    /// say) is killed, and not waited for beyond that.
+    fn dismiss(&mut self) {
+        self.socket = None;
         for patience in [Duration::from_secs(5), Duration::from_secs(1)] {
             if self.is_gone_within(patience) {
                 return;
@@ -127,8 +183,17 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for Process {
     fn drop(&mut self) {
         self.dismiss();
     }
+}
+
+/// The contents of a plan's files and the plan itself, one after the other.
+fn payload(contents: &[u8], plan: &[u8]) -> io::Result<OwnedFd> {
+    let mut payload = File::from(rustix::fs::memfd_create("plan", MemfdFlags::CLOEXEC)?);
+    payload.write_all(contents)?;
+    payload.write_all(plan)?;
+    payload.rewind()?;
+    Ok(payload.into())
 }

@@ -53,7 +53,7 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
-    /// A keeper for the first run, if the program started one early.
+    /// A box in waiting for the first run, if the program made one early.
     pub standby: Option<Standby>,
 }
 
@@ -64,7 +64,7 @@ pub struct Native {
     offer: Offer,
     swept: usize,
     runtimes: Runtimes,
-    standby: Mutex<Option<Keeper>>,
+    standby: Mutex<Option<Standby>>,
 }
 
 impl Native {
@@ -82,7 +82,8 @@ impl Native {
             overrides: settings.overrides,
             cache_dir: settings.state_dir,
         });
-        let standby = settings.standby.and_then(|standby| Keeper::adopt(standby).ok());
+        // Where PID 1 has to be born into its cgroup, one that is there already is of no use.
+        let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
         Native { host, offer, swept, runtimes, standby: Mutex::new(standby) }
     }
 
@@ -109,7 +110,7 @@ impl Native {
 
     fn keeper(&self) -> io::Result<Keeper> {
         let standby = self.standby.lock().ok().and_then(|mut standby| standby.take());
-        standby.map_or_else(Keeper::start, Ok)
+        standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
     }
 
     fn make_cgroup(&self, sandbox: &SandboxSpec) -> Result<Option<BoxCgroup>, BackendError> {

@@ -36,9 +36,7 @@ pub(crate) fn process_limit_holds(opener: Opener, landlock: bool) -> bool {
 fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, Obstacle> {
     let mut keeper = Keeper::start().map_err(|error| Obstacle::new("start the keeper", &error))?;
     let draft = draft(opener, landlock, script, pids, keeper.id())?;
-    let status = host::order_trial(&keeper, &draft);
-    keeper.dismiss();
-    status
+    host::order_trial(&mut keeper, draft)
 }
 
 fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Obstacle> {

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::key::KeyArgs;
+use crate::mcp::McpArgs;
 use crate::serve::ServeArgs;
 
 const RUN_HELP: &str = "\
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Doctor(HostArgs),
     /// Serve the HTTP API, on loopback unless told otherwise
     Serve(ServeArgs),
+    /// Serve MCP on standard input and output, or tell an MCP client to
+    Mcp(Box<McpArgs>),
     /// Keys for those who may ask the server
     Key(KeyArgs),
     /// Print the OpenAPI description of the HTTP interface

@@ -11,6 +11,7 @@ mod compose;
 mod doctor;
 mod key;
 mod languages;
+mod mcp;
 mod output;
 mod problem;
 mod run;
@@ -25,6 +26,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
+
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
@@ -44,6 +49,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
+        Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
         Ok(Cli { command: Command::Key(args) }) => key::run(&args),
         Ok(Cli { command: Command::Openapi }) => {
             problem::say(&belljar_server::http::openapi());

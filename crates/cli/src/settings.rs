@@ -5,11 +5,13 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
+use belljar_server::mcp;
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
@@ -27,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) network: Option<String>,
     pub(crate) image: Option<String>,
     pub(crate) waive: Vec<String>,
+    pub(crate) mcp: mcp::Config,
     pub(crate) host: Host,
     pub(crate) server: ServerTable,
     pub(crate) keys: Vec<KeyTable>,
@@ -90,6 +93,7 @@ impl Settings {
                     Field::Output,
                 )?,
             },
+            mcp: sources.mcp(file.mcp)?,
             host: host(environment, runtimes(file.runtimes, &shown)?),
             server: file.server,
             keys: file.keys,
@@ -136,6 +140,30 @@ impl Sources<'_> {
         Ok(Some(Given { text, origin: name.to_owned() }))
     }
 
+    /// How MCP is to behave; what nobody has said stays as it is.
+    fn mcp(&self, table: McpTable) -> Result<mcp::Config, Problem> {
+        let mut config = mcp::Config::default();
+        if let Some(given) = self.mcp_value("tool-name", table.tool_name)? {
+            config.tool_name = tool_name(&given)?;
+        }
+        if let Some(given) = self.mcp_value("answer-within", table.answer_within)? {
+            config.answer_within = answer_time(&given.text)
+                .map_err(|fault| unfit(&given, &fault, "a time from 100ms to 10m"))?;
+        }
+        if let Some(given) = self.mcp_value("max-text", table.max_text)? {
+            config.max_text = text_size(&given.text).ok_or_else(|| {
+                unfit(&given, "not a number of characters", "a number from 1000 to 1000000")
+            })?;
+        }
+        Ok(config)
+    }
+
+    fn mcp_value(&self, key: &str, file: Option<impl Into<String>>) -> Result<Option<Given>, Problem> {
+        let variable = format!("BELLJAR_MCP_{}", key.to_ascii_uppercase().replace('-', "_"));
+        let origin = format!("mcp.{key} in {}", self.config);
+        Ok(self.variable(&variable)?.or(file.map(|text| Given { text: text.into(), origin })))
+    }
+
     /// Waivers do not add up across sources: a list on the command line is the whole list.
     fn waivers(&self, flags: &[String], file: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
         let (words, origin) = if !flags.is_empty() {
@@ -165,6 +193,28 @@ fn blame(origin: &str, mut invalid: Invalid) -> Problem {
         invalid.message = format!("{origin}: {}", invalid.message);
     }
     invalid.into()
+}
+
+fn tool_name(given: &Given) -> Result<mcp::ToolName, Problem> {
+    mcp::ToolName::parse(&given.text).map_err(|mut problem| {
+        problem.error.message = format!("{}: {}", given.origin, problem.error.message);
+        problem
+    })
+}
+
+fn answer_time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|fault| fault.to_string())?;
+    let sensible = Duration::from_millis(100)..=Duration::from_secs(600);
+    if sensible.contains(&time) { Ok(time) } else { Err("out of range".to_owned()) }
+}
+
+fn text_size(text: &str) -> Option<usize> {
+    text.trim().parse().ok().filter(|size| (1000..=1_000_000).contains(size))
+}
+
+fn unfit(given: &Given, fault: &str, wanted: &str) -> Problem {
+    let message = format!("{}: '{}' is no good: {fault}", given.origin, given.text.escape_debug());
+    Problem::new(Code::InvalidRequest, message, format!("write {wanted}"))
 }
 
 fn malformed(given: &Given, field: Field, fault: impl std::fmt::Display, example: &str) -> Problem {
@@ -209,8 +259,17 @@ struct ConfigFile {
     waive: Option<Vec<String>>,
     limits: LimitsTable,
     runtimes: BTreeMap<String, PathBuf>,
+    mcp: McpTable,
     server: ServerTable,
     keys: Vec<KeyTable>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct McpTable {
+    tool_name: Option<String>,
+    answer_within: Option<Scalar>,
+    max_text: Option<Scalar>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -296,7 +355,7 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
             fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
         let hint = "the keys are backend, network, image, waive, [limits] with the names of the options, \
-                    [runtimes], [server] and [[keys]]";
+                    [runtimes], [server], [[keys]] and [mcp]";
         Problem::new(Code::InvalidRequest, message, hint)
     })
 }

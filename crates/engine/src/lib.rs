@@ -26,6 +26,7 @@ use belljar_core::limits::ExecutionLimits;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 pub use admission::Admitted;
@@ -117,14 +118,14 @@ impl Engine {
             }
             Err(Unstarted::Unreadable(fault)) => {
                 let concluded = Concluded::without_a_box(Outcome::Exited(1), backend.as_ref(), language)?;
-                transcript.started(&concluded.begun(language, backend.name(), queue));
+                transcript.started(&concluded.begun.told(language, backend.name(), queue));
                 transcript.note(&fault.message);
                 concluded
             }
         };
         transcript.note_ending(concluded.outcome, memory);
         let (stdout, stderr) = transcript.finish();
-        let Concluded { outcome, usage, start, runtime, image, files } = concluded;
+        let Concluded { outcome, usage, begun: Begun { start, runtime, image }, files } = concluded;
         Ok(Report {
             id: id.to_string(),
             outcome,
@@ -178,33 +179,33 @@ impl Engine {
         let began = Instant::now();
         let started = unless(cancel.as_mut(), backend.start(sandbox, program)).await?;
         let mut running = started.map_err(RunError::from)?;
-        let begun = Concluded {
-            outcome: Outcome::Exited(0),
-            usage: Usage::default(),
+        let begun = Begun {
             start: running.start(),
             runtime: running.runtime().to_owned(),
             image: running.image().map(str::to_owned),
-            files: Vec::new(),
         };
-        transcript.started(&begun.begun(language, backend.name(), *queue));
+        transcript.started(&begun.told(language, backend.name(), *queue));
         let deadline = Instant::now() + limits.timeout;
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
         let finished = running.finish().await.map_err(RunError::from)?;
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
         let usage = Usage { wall, cpu: finished.cpu, memory_peak: finished.memory_peak, ..Usage::default() };
-        Ok(Concluded { outcome, usage, files: finished.files, ..begun })
+        Ok(Concluded { outcome, usage, begun, files: finished.files })
     }
 
-    /// Makes the code ready for its runtime. Where that takes a parser, it happens beside the threads that drive the
-    /// runs: a parser is waited for.
+    /// Makes the code ready for its runtime. Where that takes a parser, which is waited for, it happens beside the
+    /// threads that drive the runs; a program of one thread stays one, and waits itself.
     async fn prepare(&self, language: Language, code: Code) -> Result<Result<Source, SyntaxError>, RunError> {
         let preparer = self.preparer;
+        let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         match language.preparation {
-            Preparation::None => prepare_now(preparer, language, &code),
-            Preparation::DetectModule | Preparation::StripTypes => {
+            Preparation::DetectModule | Preparation::StripTypes if !alone => {
                 let parsing = tokio::task::spawn_blocking(move || prepare_now(preparer, language, &code));
                 parsing.await.map_err(RunError::Unprepared)?
+            }
+            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => {
+                prepare_now(preparer, language, &code)
             }
         }
     }
@@ -249,30 +250,37 @@ async fn unless<T>(
     }
 }
 
+/// What is known of a run as soon as it begins.
+struct Begun {
+    start: Start,
+    runtime: String,
+    image: Option<String>,
+}
+
+impl Begun {
+    fn told(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
+        let Begun { start, runtime, image } = self;
+        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
+    }
+}
+
 /// How a run ended, before its output is closed.
 struct Concluded {
     outcome: Outcome,
     usage: Usage,
-    start: Start,
-    runtime: String,
-    image: Option<String>,
+    begun: Begun,
     files: Vec<CollectedFile>,
 }
 
 impl Concluded {
-    fn begun(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
-        let Concluded { start, runtime, image, .. } = self;
-        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
-    }
-
     fn without_a_box(
         outcome: Outcome,
         backend: &dyn Backend,
         language: Language,
     ) -> Result<Concluded, RunError> {
         let runtime = backend.runtime(language)?.label;
-        let usage = Usage::default();
-        Ok(Concluded { outcome, usage, start: Start::Cold, runtime, image: None, files: Vec::new() })
+        let begun = Begun { start: Start::Cold, runtime, image: None };
+        Ok(Concluded { outcome, usage: Usage::default(), begun, files: Vec::new() })
     }
 }
 

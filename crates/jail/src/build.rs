@@ -26,6 +26,14 @@ const STAGING: &str = "/dev";
 /// [`Step::Pivot`] lets go of. Taking it away by itself would cost a grace period of the kernel's.
 const BEHIND: &str = "/etc";
 
+/// The steps that need neither the plan nor the box's users, and so can be performed before there are any.
+pub(crate) const GROUNDWORK: [Step; 2] = [Step::Loopback, Step::PrivateMounts];
+
+pub(crate) fn perform_groundwork() -> Result<(), Fault> {
+    loopback()?;
+    private_mounts()
+}
+
 /// What the steps work with.
 pub(crate) struct Site<'a> {
     /// Who the code is.
@@ -54,7 +62,10 @@ impl<'a> Site<'a> {
     }
 
     /// Performs every step, and returns the directory that was offered.
-    pub(crate) fn build(mut self, steps: &[Step]) -> Result<Option<OwnedFd>, Fault> {
+    pub(crate) fn build<'p>(
+        mut self,
+        steps: impl Iterator<Item = &'p Step>,
+    ) -> Result<Option<OwnedFd>, Fault> {
         for step in steps {
             self.perform(step)?;
         }
@@ -64,12 +75,12 @@ impl<'a> Site<'a> {
     fn perform(&mut self, step: &Step) -> Result<(), Fault> {
         match step {
             Step::JoinCgroup => self.join_cgroup().doing(|| "join the box's cgroup"),
-            Step::HideCgroup => sys::enter_cgroup_namespace().doing(|| "enter a cgroup namespace"),
+            Step::HideCgroup => sys::unshare(libc::CLONE_NEWCGROUP).doing(|| "enter a cgroup namespace"),
             Step::Hostname(name) => {
                 rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
             }
-            Step::Loopback => loopback().doing(|| "bring the loopback interface up"),
-            Step::PrivateMounts => private_mounts().doing(|| "make the mounts private"),
+            Step::Loopback => loopback(),
+            Step::PrivateMounts => private_mounts(),
             Step::Root => self.make_root().doing(|| "make the new root"),
             Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),
             Step::Symlink { path, target } => {
@@ -304,14 +315,14 @@ fn named(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
-fn loopback() -> io::Result<()> {
-    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    sys::loopback_up(socket)
+fn loopback() -> Result<(), Fault> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None);
+    socket.map_err(io::Error::from).and_then(sys::loopback_up).doing(|| "bring the loopback interface up")
 }
 
-fn private_mounts() -> io::Result<()> {
+fn private_mounts() -> Result<(), Fault> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
-    Ok(rustix::mount::mount_change("/", flags)?)
+    rustix::mount::mount_change("/", flags).doing(|| "make the mounts private")
 }
 
 fn tmpfs(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {

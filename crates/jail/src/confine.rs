@@ -4,6 +4,8 @@
 //! privilege to set them; then everything that takes privilege away; the syscall filter last, because the steps
 //! before it need calls that it refuses. What can be read back is read back before the hand-over: a box that is
 //! not what the plan says must not run anything.
+//!
+//! Signals are not among it: PID 1 has gone back to the defaults, and a child of its has them too.
 
 use std::ffi::CString;
 use std::io;
@@ -51,7 +53,6 @@ fn confine(
 ) -> Result<Ready, Fault> {
     let ready = Ready::new(command).doing(|| "read the command")?;
     rustix::process::setsid().doing(|| "begin a session")?;
-    sys::default_signals().doing(|| "reset signals")?;
     install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
     rustix::process::chdir(&command.cwd)
         .doing(|| format!("enter the working directory {}", command.cwd.display()))?;

@@ -6,9 +6,11 @@ use crate::message::Reply;
 
 /// What was being done when the kernel said no. It travels to the caller, so that the cause is known, not guessed.
 #[derive(Debug)]
-pub(crate) struct Fault {
-    doing: String,
-    errno: i32,
+pub struct Fault {
+    /// What was being done.
+    pub doing: String,
+    /// What the kernel said.
+    pub errno: i32,
 }
 
 impl Fault {
@@ -24,6 +26,11 @@ impl Fault {
                 Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }
             }
         }
+    }
+
+    /// What the kernel said.
+    pub(crate) fn error(&self) -> io::Error {
+        io::Error::from_raw_os_error(self.errno)
     }
 
     pub(crate) fn into_reply(self) -> Reply {

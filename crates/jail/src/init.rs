@@ -4,21 +4,22 @@
 //! (not dumpable), hears no signal from inside that it has no handler for (the kernel's rule for PID 1), and once
 //! the program runs it may do nothing but wait and report (its own syscall filter).
 
-use std::io::Read;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal};
+use rustix::thread::CpuSet;
 
 use crate::build::{self, Site};
+use crate::cloned::read_plan;
 use crate::codec;
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
-use crate::keeper::read_plan;
 use crate::message::{self, Handover, Reply};
-use crate::plan::{Command, Opener, Plan};
+use crate::plan::{Command, Opener, Plan, Step};
 use crate::seccomp::Filter;
 use crate::sys;
 
@@ -33,11 +34,57 @@ pub(crate) struct Init {
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
+    pub(crate) prepared: Prepared,
+}
+
+/// What PID 1 has made ready before it looks at its plan.
+pub(crate) struct Prepared {
+    /// The filters of the program and of PID 1 itself.
+    program: Filter,
+    reaper: Filter,
+    cpus: Cpus,
+    /// Steps that every plan has and that are done.
+    done: &'static [Step],
+}
+
+impl Prepared {
+    pub(crate) fn with_the_plan_at_hand() -> Result<Prepared, Fault> {
+        let cpus = Cpus::stay_on_one().doing(|| "stay on one CPU")?;
+        Ok(Prepared { program: Filter::standard(), reaper: Filter::reaper(), cpus, done: &[] })
+    }
+
+    /// Also performs what needs neither the plan nor the box's users.
+    pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int) -> Result<Prepared, Fault> {
+        let prepared = Prepared::with_the_plan_at_hand()?;
+        sys::unshare(namespaces).doing(|| "create the namespaces")?;
+        build::perform_groundwork()?;
+        Ok(Prepared { done: &build::GROUNDWORK, ..prepared })
+    }
+}
+
+/// The CPUs that this process may use, while it stays on one of them.
+///
+/// PID 1 and the process that becomes the program take turns until `exec`. On two CPUs each turn would begin with
+/// waking one of them up, which takes longer than most of the steps.
+struct Cpus(CpuSet);
+
+impl Cpus {
+    fn stay_on_one() -> io::Result<Cpus> {
+        let all = rustix::thread::sched_getaffinity(None)?;
+        let mut this = CpuSet::new();
+        this.set(rustix::thread::sched_getcpu());
+        rustix::thread::sched_setaffinity(None, &this)?;
+        Ok(Cpus(all))
+    }
+
+    fn use_all(&self) -> io::Result<()> {
+        Ok(rustix::thread::sched_setaffinity(None, &self.0)?)
+    }
 }
 
 impl Init {
     /// A PID 1 that was made before the plan waits for it; `None` if none comes.
-    pub(crate) fn from_handover(keeper: OwnedFd) -> Option<Init> {
+    pub(crate) fn from_handover(keeper: OwnedFd, prepared: Prepared) -> Option<Init> {
         let (handover, descriptors) = message::receive::<Handover>(&keeper).ok()??;
         let Handover::Box { plan_offset, plan_length, stdin: has_stdin, sources } = handover;
         let mut descriptors = descriptors.into_iter();
@@ -46,7 +93,7 @@ impl Init {
         let sources = descriptors.by_ref().take(sources.into()).collect();
         let tasks = descriptors.collect();
         let (plan, payload) = read_plan(payload, plan_offset, plan_length).ok()?;
-        Some(Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr })
+        Some(Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr, prepared })
     }
 
     /// The life of PID 1.
@@ -73,11 +120,11 @@ impl Init {
     }
 
     /// The keeper maps the box's users from outside; until then this process is nobody. A handover comes after that.
-    pub(crate) fn wait_for_go_ahead(&self) -> std::io::Result<()> {
+    pub(crate) fn wait_for_go_ahead(&self) -> io::Result<()> {
         let mut byte = [0];
         let (_, length) =
             rustix::io::retry_on_intr(|| rustix::net::recv(&self.keeper, &mut byte, RecvFlags::empty()))?;
-        if length == 1 { Ok(()) } else { Err(std::io::ErrorKind::UnexpectedEof.into()) }
+        if length == 1 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
     fn take_identity(&self) -> Result<(), Fault> {
@@ -88,12 +135,12 @@ impl Init {
 
     /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a
     /// keeper that died before it is noticed by its closed socket.
-    fn die_with_the_keeper(&self) -> std::io::Result<()> {
+    fn die_with_the_keeper(&self) -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         let mut keeper = [PollFd::new(&self.keeper, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut keeper, Some(&now))?;
-        if keeper[0].revents().is_empty() { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+        if keeper[0].revents().is_empty() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 
     fn build(&mut self) -> Result<Option<OwnedFd>, Fault> {
@@ -103,16 +150,15 @@ impl Init {
         };
         let tasks = std::mem::take(&mut self.tasks);
         let site = Site::new(self.plan.identity.code, sources, tasks, self.payload.as_fd());
-        site.build(&self.plan.build)
+        site.build(self.plan.build.iter().filter(|step| !self.prepared.done.contains(step)))
     }
 
-    fn become_unreadable(&self) -> std::io::Result<()> {
+    fn become_unreadable(&self) -> io::Result<()> {
         Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
     }
 
     /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
     fn run(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
-        let (program, reaper) = (Filter::standard(), Filter::reaper());
         let mut offered = offered;
         let mut status = 0;
         for (index, command) in self.plan.commands.iter().enumerate() {
@@ -120,14 +166,15 @@ impl Init {
                 end_everyone().doing(|| "end what the last command left behind")?;
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
-            let pid = self.start(command, &program)?;
+            let pid = self.start(command)?;
             if index == 0 {
                 let beside: Vec<_> = offered.iter().map(AsFd::as_fd).collect();
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
                 offered = None;
             }
             if index + 1 == self.plan.commands.len() {
-                retire(&reaper)?;
+                self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+                retire(&self.prepared.reaper)?;
             }
             status = reap_until(pid).doing(|| "wait for the program")?;
             if status != 0 {
@@ -138,7 +185,7 @@ impl Init {
     }
 
     /// Starts one command, and returns when it has begun: a pipe that `exec` closes tells.
-    fn start(&self, command: &Command, filter: &Filter) -> Result<Pid, Fault> {
+    fn start(&self, command: &Command) -> Result<Pid, Fault> {
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
         let streams = Streams {
@@ -147,8 +194,12 @@ impl Init {
             stderr: self.stderr.as_fd(),
         };
         let Plan { identity, confinement, .. } = &self.plan;
+        let filter = &self.prepared.program;
         let started = sys::spawn(&mut || {
-            let fault = confine::become_command(command, confinement, identity, &streams, filter);
+            let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
+                Ok(()) => confine::become_command(command, confinement, identity, &streams, filter),
+                Err(fault) => fault,
+            };
             let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
         });
         let pid = started.doing(|| "start a process")?;
@@ -168,14 +219,14 @@ fn retire(filter: &Filter) -> Result<(), Fault> {
 
 /// Between two commands PID 1 still has privilege in its namespace, so nobody may be there to go after it, or after
 /// the next command before that is confined.
-fn end_everyone() -> std::io::Result<()> {
+fn end_everyone() -> io::Result<()> {
     sys::kill_everyone()?;
     while sys::wait_any().is_ok() {}
     Ok(())
 }
 
 /// Reaps every orphan of the box until the one that matters has died.
-fn reap_until(pid: Pid) -> std::io::Result<i32> {
+fn reap_until(pid: Pid) -> io::Result<i32> {
     loop {
         let (reaped, status) = sys::wait_any()?;
         if reaped == Some(pid) {

@@ -1,14 +1,15 @@
 //! The jail: performs a [`Plan`](plan::Plan), then hands over to the program.
 //!
 //! ```text
-//! caller ──plan, descriptors──▶ keeper ──clone3──▶ PID 1 ──fork──▶ the program
-//!        ◀─started, next, ended        ◀──reports──       ◀──wait──
+//! caller ──plan, descriptors──▶ (keeper) ──clone3──▶ PID 1 ──vfork──▶ the program
+//!        ◀─started, next, ended          ◀──reports──      ◀──wait──
 //! ```
 //!
-//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `keeper` is the
-//! process outside of the box (`standby` starts one early), `init` is PID 1 inside; `build` performs the plan's steps; `confine` is what the
-//! program's own process does to itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys`
-//! holds the system calls that have no safe wrapper.
+//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
+//! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
+//! one, with an `undertaker`; `build` performs the plan's steps; `confine` is what the program's own process does to
+//! itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
+//! safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -17,6 +18,7 @@
 #![deny(missing_docs)]
 
 mod build;
+mod cloned;
 pub mod codec;
 mod confine;
 mod fault;
@@ -28,10 +30,13 @@ pub mod plan;
 pub mod seccomp;
 mod standby;
 mod sys;
+mod undertaker;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
+pub use cloned::Order;
+pub use fault::Fault;
 pub use standby::{Standby, stand_by};
 
 /// The name under which the binary starts itself anew as the keeper.
@@ -46,5 +51,5 @@ pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
 /// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
 #[must_use]
 pub fn keep() -> ExitCode {
-    keeper::live(keeper::Ahead::Nothing)
+    keeper::live()
 }

@@ -1,49 +1,104 @@
-//! A keeper in waiting: forked by a program that is about to run one thing, before it does anything else.
+//! A box in waiting: PID 1 made by the program that is about to run one thing, before it does anything else.
 //!
-//! Starting the keeper by `exec` costs as much as starting any program, about a millisecond. A program that has just
-//! begun has one thread and nothing in its memory but its arguments and environment; forked at that moment, a keeper
-//! that wipes those two is as clean as a new one, and the namespaces are there by the time that the plan is.
+//! A program that has just begun has one thread and nothing in its memory but its arguments and environment. Cloned at
+//! that moment, a PID 1 that wipes those two is as clean as one that a keeper makes, its namespaces are there by the
+//! time that the plan is, and nobody stands between it and the program. What a keeper would do when the program dies
+//! is done by the kernel, which kills PID 1, and by the [`undertaker`](crate::undertaker), which removes the cgroups.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::keeper::{self, Ahead};
-use crate::sys::{self, Fork};
+use crate::cloned::{Cloned, Order};
+use crate::fault::{Doing, Fault};
+use crate::message::{self, Reply};
+use crate::undertaker::Undertaker;
 
-/// A keeper that waits for its plan.
+/// A PID 1 that waits for its plan, then one in its box. Dropping it destroys the box.
 #[derive(Debug)]
 pub struct Standby {
-    /// Its process, a child of ours.
-    pub pid: Pid,
-    /// The socket to it. It goes away when this is closed.
-    pub socket: OwnedFd,
+    cloned: Cloned,
+    undertaker: Option<Undertaker>,
 }
 
-/// Forks a keeper that makes PID 1 and its namespaces at once. To be called first thing in `main`.
+/// Makes PID 1 and its namespaces. To be called first thing in `main`.
 ///
 /// # Errors
-/// As `fork(2)`; also if there is a second thread. `Unsupported` where PID 1 has to be born into its cgroup, because
+/// As `clone3(2)`; also if there is a second thread. `Unsupported` where PID 1 has to be born into its cgroup, because
 /// there version 2 is all there is.
 pub fn stand_by() -> io::Result<Standby> {
     if rustix::fs::access("/sys/fs/cgroup/cgroup.controllers", rustix::fs::Access::EXISTS).is_ok() {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    match sys::fork()? {
-        Fork::Parent(pid) => Ok(Standby { pid, socket: ours }),
-        Fork::Child => {
-            let status = become_keeper(&theirs).map_or(1, |()| 0);
-            sys::exit_now(status)
-        }
-    }
+    let cloned = Cloned::ahead().map_err(|fault| fault.error())?;
+    Ok(Standby { cloned, undertaker: None })
 }
 
-fn become_keeper(socket: &OwnedFd) -> io::Result<()> {
-    sys::install(socket.as_fd(), 0)?;
-    let _ = keeper::live(Ahead::Namespaces);
-    Ok(())
+impl Standby {
+    /// The process id of PID 1, as its maker knows it.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.cloned.pid().as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Becomes readable when there is something to hear.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.cloned.socket()
+    }
+
+    /// Tells PID 1 what its box is. There must be no other thread yet.
+    ///
+    /// # Errors
+    /// What was being done, and why it failed.
+    pub fn order(&mut self, order: &Order) -> Result<(), Fault> {
+        self.cloned.take_over(order).map_err(|fault| self.last_words().unwrap_or(fault))?;
+        let undertaker = Undertaker::hire(&order.plan.orphans, self.cloned.pid());
+        self.undertaker = Some(undertaker.doing(|| "start the undertaker")?);
+        Ok(())
+    }
+
+    /// The next thing that PID 1 says. When it has nothing more to say, it and everything in its box are dead.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`.
+    pub fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
+        match message::receive::<Reply>(self.cloned.socket())? {
+            Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status))?, Vec::new()))),
+            None => Ok(Some((self.bury(None)?, Vec::new()))),
+            news @ Some((Reply::Started | Reply::Next | Reply::Failed { .. }, _)) => Ok(news),
+        }
+    }
+
+    /// What a PID 1 that is gone already had to say.
+    fn last_words(&self) -> Option<Fault> {
+        let mut socket = [PollFd::from_borrowed_fd(self.cloned.socket(), PollFlags::IN)];
+        poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok().filter(|ready| *ready > 0)?;
+        match message::receive(self.cloned.socket()).ok()?? {
+            (Reply::Failed { doing, errno }, _) => Some(Fault { doing, errno }),
+            (Reply::Started | Reply::Next | Reply::Ended { .. }, _) => None,
+        }
+    }
+
+    fn bury(&mut self, ended: Option<i32>) -> io::Result<Reply> {
+        let (status, used) = self.cloned.end()?;
+        // It takes the mounts apart while the caller reads counters and removes the cgroups.
+        if let Some(undertaker) = &self.undertaker {
+            undertaker.dismiss();
+        }
+        let (cpu_micros, max_rss) = (used.cpu_micros, used.max_rss);
+        Ok(Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss })
+    }
+
+    /// Kills everything in the box.
+    pub fn kill(&self) {
+        self.cloned.kill();
+    }
+
+    /// Ends what is left, and waits until it is gone.
+    pub fn dismiss(&mut self) {
+        self.cloned.end_unless_gone();
+        self.undertaker = None;
+    }
 }

@@ -154,11 +154,11 @@ fn wipe(from: usize, to: usize) {
     unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
 }
 
-/// Enters a new cgroup namespace, whose root is the cgroup that this process is in now.
-pub(crate) fn enter_cgroup_namespace() -> io::Result<()> {
-    // SAFETY: takes an integer. A cgroup namespace changes what paths look like, nothing that memory safety or
-    // open descriptors depend on.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWCGROUP) }.into()).map(drop)
+/// Leaves these namespaces for new ones. A new cgroup namespace has the cgroup that this process is in as its root.
+pub(crate) fn unshare(namespaces: libc::c_int) -> io::Result<()> {
+    // SAFETY: takes an integer. What changes is what paths, names and addresses mean to later calls; memory and open
+    // descriptors stay as they are (CLONE_FILES is not among the flags that are passed).
+    checked(unsafe { libc::unshare(namespaces) }.into()).map(drop)
 }
 
 /// Sets attributes of a mount, or of the whole tree of mounts beneath it.
@@ -219,16 +219,41 @@ pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
     let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: UP_AND_RUNNING, padding: [0; 22] };
     request.name[..2].copy_from_slice(b"lo");
     // SAFETY: SIOCSIFFLAGS reads a struct ifreq of 40 bytes, which is what `request` is; it outlives the call.
-    checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }.into())
-        .map(drop)
+    checked(
+        unsafe {
+            libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw mut request)
+        }
+        .into(),
+    )
+    .map(drop)
 }
 
 /// Closes every descriptor from this number on.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    close_between(first, u32::MAX)
+}
+
+/// Closes every descriptor but one; the standard ones lead nowhere from now on.
+pub(crate) fn keep_only(kept: OwnedFd) -> io::Result<OwnedFd> {
+    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
+    (0..=2).try_for_each(|number| install(null.as_fd(), number))?;
+    // It lies in one of the ranges that are closed now.
+    std::mem::forget(null);
+    let number = u32::try_from(kept.as_raw_fd()).map_err(io::Error::other)?;
+    close_between(3, number.checked_sub(1).ok_or(io::ErrorKind::InvalidInput)?)?;
+    close_from(number + 1)?;
+    Ok(kept)
+}
+
+/// Closes the descriptors from one number to another, if that is not the smaller one.
+fn close_between(first: u32, last: u32) -> io::Result<()> {
+    if last < first {
+        return Ok(());
+    }
     // SAFETY: takes integers only. Descriptors that Rust values still own are closed under them; callers do this
-    // where the process is about to exec or has yet to open anything, so that no such value is used or dropped
-    // afterwards.
-    checked(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
+    // where the process was just forked, is about to exec or has yet to open anything, so that no such value is used
+    // or dropped afterwards.
+    checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
 /// Closes a descriptor under whoever owns it.

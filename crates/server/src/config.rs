@@ -6,6 +6,7 @@ use belljar_core::allowance::{Allowance, Ceilings};
 use belljar_core::limits::Bytes;
 
 use crate::caller::Key;
+use crate::mcp;
 
 /// How the server is to behave.
 #[derive(Debug, Clone)]
@@ -34,6 +35,8 @@ pub struct Config {
     pub anonymous: Allowance,
     /// The keys. Without any, the server is for this machine alone.
     pub keys: Vec<Key>,
+    /// How MCP is to behave.
+    pub mcp: mcp::Config,
 }
 
 /// How many finished runs are remembered, how much of them, and for how long: whichever is reached first.
@@ -73,6 +76,7 @@ impl Default for Config {
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
             anonymous: usual_allowance(),
             keys: Vec::new(),
+            mcp: mcp::Config::default(),
         }
     }
 }

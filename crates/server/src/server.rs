@@ -14,8 +14,8 @@ use crate::http::{self, App};
 use crate::listen;
 use crate::runs::Runs;
 
-/// How long an answer may take to leave after the last box has.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A server that is ready to serve.
 #[derive(Debug)]
@@ -34,6 +34,9 @@ pub enum ServeError {
     /// The socket cannot be used.
     #[error("cannot listen")]
     Listen(#[source] io::Error),
+    /// What came in on standard input was no MCP.
+    #[error("the client does not speak MCP")]
+    Protocol(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Server {
@@ -48,8 +51,8 @@ impl Server {
         Ok(Server { app: App::new(runs, config), work })
     }
 
-    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way end, kills those that have not by the
-    /// deadline, and returns when nothing is left.
+    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
+    /// end, kills those that have not by the deadline, and returns when nothing is left.
     ///
     /// # Errors
     /// That the socket cannot be used.
@@ -67,7 +70,7 @@ impl Server {
                 self.app.draining.send_replace(true);
             };
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
-            // A run need not have a connection: a WebSocket is none any more, and some runs are left alone.
+            // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
             let ending = async {
                 open.close().await;
                 self.leave_nothing().await;
@@ -83,7 +86,7 @@ impl Server {
                 open.close().await;
                 self.close_sockets().await;
             };
-            let _ = timeout(LAST_WORDS, telling).await;
+            let _ = timeout(FAREWELL, telling).await;
             Ok(())
         })?;
         self.work.shutdown_background();
@@ -104,7 +107,7 @@ impl Server {
     }
 }
 
-fn threads(name: &str, number: usize) -> Result<Runtime, ServeError> {
+pub(crate) fn threads(name: &str, number: usize) -> Result<Runtime, ServeError> {
     Builder::new_multi_thread()
         .worker_threads(number)
         .thread_name(name)

@@ -1,8 +1,8 @@
 //! Cgroups: what limits a whole tree of processes, counts what it used, and lets it be killed at once.
 //!
-//! Each box has a cgroup of its own, named after the process that owns it ([`BoxName`]), in a directory `belljar`
-//! that exists only while there are boxes. On version 1 that is one directory in each hierarchy that has one of our
-//! controllers; on version 2 it is a single one. What differs between the two is data: the [`Knob`]s that a limit
+//! Each box has a cgroup of its own, named after the process that owns it ([`BoxName`]). On version 1 that is a
+//! directory `belljar.<name>` in each hierarchy that has one of our controllers; on version 2 it is a single one, in a
+//! directory `belljar` that exists only while there are boxes, because there limits are handed down from above. What differs between the two is data: the [`Knob`]s that a limit
 //! comes to, and the files that the counters are in. Making, limiting, removing and sweeping are the same for both.
 //!
 //! Whether a limit can be kept is found out by setting it ([`Cgroups::probe`]), because neither the version, nor
@@ -178,10 +178,14 @@ impl BoxCgroup {
         self.groups.iter().rev().map(|group| group.dir.clone()).collect()
     }
 
-    /// What is left to remove if we die: its directories, each with the one that holds all boxes.
+    /// What is left to remove if we die: its directories, and the one that holds all boxes if there is one.
     #[must_use]
     pub fn orphans(&self) -> Vec<PathBuf> {
-        self.dirs().iter().flat_map(|dir| dir.ancestors().take(2)).map(Path::to_owned).collect()
+        let with_parent = match self.version {
+            Version::V1 => 1,
+            Version::V2 => 2,
+        };
+        self.dirs().iter().flat_map(|dir| dir.ancestors().take(with_parent)).map(Path::to_owned).collect()
     }
 
     /// Kills everything in it at once, where the kernel can: version 2 since Linux 5.14. `false` says that it
@@ -221,7 +225,7 @@ impl BoxCgroup {
         while let Some(group) = self.groups.last() {
             remove_dir(&group.dir)
                 .map_err(|source| CgroupError::Remove { dir: group.dir.clone(), source })?;
-            remove_parent(&group.dir);
+            self.version.remove_parent_of(&group.dir);
             self.groups.pop();
         }
         Ok(())
@@ -503,6 +507,39 @@ impl Version {
             Version::V2 => v2::knobs(caps),
         }
     }
+
+    /// Where a box of this name is. A level of directories more would mean to make and remove twice as many cgroups.
+    fn box_dir(self, home: &Path, name: &BoxName) -> PathBuf {
+        match self {
+            Version::V1 => home.with_file_name(prefix(home) + &name.to_string()),
+            Version::V2 => home.join(name.to_string()),
+        }
+    }
+
+    /// The boxes that are there.
+    fn boxes(self, home: &Path) -> Vec<BoxName> {
+        let (dir, prefix) = match self {
+            Version::V1 => (home.parent(), prefix(home)),
+            Version::V2 => (Some(home), String::new()),
+        };
+        let entries = dir.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| BoxName::parse(entry.file_name().to_str()?.strip_prefix(&prefix)?))
+            .collect()
+    }
+
+    /// Leaves nothing behind when the last box is gone. While there are others the kernel refuses, which is fine.
+    fn remove_parent_of(self, dir: &Path) {
+        if let (Version::V2, Some(parent)) = (self, dir.parent()) {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+/// What the names of boxes begin with that have no directory to themselves.
+fn prefix(home: &Path) -> String {
+    let name = home.file_name().unwrap_or_default();
+    format!("{}.", name.to_string_lossy())
 }
 
 /// A directory, and the controllers that can be reached through its files.
@@ -647,9 +684,9 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The directory that holds the boxes. A process of another pid namespace that sees the same cgroups must not take
-/// our boxes for those of the dead, because our pids mean nothing to it: so each namespace but the host's own has a
-/// directory of its own.
+/// The directory that holds the boxes, or what their names begin with. A process of another pid namespace that sees the
+/// same cgroups must not take our boxes for those of the dead, because our pids mean nothing to it: so each namespace
+/// but the host's own has another.
 fn parent_name() -> io::Result<String> {
     /// `PROC_PID_INIT_INO` in the kernel's `proc_ns.h`.
     const HOST: &str = "4026531836";
@@ -707,31 +744,18 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Leaves nothing behind when the last box is gone. While there are others the kernel refuses, which is fine.
-fn remove_parent(dir: &Path) {
-    if let Some(parent) = dir.parent() {
-        let _ = fs::remove_dir(parent);
-    }
+/// Removes the boxes of the dead. `homes` are the places of the parts of each box, in the order in which these are
+/// made: a box that is not in the first is in none.
+fn sweep_boxes(version: Version, homes: &[Group]) -> usize {
+    let Some(first) = homes.first() else { return 0 };
+    let names = version.boxes(&first.dir).into_iter();
+    names.filter(|name| !name.owner_lives()).filter(|name| sweep_box(version, homes, name)).count()
 }
 
-/// Removes the boxes of the dead. `parents` are the directories that hold the parts of each box, in the order in
-/// which these are made: a box that is not in the first is in none.
-fn sweep_boxes(version: Version, parents: &[Group]) -> usize {
-    let Some(first) = parents.first() else { return 0 };
-    let Ok(entries) = fs::read_dir(&first.dir) else { return 0 };
-    let names = entries.flatten().filter_map(|entry| BoxName::parse(entry.file_name().to_str()?));
-    let swept =
-        names.filter(|name| !name.owner_lives()).filter(|name| sweep_box(version, parents, name)).count();
-    for parent in parents.iter().rev() {
-        let _ = fs::remove_dir(&parent.dir);
-    }
-    swept
-}
-
-fn sweep_box(version: Version, parents: &[Group], name: &BoxName) -> bool {
-    let in_parent = |parent: &Group| Group { dir: parent.dir.join(name.to_string()), ..parent.clone() };
+fn sweep_box(version: Version, homes: &[Group], name: &BoxName) -> bool {
+    let at_home = |home: &Group| Group { dir: version.box_dir(&home.dir, name), ..home.clone() };
     let mut leftover = BoxCgroup::new(version);
-    leftover.groups = parents.iter().map(in_parent).filter(|group| group.dir.exists()).collect();
+    leftover.groups = homes.iter().map(at_home).filter(|group| group.dir.exists()).collect();
     leftover.end_members();
     leftover.remove_dirs().is_ok()
 }

@@ -1,6 +1,7 @@
 //! Version 1: a hierarchy for each controller, or for several that are mounted together. Only root can use it:
 //! there is no safe way to hand a part of it to an ordinary user.
 
+use std::fs;
 use std::io;
 use std::time::Duration;
 
@@ -9,19 +10,19 @@ use belljar_core::guarantee::{Guarantee, Standing};
 use super::mounts::{self, Kind, Mount};
 use super::{
     BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, Refusal,
-    Verdicts, Version, chain, make_box_dir, make_parent_dir, read_key, read_number,
+    Verdicts, Version, chain, read_key, read_number,
 };
 
 /// The hierarchies of version 1 that boxes are made in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct V1 {
-    /// The directory that holds the boxes, in each.
+    /// In each, the path that the directories of boxes begin with.
     pub(super) hierarchies: Vec<Group>,
     pub(super) verdicts: Verdicts,
 }
 
-/// The hierarchies that have controllers of ours, each with the directory for our boxes in it; none if version 1 has
-/// nothing to limit with.
+/// The hierarchies that have controllers of ours, each with the place for our boxes in it; none if version 1 has nothing
+/// to limit with.
 pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
     let mut hierarchies: Vec<Group> = Vec::new();
     for controller in Controller::ALL {
@@ -43,23 +44,23 @@ pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
 
 impl V1 {
     pub(super) fn probe(found: &[Group]) -> Result<V1, Refusal> {
+        let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
         let mut obstacle = None;
-        let mut usable = |group: &&Group| match make_parent_dir(&group.dir) {
-            Ok(()) => true,
+        let name = BoxName::next()
+            .map_err(|source| refused(CgroupError::Read { file: "/proc/self/stat".into(), source }))?;
+        let mut usable = |group: &&Group| match V1::make_in(group, &name) {
+            Ok(made) => fs::remove_dir(made.dir).is_ok(),
             Err(error) => {
                 obstacle.get_or_insert(error);
                 false
             }
         };
         let hierarchies: Vec<Group> = found.iter().filter(&mut usable).cloned().collect();
-        let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
         if let (true, Some(error)) = (hierarchies.is_empty(), obstacle) {
             return Err(refused(error));
         }
         let unknown = Standing::Unmet { why: String::new(), fix: String::new() };
         let mut v1 = V1 { hierarchies, verdicts: Verdicts::by_asking(|_| unknown.clone()) };
-        let name = BoxName::next()
-            .map_err(|source| refused(CgroupError::Read { file: "/proc/self/stat".into(), source }))?;
         let trial = v1.make(&name).map_err(refused)?;
         v1.verdicts = Verdicts::by_asking(|guarantee| standing(guarantee, trial.prove(guarantee)));
         trial.remove().map_err(refused)?;
@@ -68,12 +69,16 @@ impl V1 {
 
     pub(super) fn make(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
         let mut made = BoxCgroup::new(Version::V1);
-        for Group { dir: parent, controllers } in &self.hierarchies {
-            let dir = parent.join(name.to_string());
-            make_box_dir(&dir, || make_parent_dir(parent))?;
-            made.groups.push(Group { dir, controllers: controllers.clone() });
+        for home in &self.hierarchies {
+            made.groups.push(V1::make_in(home, name)?);
         }
         Ok(made)
+    }
+
+    fn make_in(home: &Group, name: &BoxName) -> Result<Group, CgroupError> {
+        let dir = Version::V1.box_dir(&home.dir, name);
+        fs::create_dir(&dir).map_err(|source| CgroupError::Make { dir: dir.clone(), source })?;
+        Ok(Group { dir, controllers: home.controllers.clone() })
     }
 
     /// What a probe found that had nothing to complain about.

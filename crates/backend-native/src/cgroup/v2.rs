@@ -123,7 +123,7 @@ impl V2 {
 
     pub(super) fn make(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
         let mut made = BoxCgroup::new(Version::V2);
-        let dir = self.parent.join(name.to_string());
+        let dir = Version::V2.box_dir(&self.parent, name);
         make_box_dir(&dir, || {
             make_parent_dir(&self.parent)?;
             self.enable_controllers();
@@ -140,8 +140,12 @@ impl V2 {
     }
 
     pub(super) fn sweep(&self) -> usize {
-        let beneath =
-            |dir: PathBuf| sweep_boxes(Version::V2, &[Group { dir, controllers: Controller::ALL.to_vec() }]);
+        let beneath = |dir: PathBuf| {
+            let home = [Group { dir, controllers: Controller::ALL.to_vec() }];
+            let swept = sweep_boxes(Version::V2, &home);
+            let _ = fs::remove_dir(&home[0].dir);
+            swept
+        };
         let ours = beneath(self.parent.clone());
         // Scopes of our predecessors stand beside ours; systemd removes them once they are empty.
         ours + self.scopes_beside().into_iter().map(beneath).sum::<usize>()

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 
 use clap::ValueEnum;
+use tracing::Level;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
@@ -11,22 +12,22 @@ use crate::settings::Environment;
 
 /// How a line of the log looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Human,
     Json,
 }
 
 /// The log, for as long as the server runs. Dropping it sends what a collector has not been sent yet.
 #[must_use]
-pub(super) struct Log {
+pub(crate) struct Log {
     #[cfg(feature = "otel")]
     _exporter: Option<super::otel::Exporter>,
 }
 
-/// Begins to log. `BELLJAR_LOG` says how much, in the words of tracing's filters (`debug`, `belljar_server=trace`).
-pub(super) fn begin(format: Format, environment: Environment<'_>) -> Log {
+/// Begins to log, so much unless `BELLJAR_LOG` says otherwise, in the words of tracing's filters (`debug`, `belljar_server=trace`).
+pub(crate) fn begin(format: Format, usual: Level, environment: Environment<'_>) -> Log {
     let wanted = environment("BELLJAR_LOG").and_then(|text| text.into_string().ok()).unwrap_or_default();
-    let filter = EnvFilter::builder().with_default_directive(tracing::Level::INFO.into()).parse_lossy(wanted);
+    let filter = EnvFilter::builder().with_default_directive(usual.into()).parse_lossy(wanted);
     let lines = lines(format, io::stderr().is_terminal() && environment("NO_COLOR").is_none());
     #[cfg(feature = "otel")]
     let (spans, exporter) = super::otel::export(environment).unzip();

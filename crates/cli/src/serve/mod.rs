@@ -1,6 +1,6 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
 
-mod log;
+pub(crate) mod log;
 mod notify;
 #[cfg(feature = "otel")]
 mod otel;
@@ -19,6 +19,7 @@ use belljar_server::{Config, ServeError, Server};
 use belljar_wire::{Code, Problem};
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
+use tracing::Level;
 
 use crate::args::Choices;
 use crate::compose;
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
-    let _log = log::begin(args.log_format, environment);
+    let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
@@ -75,6 +76,7 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
     let mut config = tables::config(&settings.server, &settings.keys, &settings.config)?;
+    config.mcp = settings.mcp.clone();
     if let Some(text) = &args.drain {
         config.drain = drain_time(text)?;
     }
@@ -106,7 +108,7 @@ fn listener(
     Ok(listener)
 }
 
-fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
+pub(crate) fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
     let text = text.unwrap_or("127.0.0.1:8787");
     let address: SocketAddr = text.parse().map_err(|_| {
         let message = format!("'{}' is not an address to listen on", text.escape_debug());
@@ -125,7 +127,7 @@ fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
 }
 
 /// Whether others than this machine can reach it; if that cannot be told, they can.
-fn is_exposed(listener: &TcpListener) -> bool {
+pub(crate) fn is_exposed(listener: &TcpListener) -> bool {
     !listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
 }
 
@@ -139,7 +141,7 @@ fn raise_open_files() {
 }
 
 /// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.
-fn announce(listener: &TcpListener) {
+pub(crate) fn announce(listener: &TcpListener) {
     if let Ok(address) = listener.local_addr() {
         let _ = writeln!(io::stderr(), "listening on http://{address}");
     }
@@ -163,7 +165,7 @@ fn reloaded(
     Ok(config.keys.len())
 }
 
-fn cannot_serve(cause: &ServeError) -> Problem {
+pub(crate) fn cannot_serve(cause: &ServeError) -> Problem {
     let causes = std::iter::successors(Some(cause as &dyn std::error::Error), |cause| cause.source());
     let message = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
     let hint = "check the limits on open files and processes (ulimit -n, ulimit -u)";

@@ -7,6 +7,7 @@ mod keys;
 mod lifecycle;
 mod observed;
 mod overload;
+mod readme;
 mod runs;
 mod server;
 mod streams;

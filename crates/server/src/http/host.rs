@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use super::{App, Refused};
+use crate::runs::Runs;
 
 /// For how long an answer about languages is good: a caller that asks often must not make interpreters start often.
 const FRESH: Duration = Duration::from_secs(10);
@@ -20,6 +21,21 @@ const FRESH: Duration = Duration::from_secs(10);
 /// The last answer about languages.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LastAnswer(Arc<Mutex<Option<(Instant, Languages)>>>);
+
+impl LastAnswer {
+    /// What the backend says of its runtimes. Whoever comes while one asks waits for that one's answer.
+    pub(crate) async fn get(&self, runs: &Runs, choice: BackendChoice) -> Result<Languages, Problem> {
+        let mut last = self.0.lock().await;
+        if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < FRESH) {
+            return Ok(answer.clone());
+        }
+        let runs = runs.clone();
+        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), choice));
+        let answer = asking.await.map_err(|_| lost())??;
+        *last = Some((Instant::now(), answer.clone()));
+        Ok(answer)
+    }
+}
 
 /// In one word.
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,16 +65,7 @@ pub(super) async fn languages(State(app): State<App>) -> Result<Json<Languages>,
 /// # Errors
 /// That there is no backend, or that the question was lost.
 pub(crate) async fn all_languages(app: &App) -> Result<Languages, Problem> {
-    // Whoever comes while one asks waits for that one's answer.
-    let mut last = app.languages.0.lock().await;
-    if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < FRESH) {
-        return Ok(answer.clone());
-    }
-    let runs = app.runs.clone();
-    let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), BackendChoice::Auto));
-    let answer = asking.await.map_err(|_| lost())??;
-    *last = Some((Instant::now(), answer.clone()));
-    Ok(answer)
+    app.languages.get(&app.runs, BackendChoice::Auto).await
 }
 
 /// Every backend and what it can guarantee

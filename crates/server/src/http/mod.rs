@@ -22,7 +22,7 @@ use crate::idempotency::Replays;
 use crate::runs::Runs;
 
 pub use docs::openapi;
-use host::LastAnswer;
+pub(crate) use host::LastAnswer;
 pub use problem::Refused;
 pub(crate) use router::router;
 

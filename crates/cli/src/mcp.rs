@@ -1,0 +1,141 @@
+//! `belljar mcp`: MCP for the one client that started this process. Standard output is the protocol's alone.
+
+mod install;
+
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use belljar_core::allowance::{Allowance, Ceilings, Permitted};
+use belljar_core::limits::Bytes;
+use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_server::config::usual_allowance;
+use belljar_server::mcp::{self, Defaults, ToolName};
+use belljar_server::{Caller, Config};
+use belljar_wire::{Code, Problem};
+use clap::{Args, Subcommand};
+use tracing::Level;
+
+use crate::args::Choices;
+use crate::cancel::Signals;
+use crate::compose;
+use crate::problem;
+use crate::serve::log::{self, Format};
+use crate::serve::{announce, bind, cannot_serve, is_exposed};
+use crate::settings::{Environment, Settings};
+use install::InstallArgs;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct McpArgs {
+    #[command(subcommand)]
+    command: Option<McpCommand>,
+
+    /// What the tool that runs code is called [default: run_code]
+    #[arg(long, value_name = "NAME")]
+    tool_name: Option<String>,
+
+    #[command(flatten)]
+    choices: Choices,
+
+    /// The configuration to read [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum McpCommand {
+    /// Write this server into the configuration of an MCP client
+    Install(InstallArgs),
+    /// Serve what the protocol's conformance runner asks for, over HTTP
+    #[command(hide = true)]
+    ConformanceFixtures(FixturesArgs),
+}
+
+#[derive(Debug, Args)]
+struct FixturesArgs {
+    /// The address and port to listen on, on loopback
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: String,
+}
+
+pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
+    let done = match &args.command {
+        None => serve(args, environment),
+        Some(McpCommand::Install(install)) => install::install(install, environment),
+        Some(McpCommand::ConformanceFixtures(fixtures)) => serve_fixtures(fixtures),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            problem::report(&problem, false);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
+    let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    let caller = Caller::anonymous(allowance(&settings)?);
+    let Settings { backend, limits, network, image, waive, mcp: mut protocol, host, .. } = settings;
+    if let Some(name) = &args.tool_name {
+        protocol.tool_name = ToolName::parse(name)?;
+    }
+    protocol.defaults = Defaults { backend, network, image, waive, limits };
+    let config = Config { mcp: protocol, ..Config::default() };
+    let engine = compose::engine(host, None);
+    greet();
+    let _log = log::begin(Format::Human, Level::WARN, environment);
+    mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+}
+
+/// A person at a terminal would wait for something to happen.
+fn greet() {
+    if io::stdin().is_terminal() {
+        let _ = writeln!(
+            io::stderr(),
+            "This speaks MCP on standard input and output. An MCP client starts it: see belljar mcp install --help"
+        );
+    }
+}
+
+fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
+    let listener = bind(Some(&args.listen))?;
+    if is_exposed(&listener) {
+        let message = format!("the fixtures are for this machine alone, not for {}", args.listen);
+        return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out"));
+    }
+    announce(&listener);
+    mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+}
+
+/// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read
+/// somewhere. So it gets a real box and nothing less, unless the operator has chosen otherwise.
+fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
+    let mut allowance = usual_allowance();
+    let Ceilings { disk, output, .. } = &mut allowance.ceilings;
+    raise(disk, settings.limits.disk_bytes);
+    raise(output, settings.limits.output_bytes);
+    allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
+    if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
+        && let BackendChoice::Named(name) = BackendChoice::parse(chosen)?
+        && !names.contains(&name)
+    {
+        names.push(name);
+    }
+    Ok(allowance)
+}
+
+fn raise(ceiling: &mut Option<Bytes>, chosen: Option<u64>) {
+    *ceiling = ceiling.map(|ceiling| ceiling.max(Bytes::new(chosen.unwrap_or(0))));
+}
+
+async fn told_to_stop() {
+    match Signals::listen() {
+        Ok(signals) => drop(signals.first().await),
+        Err(cause) => {
+            tracing::error!(%cause, "cannot listen to signals");
+            std::future::pending().await
+        }
+    }
+}

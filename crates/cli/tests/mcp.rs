@@ -1,0 +1,618 @@
+//! MCP as it is on the wire: `belljar mcp` and `/mcp`, in both eras, with clients that do it right and clients that do
+//! not; and `belljar mcp install`.
+
+#![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longer than anything takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn belljar(words: &[&str], home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(words).current_dir(home).env_clear().env("PATH", "/usr/bin:/bin").env("HOME", home);
+    command
+}
+
+/// A client on standard input and output. Whatever comes back that is not JSON fails the test.
+struct Client {
+    server: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    next_id: u64,
+    era: Era,
+    home: tempfile::TempDir,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Era {
+    Initialized,
+    Stateless,
+}
+
+impl Client {
+    fn start(words: &[&str], config: &str) -> Client {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("belljar.toml"), config).unwrap();
+        let mut command = belljar(&[&["mcp"], words].concat(), home.path());
+        let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, lines) = channel();
+        let output = BufReader::new(server.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        let input = server.stdin.take();
+        Client { server, input, lines, next_id: 0, era: Era::Stateless, home }
+    }
+
+    /// A client of the generation that begins with `initialize`.
+    fn initialized(config: &str) -> Client {
+        let mut client = Client { era: Era::Initialized, ..Client::start(&[], config) };
+        let version = client.initialize("2025-11-25");
+        assert_eq!(version["result"]["protocolVersion"], "2025-11-25");
+        client
+    }
+
+    fn initialize(&mut self, version: &str) -> Value {
+        let who = json!({"name": "test", "version": "1"});
+        let params = json!({"protocolVersion": version, "capabilities": {}, "clientInfo": who});
+        let answer = self.request("initialize", params);
+        self.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
+        answer
+    }
+
+    fn send(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    fn ask(&mut self, method: &str, mut params: Value) -> u64 {
+        self.next_id += 1;
+        if self.era == Era::Stateless && params.get("_meta").is_none() {
+            params["_meta"] = meta("2026-07-28");
+        }
+        let request = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params});
+        self.send(&request.to_string());
+        self.next_id
+    }
+
+    fn request(&mut self, method: &str, params: Value) -> Value {
+        let id = self.ask(method, params);
+        self.answer_to(id).0
+    }
+
+    /// The answer to a request, and what came before it.
+    fn answer_to(&self, id: u64) -> (Value, Vec<Value>) {
+        let mut before = Vec::new();
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["id"] == id {
+                return (message, before);
+            }
+            before.push(message);
+        }
+    }
+
+    fn call(&mut self, tool: &str, arguments: Value) -> Value {
+        let answer = self.request("tools/call", json!({"name": tool, "arguments": arguments}));
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"].clone()
+    }
+
+    /// Ends the conversation as clients do, and waits.
+    fn leave(mut self) -> (Option<i32>, tempfile::TempDir) {
+        drop(self.input.take());
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.server.try_wait().unwrap() {
+                return (status.code(), self.home);
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn meta(version: &str) -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": version,
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+    })
+}
+
+fn text(result: &Value) -> &str {
+    result["content"][0]["text"].as_str().unwrap()
+}
+
+/// Whether a process has this among its arguments.
+fn is_alive(mark: &str) -> bool {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.into_iter().any(|line| line.windows(mark.len()).any(|window| window == mark.as_bytes()))
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A call that takes long, and by what its program is known.
+fn long_call(test: &str) -> (Value, String) {
+    let mark = format!("{test}-{}", std::process::id());
+    let code = "import time; time.sleep(50)";
+    let arguments = json!({"language": "python", "code": code, "args": [mark.clone()], "timeout_ms": 50_000});
+    (json!({"name": "run_code", "arguments": arguments}), mark)
+}
+
+#[test]
+fn every_version_that_begins_with_initialize_is_spoken() {
+    for version in ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"] {
+        let mut client = Client { era: Era::Initialized, ..Client::start(&[], "") };
+        assert_eq!(client.initialize(version)["result"]["protocolVersion"], version);
+        let result = client.call("run_code", json!({"language": "sh", "code": "echo hello"}));
+        assert_eq!(text(&result), "exit code 0\nstdout:\nhello");
+        assert_eq!(client.leave().0, Some(0));
+    }
+}
+
+#[test]
+fn requests_that_stand_alone_are_answered() {
+    let mut client = Client::start(&[], "");
+    let discovered = client.request("server/discover", json!({}));
+    let versions = discovered["result"]["supportedVersions"].as_array().unwrap();
+    assert!(versions.contains(&json!("2026-07-28")), "{discovered}");
+    let result = client.call("run_code", json!({"language": "sh", "code": "exit 3"}));
+    assert_eq!((text(&result), &result["resultType"]), ("exit code 3\n(no output)", &json!("complete")));
+    assert_eq!((&result["isError"], &result["structuredContent"]["exit_code"]), (&json!(false), &json!(3)));
+    let old = client.request("tools/list", json!({"_meta": meta("1999-01-01")}));
+    assert_eq!(old["error"]["code"], -32022, "{old}");
+    let bare = client.request("tools/list", json!({"_meta": {}}));
+    assert_eq!(bare["error"]["code"], -32602, "{bare}");
+    assert_eq!(client.leave().0, Some(0));
+}
+
+#[test]
+fn the_tools_are_the_same_in_the_same_order_every_time() {
+    let mut client = Client::initialized("");
+    let first = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let names: Vec<_> = first.as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["run_code", "list_languages", "get_run", "cancel_run"]);
+    assert_eq!(first, client.request("tools/list", json!({}))["result"]["tools"]);
+    let hints = &first[0]["annotations"];
+    for hint in ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"] {
+        assert_eq!(hints[hint], false, "{hint}");
+    }
+    assert!(first.as_array().unwrap().iter().all(|tool| tool["title"].is_string()));
+}
+
+#[test]
+fn input_that_is_no_protocol_is_survived() {
+    let mut client = Client::initialized("");
+    for line in
+        ["", "not json", "{\"jsonrpc\":", "[]", "3", "\u{1b}[31m", "{\"jsonrpc\":\"2.0\",\"method\":\"x/y\"}"]
+    {
+        client.send(line);
+    }
+    assert_eq!(client.request("no/such/method", json!({}))["error"]["code"], -32601);
+    assert_eq!(client.request("prompts/list", json!({}))["error"]["code"], -32601);
+    let unknown = client.request("tools/call", json!({"name": "no_such_tool", "arguments": {}}));
+    assert_eq!(unknown["error"]["code"], -32602);
+    assert_eq!(unknown["error"]["message"], "there is no tool 'no_such_tool'");
+    let result = client.call("run_code", json!({"language": "sh", "code": "echo still here"}));
+    assert_eq!(text(&result), "exit code 0\nstdout:\nstill here");
+}
+
+#[test]
+fn what_will_not_run_is_an_error_that_a_model_can_act_upon() {
+    let mut client = Client::initialized("");
+    let code = |language: &str| json!({"language": language, "code": "1"});
+    let with = |key: &str, value: Value| {
+        let mut call = code("python");
+        call[key] = value;
+        call
+    };
+    for (arguments, expected) in [
+        (code("pyhton"), "error (invalid_request): unknown language 'pyhton'\nhint: did you mean 'python'?"),
+        (json!({"language": "python"}), "missing field `code`"),
+        (with("lmits", json!({})), "there is no argument 'lmits'"),
+        (with("limits", json!({"pids": 3})), "there is no argument 'limits'"),
+        (with("waive", json!(["memory"])), "there is no argument 'waive'"),
+        (with("backend", json!("process")), "error (forbidden): the backend 'process' is not allowed here"),
+        (with("workspace", json!("/usr/share")), "error (forbidden): "),
+        (with("timeout_ms", json!(0)), "argument: "),
+        (with("files", json!([{"path": "../x", "content": ""}])), "argument: files"),
+    ] {
+        let result = client.call("run_code", arguments);
+        assert!(result["isError"] == true && text(&result).contains(expected), "{expected}: {result}");
+        assert!(result["structuredContent"].is_null(), "{result}");
+    }
+    let gone = client.call("get_run", json!({"run_id": "run_0"}));
+    assert!(gone["isError"] == true && text(&gone).ends_with("run the code again with run_code"), "{gone}");
+}
+
+#[test]
+fn the_operator_may_choose_what_a_model_may_not() {
+    let mut client = Client::start(&["--waive", "disk", "--timeout", "300ms"], "");
+    let result = client.call("run_code", json!({"language": "sh", "code": "sleep 20"}));
+    assert_eq!(text(&result).lines().next(), Some("timed out after 300ms (exit code 124)"));
+    assert_eq!(result["structuredContent"]["isolation"]["waived"], json!(["disk"]));
+}
+
+/// The schema that is published, held to the letter: whatever a result has that the schema does not know fails.
+#[test]
+fn every_kind_of_answer_is_as_its_schema_says() {
+    let mut client = Client::initialized("[mcp]\nanswer-within = \"500ms\"\n");
+    let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let mut check = |tool: &str, arguments: Value| {
+        let mut schema =
+            tools.as_array().unwrap().iter().find(|it| it["name"] == tool).unwrap()["outputSchema"].clone();
+        close(&mut schema);
+        let result = client.call(tool, arguments);
+        let content = result["structuredContent"].clone();
+        jsonschema::validate(&schema, &content).unwrap_or_else(|fault| panic!("{fault} in {content:#}"));
+        content
+    };
+    let mut run = |code: &str, more: Value| {
+        let mut arguments = json!({"language": "bash", "code": code});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut content = check("run_code", arguments);
+        while content["status"] == "running" {
+            content = check("get_run", json!({"run_id": content["id"]}));
+        }
+        content
+    };
+    assert_eq!(run("echo 1", json!({}))["status"], "exited");
+    assert_eq!(run("kill -11 $$", json!({}))["status"], "signaled");
+    assert_eq!(run("sleep 9", json!({"timeout_ms": 100}))["status"], "timed_out");
+    assert_eq!(run("sleep 1; echo late", json!({}))["stdout"], "late\n");
+    let hoard = "x=x; while :; do x=$x$x; done";
+    assert_eq!(
+        run(hoard, json!({"memory_bytes": 16 << 20, "timeout_ms": 30_000}))["status"],
+        "out_of_memory"
+    );
+    let files = run("echo a > a; head -c 99999 /dev/zero > b", json!({"collect": ["a", "b"]}));
+    assert_eq!(files["files"][0], json!({"path": "a", "size": 2, "content_base64": "YQo="}));
+    assert_eq!(files["files"][1], json!({"path": "b", "size": 99_999}));
+    let endless = check("run_code", json!({"language": "bash", "code": "sleep 50", "timeout_ms": 50_000}));
+    assert_eq!(check("cancel_run", json!({"run_id": endless["id"]}))["status"], "cancelled");
+    for part in
+        [json!({"stream": "stdout"}), json!({"file": "a"}), json!({"file": "b", "offset": 7, "length": 3})]
+    {
+        let mut arguments = part;
+        arguments["run_id"] = files["id"].clone();
+        assert!(check("get_run", arguments)["page"].is_object());
+    }
+    check("list_languages", json!({}));
+}
+
+/// Lets no object of a schema have members that it does not name.
+fn close(schema: &mut Value) {
+    if let Some(object) = schema.as_object_mut() {
+        if object.contains_key("properties") && object.contains_key("type") {
+            object.insert("additionalProperties".into(), json!(false));
+        }
+        object.values_mut().for_each(close);
+    }
+}
+
+#[test]
+fn output_is_cut_for_a_model_in_text_and_in_structure() {
+    let mut client = Client::initialized("[mcp]\nmax-text = 1000\n");
+    let code = "for i in $(seq 5000); do echo out $i; echo err $i >&2; done";
+    let result = client.call("run_code", json!({"language": "bash", "code": code}));
+    let (told, content) = (text(&result), &result["structuredContent"]);
+    assert!(told.len() < 1500, "{}", told.len());
+    for stream in ["stdout", "stderr"] {
+        assert_eq!(content[format!("{stream}_truncated")], true);
+        let kept = content[stream].as_str().unwrap();
+        assert!(told.contains(kept.trim_end()));
+        let note = format!(r#"get_run with {{"run_id":{},"stream":"{stream}","offset":250}}"#, content["id"]);
+        assert!(kept.contains(&note), "{kept}");
+    }
+    let page = json!({"run_id": content["id"], "stream": "stderr", "offset": 250, "length": 20});
+    let page = client.call("get_run", page);
+    let whole: String = (1..=5000).map(|i| format!("err {i}\n")).collect();
+    assert_eq!(page["structuredContent"]["page"]["content"], &whole[250..270]);
+    assert_eq!(page["structuredContent"]["page"]["next_offset"], 270);
+}
+
+#[test]
+fn a_client_that_wants_progress_has_it() {
+    let mut client = Client::initialized("");
+    let arguments = json!({"language": "bash", "code": "printf 'half\\e[1m way\\n'; sleep 2.5"});
+    let params = json!({"name": "run_code", "arguments": arguments, "_meta": {"progressToken": "t"}});
+    let id = client.ask("tools/call", params);
+    let (answer, before) = client.answer_to(id);
+    assert_eq!(answer["result"]["structuredContent"]["exit_code"], 0);
+    let news: Vec<_> = before.iter().filter(|it| it["method"] == "notifications/progress").collect();
+    assert!(!news.is_empty(), "{before:?}");
+    assert!(news.iter().all(|it| it["params"]["progressToken"] == "t"));
+    let amounts: Vec<_> = news.iter().map(|it| it["params"]["progress"].as_f64().unwrap()).collect();
+    assert!(amounts.windows(2).all(|pair| pair[0] < pair[1]), "{amounts:?}");
+    let last = news.last().unwrap()["params"]["message"].as_str().unwrap();
+    assert!(last.starts_with("running for ") && last.ends_with(": half[1m way"), "{last}");
+}
+
+#[test]
+fn a_call_that_is_cancelled_is_the_end_of_its_box() {
+    for era in [Era::Initialized, Era::Stateless] {
+        let mut client = Client { era, ..Client::start(&[], "") };
+        if era == Era::Initialized {
+            client.initialize("2025-11-25");
+        }
+        let (call, mark) = long_call("cancelled");
+        let id = client.ask("tools/call", call);
+        until("the program runs", || is_alive(&mark));
+        let notification =
+            json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+        client.send(&notification.to_string());
+        until("the box is gone", || !is_alive(&mark));
+        let result = client.call("run_code", json!({"language": "sh", "code": "echo next"}));
+        assert_eq!(text(&result), "exit code 0\nstdout:\nnext");
+    }
+}
+
+#[test]
+fn a_client_that_leaves_takes_its_boxes_along() {
+    let mut client = Client::initialized("[mcp]\nanswer-within = \"100ms\"\n");
+    let (call, mark) = long_call("left");
+    let answer = client.request("tools/call", call);
+    assert_eq!(answer["result"]["structuredContent"]["status"], "running");
+    until("the program runs", || is_alive(&mark));
+    assert_eq!(client.leave().0, Some(0));
+    assert!(!is_alive(&mark));
+}
+
+#[test]
+fn the_tool_has_the_name_that_it_was_given() {
+    let mut client = Client::start(&["--tool-name", "code_run"], "[mcp]\ntool-name = \"other\"\n");
+    let result = client.call("code_run", json!({"language": "sh", "code": "echo hello"}));
+    assert_eq!(text(&result), "exit code 0\nstdout:\nhello");
+    let home = tempfile::tempdir().unwrap();
+    let refused = belljar(&["mcp", "--tool-name", "run code"], home.path()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stdout.is_empty());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.starts_with("error: 'run code' cannot be the name of a tool\nhint: "), "{said}");
+    fs::write(home.path().join("belljar.toml"), "[mcp]\nanswer-within = \"1h\"\n").unwrap();
+    let refused = belljar(&["mcp"], home.path()).output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(said.contains("mcp.answer-within in belljar.toml: '1h'"), "{said}");
+}
+
+/// A server on a port of its own, which ends with the test.
+struct Served {
+    server: Child,
+    address: String,
+    _home: tempfile::TempDir,
+}
+
+impl Served {
+    fn start() -> Served {
+        Served::with_config("")
+    }
+
+    fn with_config(config: &str) -> Served {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("belljar.toml"), config).unwrap();
+        let mut command = belljar(&["serve", "--listen", "127.0.0.1:0"], home.path());
+        let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned())).unwrap();
+        std::thread::spawn(move || lines.for_each(drop));
+        Served { server, address, _home: home }
+    }
+
+    /// Sends a message; the answer is read to its end by [`read`].
+    fn post(&self, headers: &str, message: &Value) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let body = message.to_string();
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\n\
+             Accept: application/json, text/event-stream\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+            self.address,
+            body.len(),
+        )
+        .unwrap();
+        stream
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+fn read(mut stream: TcpStream) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn call_message(id: u64, params: Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+}
+
+#[test]
+fn over_http_a_session_is_a_name_by_which_a_call_can_be_cancelled() {
+    let served = Served::start();
+    let who = json!({"name": "test", "version": "1"});
+    let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": who});
+    let initialize = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params});
+    let answer = read(served.post("", &initialize));
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let session = |line: &str| line.strip_prefix("mcp-session-id: ").map(str::to_owned);
+    let session = answer.lines().find_map(session).unwrap();
+    let headers = format!("Mcp-Session-Id: {session}\r\nMCP-Protocol-Version: 2025-11-25\r\n");
+
+    let (call, mark) = long_call("session");
+    let waiting = served.post(&headers, &call_message(7, call));
+    until("the program runs", || is_alive(&mark));
+    let cancel =
+        |id: u64| json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": id}});
+    assert!(read(served.post(&headers, &cancel(8))).starts_with("HTTP/1.1 202"));
+    let stranger = headers.replace(&session, "session_0");
+    assert!(read(served.post(&stranger, &cancel(7))).starts_with("HTTP/1.1 202"));
+    assert!(is_alive(&mark), "cancelled by somebody else");
+    assert!(read(served.post(&headers, &cancel(7))).starts_with("HTTP/1.1 202"));
+    until("the box is gone", || !is_alive(&mark));
+    assert!(!read(waiting).contains("\"result\""));
+}
+
+#[test]
+fn over_http_a_client_that_hangs_up_takes_its_box_along() {
+    let served = Served::start();
+    for version in ["2025-11-25", "2026-07-28"] {
+        let (mut call, mark) = long_call("hangs-up");
+        let mut headers = format!("MCP-Protocol-Version: {version}\r\n");
+        if version == "2026-07-28" {
+            call["_meta"] = meta(version);
+            headers += "Mcp-Method: tools/call\r\nMcp-Name: run_code\r\n";
+        }
+        let waiting = served.post(&headers, &call_message(1, call));
+        until("the program runs", || is_alive(&mark));
+        drop(waiting);
+        until("the box is gone", || !is_alive(&mark));
+    }
+}
+
+#[test]
+fn over_http_only_our_own_pages_are_served_and_only_so_much_is_read() {
+    let served = Served::start();
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let version = "MCP-Protocol-Version: 2025-11-25\r\n";
+    assert!(read(served.post(version, &list)).starts_with("HTTP/1.1 200"));
+    let own = format!("{version}Origin: http://{}\r\n", served.address);
+    assert!(read(served.post(&own, &list)).starts_with("HTTP/1.1 200"));
+    let foreign = format!("{version}Origin: http://evil.example\r\n");
+    assert!(read(served.post(&foreign, &list)).starts_with("HTTP/1.1 403"));
+    // There is nothing to listen to between calls, and no session to end.
+    for method in ["GET", "DELETE"] {
+        let mut stream = TcpStream::connect(&served.address).unwrap();
+        write!(stream, "{method} /mcp HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", served.address)
+            .unwrap();
+        assert!(read(stream).starts_with("HTTP/1.1 405"));
+    }
+    let long = json!({"jsonrpc": "2.0", "id": 1, "method": "x".repeat(17 << 20)});
+    assert!(read(served.post(version, &long)).starts_with("HTTP/1.1 413"));
+}
+
+#[test]
+fn over_http_a_server_with_keys_wants_one_and_shows_each_its_own_runs() {
+    let home = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let output = belljar(&["key", "new", "--name", name], home.path()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+        let secret = said.lines().find(|line| line.starts_with("bj_")).unwrap().to_owned();
+        (secret, said[said.find("[[keys]]").unwrap()..].lines().take(3).collect::<Vec<_>>().join("\n"))
+    };
+    let ((first, first_entry), (second, second_entry)) = (key("first"), key("second"));
+    let served = Served::with_config(&format!("{first_entry}\n{second_entry}"));
+    let headers = |key: &str| format!("MCP-Protocol-Version: 2025-11-25\r\nAuthorization: Bearer {key}\r\n");
+    let run = json!({"name": "run_code", "arguments": {"language": "sh", "code": "echo hello"}});
+    assert!(read(served.post(&headers("bj_0"), &call_message(1, run.clone()))).starts_with("HTTP/1.1 401"));
+    let answer = read(served.post(&headers(&first), &call_message(1, run)));
+    assert!(answer.contains("exit code 0\\nstdout:\\nhello"), "{answer}");
+    let id = &answer[answer.find("run_").unwrap()..][..30];
+    let find = json!({"name": "get_run", "arguments": {"run_id": id}});
+    assert!(read(served.post(&headers(&first), &call_message(2, find.clone()))).contains("nhello"));
+    assert!(read(served.post(&headers(&second), &call_message(2, find))).contains("there is no run"));
+}
+
+fn install(home: &Path, words: &[&str]) -> Output {
+    belljar(&[&["mcp", "install", "--client"], words].concat(), home).output().unwrap()
+}
+
+fn written(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+#[test]
+fn every_client_finds_the_server_where_it_looks() {
+    let home = tempfile::tempdir().unwrap();
+    let program = env!("CARGO_BIN_EXE_belljar");
+    let plain = json!({"command": program, "args": ["mcp"]});
+    let typed = json!({"type": "stdio", "command": program, "args": ["mcp"]});
+    for (words, path, table, entry) in [
+        (&["claude-code"][..], ".claude.json", "mcpServers", &typed),
+        (&["claude-code", "--scope", "project"], ".mcp.json", "mcpServers", &typed),
+        (&["claude-desktop"], ".config/Claude/claude_desktop_config.json", "mcpServers", &plain),
+        (&["cursor"], ".cursor/mcp.json", "mcpServers", &plain),
+        (&["vscode"], ".config/Code/User/mcp.json", "servers", &typed),
+        (&["vscode", "--scope", "project"], ".vscode/mcp.json", "servers", &typed),
+    ] {
+        let output = install(home.path(), words);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let path = home.path().join(path);
+        assert_eq!(written(&path), json!({table: {"belljar": entry}}));
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+}
+
+#[test]
+fn a_configuration_keeps_what_it_has_and_is_written_once() {
+    let home = tempfile::tempdir().unwrap();
+    let (path, real) = (home.path().join(".claude.json"), home.path().join("real.json"));
+    fs::write(&real, r#"{"zoom": 1.5, "mcpServers": {"other": {"command": "x"}}, "a": [null]}"#).unwrap();
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o640)).unwrap();
+    symlink("real.json", &path).unwrap();
+    assert_eq!(install(home.path(), &["claude-code", "--name", "box"]).status.code(), Some(0));
+    assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+    let after = written(&real);
+    let keys: Vec<_> = after.as_object().unwrap().keys().cloned().collect();
+    assert_eq!(keys, ["zoom", "mcpServers", "a"]);
+    assert_eq!((&after["zoom"], &after["mcpServers"]["other"]), (&json!(1.5), &json!({"command": "x"})));
+    assert!(after["mcpServers"]["box"]["command"].is_string());
+    let inode = fs::metadata(&real).unwrap().ino();
+    assert_eq!(fs::metadata(&real).unwrap().mode() & 0o777, 0o640);
+    let again = install(home.path(), &["claude-code", "--name", "box"]);
+    assert!(String::from_utf8(again.stdout).unwrap().contains("already"));
+    assert_eq!(fs::metadata(&real).unwrap().ino(), inode);
+    let names: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+}
+
+#[test]
+fn a_configuration_that_cannot_be_understood_is_left_alone() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join(".claude.json");
+    for content in ["{\"a\": 1, // comment\n}", "[1]", "{\"mcpServers\": []}", "\u{0}"] {
+        fs::write(&path, content).unwrap();
+        let output = install(home.path(), &["claude-code"]);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            said.contains("is not a configuration that can be added to") && said.contains("--print"),
+            "{said}"
+        );
+        assert_eq!(fs::read_to_string(&path).unwrap(), content);
+    }
+}
+
+#[test]
+fn what_would_be_written_can_be_printed() {
+    let home = tempfile::tempdir().unwrap();
+    let output = install(home.path(), &["cursor", "--print"]);
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed["mcpServers"]["belljar"]["args"], json!(["mcp"]));
+    assert!(fs::read_dir(home.path()).unwrap().next().is_none());
+    let unknown = install(home.path(), &["emacs"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}

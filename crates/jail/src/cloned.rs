@@ -1,0 +1,318 @@
+//! PID 1 of a box, seen from outside: how it is made, told what its box is, and ended.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal};
+
+use crate::KEEPER;
+use crate::build;
+use crate::codec;
+use crate::fault::{Doing, Fault};
+use crate::init::{Init, Prepared};
+use crate::message::{self, Handover};
+use crate::plan::{CgroupEntry, IdPair, Identity, Opener, Plan, Step};
+use crate::sys::{self, Fork, ResourceUse};
+
+/// The namespaces that a process has to be born into.
+const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
+/// Those that it can make for itself, while its maker does something else.
+const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+
+/// How long a box that was killed may take to die.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// PID 1. Dropping it kills it and everything in its namespaces.
+#[derive(Debug)]
+pub(crate) struct Cloned {
+    pid: Pid,
+    pidfd: OwnedFd,
+    init: OwnedFd,
+    /// Its mount namespace, so that taking that apart does not keep the news of its death waiting.
+    mounts: Option<OwnedFd>,
+    gone: bool,
+}
+
+impl Cloned {
+    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is.
+    pub(crate) fn ahead() -> Result<Cloned, Fault> {
+        let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
+        match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
+            (Fork::Child, _) => live_ahead(theirs),
+            (Fork::Parent(pid), pidfd) => Cloned::new(pid, pidfd, ours),
+        }
+    }
+
+    /// Makes a PID 1 that knows its plan, in the box's cgroup from its first instruction. `not_its_business` are
+    /// descriptors of ours that it must not keep.
+    pub(crate) fn with(order: Order, not_its_business: &[BorrowedFd<'_>]) -> Result<(Cloned, Plan), Fault> {
+        let parts = Parts::open(&order.plan)?;
+        let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
+        let into = parts.v2.as_ref().map(AsFd::as_fd);
+        match sys::clone_into(BORN_INTO | OWN, into).doing(|| "create the namespaces")? {
+            (Fork::Child, _) => {
+                not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
+                drop(ours);
+                let Order { plan, payload, stdin, stdout, stderr, .. } = order;
+                let Parts { sources, tasks, .. } = parts;
+                let prepared = match Prepared::with_the_plan_at_hand() {
+                    Ok(prepared) => prepared,
+                    Err(fault) => give_up(&theirs, fault),
+                };
+                let keeper = theirs;
+                let init = Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr, prepared };
+                match init.wait_for_go_ahead() {
+                    Ok(()) => init.live(),
+                    Err(_) => sys::exit_now(0),
+                }
+            }
+            (Fork::Parent(pid), pidfd) => {
+                let cloned = Cloned::new(pid, pidfd, ours)?;
+                cloned.map_identity(&order.plan.identity)?;
+                let go_ahead = rustix::net::send(&cloned.init, b"!", SendFlags::NOSIGNAL);
+                go_ahead.doing(|| "let PID 1 go on")?;
+                Ok((cloned, order.plan))
+            }
+        }
+    }
+
+    fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
+        Ok(Cloned { pid, pidfd, init, mounts: None, gone: false })
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// Where it reports.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.init.as_fd()
+    }
+
+    /// Tells a PID 1 that was made ahead what its box is.
+    pub(crate) fn take_over(&self, order: &Order) -> Result<(), Fault> {
+        let parts = Parts::open(&order.plan)?;
+        self.map_identity(&order.plan.identity)?;
+        let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
+        let sources = u16::try_from(parts.sources.len()).unwrap_or(u16::MAX);
+        let (plan_offset, plan_length) = (*plan_offset, *plan_length);
+        let handover = Handover::Box { plan_offset, plan_length, stdin: stdin.is_some(), sources };
+        let streams = [payload, stdout, stderr].into_iter().chain(stdin);
+        let beside: Vec<_> =
+            streams.chain(&parts.sources).chain(&parts.tasks).map(|descriptor| descriptor.as_fd()).collect();
+        message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
+    }
+
+    fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
+        map_identity(self.pid, identity).doing(|| "map the box's users")
+    }
+
+    /// Keeps its mounts from being taken apart when it dies.
+    pub(crate) fn hold_mounts(&mut self) {
+        let path = format!("/proc/{}/ns/mnt", self.pid.as_raw_nonzero());
+        self.mounts = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+    }
+
+    pub(crate) fn let_mounts_go(&mut self) {
+        self.mounts = None;
+    }
+
+    pub(crate) fn kill(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Kills it and waits until it is gone: the kernel lets PID 1 go only after all others in its namespace. One that
+    /// hangs in the kernel (on a dead file server, say) must not take whoever waits for it along.
+    pub(crate) fn end(&mut self) -> io::Result<(i32, ResourceUse)> {
+        self.kill();
+        let mut death = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| poll(&mut death, Some(&PATIENCE)))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let ended = sys::wait_for(self.pid)?;
+        self.gone = true;
+        Ok(ended)
+    }
+
+    pub(crate) fn end_unless_gone(&mut self) {
+        if !self.gone {
+            let _ = self.end();
+        }
+    }
+}
+
+impl Drop for Cloned {
+    fn drop(&mut self) {
+        self.end_unless_gone();
+    }
+}
+
+/// What a box is to be.
+#[derive(Debug)]
+pub struct Order {
+    /// What is to be done.
+    pub plan: Plan,
+    /// Where the plan begins in the payload.
+    pub plan_offset: u64,
+    /// How long it is there.
+    pub plan_length: u64,
+    /// The contents of the plan's inputs, then the plan.
+    pub payload: OwnedFd,
+    /// What the program reads, if it reads anything.
+    pub stdin: Option<OwnedFd>,
+    /// Where it writes.
+    pub stdout: OwnedFd,
+    /// Where it complains.
+    pub stderr: OwnedFd,
+}
+
+/// The plan in a payload.
+pub(crate) fn read_plan(payload: OwnedFd, offset: u64, length: u64) -> io::Result<(Plan, OwnedFd)> {
+    let payload = std::fs::File::from(payload);
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    payload.read_exact_at(&mut bytes, offset)?;
+    Ok((codec::decode(&bytes).map_err(io::Error::other)?, payload.into()))
+}
+
+/// A session of its own, so that a Ctrl-C at the caller's terminal is the caller's to handle; no umask and no
+/// working directory of the caller's.
+pub(crate) fn leave_the_callers_world() -> io::Result<()> {
+    // Being a session leader already is as good.
+    let _ = rustix::process::setsid();
+    rustix::process::umask(Mode::from_raw_mode(0o022));
+    Ok(rustix::process::chdir("/")?)
+}
+
+/// Wipes what a process that was forked inherited.
+pub(crate) fn forget_origin() {
+    if sys::forget_arguments_and_environment(KEEPER).is_err() {
+        sys::exit_now(1);
+    }
+}
+
+/// The life of a PID 1 that was made ahead.
+fn live_ahead(keeper: OwnedFd) -> ! {
+    let keeper = match sys::keep_only(keeper) {
+        Ok(keeper) => keeper,
+        Err(_) => sys::exit_now(1),
+    };
+    let prepared = leave_the_callers_world()
+        .doing(|| "leave the caller's session")
+        .and_then(|()| Prepared::ahead_of_the_plan(OWN));
+    let prepared = match prepared {
+        Ok(prepared) => prepared,
+        Err(fault) => give_up(&keeper, fault),
+    };
+    forget_origin();
+    match Init::from_handover(keeper, prepared) {
+        Some(init) => init.live(),
+        None => sys::exit_now(0),
+    }
+}
+
+/// The last words of a PID 1 that never was one.
+fn give_up(keeper: &OwnedFd, fault: Fault) -> ! {
+    let _ = message::send(keeper, &fault.into_reply(), &[]);
+    sys::exit_now(1)
+}
+
+fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// What the maker of a box opens for it, with its own rights: the parts of the host that will be shown, if that is its
+/// to do, and the way into the cgroup.
+struct Parts {
+    sources: Vec<OwnedFd>,
+    tasks: Vec<OwnedFd>,
+    v2: Option<OwnedFd>,
+}
+
+impl Parts {
+    fn open(plan: &Plan) -> Result<Parts, Fault> {
+        let open = |path: &Path, flags: OFlags| {
+            rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+                .doing(|| format!("open the cgroup {}", path.display()))
+        };
+        let sources = match plan.opener {
+            Opener::Keeper => build::open_sources(plan)?,
+            Opener::Init => Vec::new(),
+        };
+        give_workspace_to_code(plan, &sources)?;
+        let (mut tasks, mut v2) = (Vec::new(), None);
+        match &plan.cgroup {
+            CgroupEntry::None => {}
+            CgroupEntry::V1 { tasks: files } => {
+                tasks = files.iter().map(|file| open(file, OFlags::WRONLY)).collect::<Result<_, _>>()?;
+            }
+            CgroupEntry::V2 { dir } => v2 = Some(open(dir, OFlags::PATH | OFlags::DIRECTORY)?),
+        }
+        Ok(Parts { sources, tasks, v2 })
+    }
+}
+
+/// Shows the workspace's files as the code's own, so that a box which root started can read what root can. A
+/// filesystem that cannot do this shows them as they are, and the code reads what everybody may read.
+fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault> {
+    for step in &plan.build {
+        let Step::Workspace { source, owner: Some(owner), .. } = step else { continue };
+        let Some(tree) = sources.get(usize::from(*source)) else { continue };
+        let code = plan.identity.code.outside;
+        let users = users_mapped(*owner, code).doing(|| "map the workspace's owner")?;
+        match sys::mount_idmap(tree.as_fd(), users.as_fd()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+                return Err(error).doing(|| "show the workspace as the code's own");
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A user namespace in which one owner is another. It takes a process to make one; it lives just as long.
+fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
+    match sys::clone_into(libc::CLONE_NEWUSER, None)? {
+        (Fork::Child, _) => hold_still(),
+        (Fork::Parent(pid), pidfd) => {
+            let dir = format!("/proc/{}", pid.as_raw_nonzero());
+            let mapped = std::fs::write(format!("{dir}/gid_map"), format!("{gid} {to} 1"))
+                .and_then(|()| std::fs::write(format!("{dir}/uid_map"), format!("{uid} {to} 1")))
+                .and_then(|()| Ok(std::fs::File::open(format!("{dir}/ns/user"))?.into()));
+            if let Some(pidfd) = pidfd {
+                let _ = rustix::process::pidfd_send_signal(&pidfd, Signal::KILL);
+            }
+            let _ = sys::wait_for(pid);
+            mapped
+        }
+    }
+}
+
+/// Waits to be killed, holding on to nothing: not the caller's socket, and not beyond the keeper's death.
+fn hold_still() -> ! {
+    let _ = sys::close_from(0);
+    let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    while tied.is_ok() && rustix::process::getppid().is_some_and(|parent| !parent.is_init()) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    sys::exit_now(0)
+}
+
+/// Maps the uids and gids of the box. More than one, or other than the caller's own, takes root; an ordinary user
+/// must first give up `setgroups` (`user_namespaces(7)`).
+fn map_identity(pid: Pid, identity: &Identity) -> io::Result<()> {
+    let dir = format!("/proc/{}", pid.as_raw_nonzero());
+    if identity.init.is_none() {
+        std::fs::write(format!("{dir}/setgroups"), "deny")?;
+    }
+    let line = |id: &IdPair| format!("{} {} 1\n", id.inside, id.outside);
+    let map: String = identity.init.iter().chain([&identity.code]).map(line).collect();
+    std::fs::write(format!("{dir}/gid_map"), &map)?;
+    std::fs::write(format!("{dir}/uid_map"), &map)
+}

@@ -1,0 +1,235 @@
+//! What a model asks for, as a request. A model is as likely to make a mistake as a person, so every refusal names the
+//! argument and what it may be.
+
+use std::time::Duration;
+
+use belljar_core::backend::Stream;
+use belljar_wire::{Code, Limits, Problem, RunRequest};
+use rmcp::model::JsonObject;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::excerpt::Window;
+use super::{Config, Defaults, tools};
+
+/// Which run, and what of it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Lookup {
+    pub(super) id: String,
+    pub(super) wait: Duration,
+    /// A part of it instead of the whole.
+    pub(super) part: Option<(Part, Window)>,
+}
+
+/// What there are pages of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part {
+    Output(Stream),
+    File(String),
+}
+
+/// The request of a call, with the operator's choices where it has none of its own.
+pub(super) fn run_request(arguments: JsonObject, defaults: &Defaults) -> Result<RunRequest, Problem> {
+    let mut arguments = known(arguments, &tools::run_arguments())?;
+    let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
+    arguments.insert("limits".to_owned(), Value::Object(limits));
+    let mut request: RunRequest = understood(arguments)?;
+    let Defaults { backend, network, image, waive, limits } = defaults.clone();
+    request.backend = request.backend.or(backend);
+    request.network = request.network.or(network);
+    request.image = request.image.or(image);
+    request.waive = waive;
+    request.limits = filled(request.limits, limits);
+    Ok(request)
+}
+
+/// Which run `get_run` is about.
+pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, Problem> {
+    #[derive(Deserialize)]
+    struct Asked {
+        run_id: String,
+        wait_ms: Option<u64>,
+        stream: Option<StreamName>,
+        file: Option<String>,
+        offset: Option<usize>,
+        length: Option<usize>,
+    }
+    let Asked { run_id, wait_ms, stream, file, offset, length } =
+        understood(known(arguments, &tools::lookup_arguments(config))?)?;
+    let part = match (stream, file) {
+        (None, None) => None,
+        (Some(stream), None) => Some(Part::Output(stream.into())),
+        (None, Some(path)) => Some(Part::File(path)),
+        (Some(_), Some(_)) => {
+            return Err(invalid("stream and file are two different things", "give one of the two"));
+        }
+    };
+    if part.is_none() && (offset.is_some() || length.is_some()) {
+        return Err(invalid("offset and length of what?", "say it with stream or with file"));
+    }
+    let length = length.unwrap_or(config.max_text).clamp(1, config.max_text);
+    let window = Window { offset: offset.unwrap_or(0), length };
+    let longest = tools::longest_wait(config);
+    let wait = wait_ms.map_or(longest, Duration::from_millis).min(longest);
+    Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)) })
+}
+
+/// Which run `cancel_run` is about.
+pub(super) fn run_id(arguments: JsonObject) -> Result<String, Problem> {
+    #[derive(Deserialize)]
+    struct Asked {
+        run_id: String,
+    }
+    let Asked { run_id } = understood(known(arguments, &tools::cancel_arguments())?)?;
+    Ok(run_id)
+}
+
+/// That there are no arguments at all.
+pub(super) fn nothing(arguments: JsonObject) -> Result<(), Problem> {
+    known(arguments, &tools::no_arguments()).map(drop)
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum StreamName {
+    Stdout,
+    Stderr,
+}
+
+impl From<StreamName> for Stream {
+    fn from(name: StreamName) -> Stream {
+        match name {
+            StreamName::Stdout => Stream::Stdout,
+            StreamName::Stderr => Stream::Stderr,
+        }
+    }
+}
+
+/// The arguments, if the schema has all of them. A null is as good as nothing: some models write every argument.
+fn known(arguments: JsonObject, schema: &JsonObject) -> Result<JsonObject, Problem> {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let names = || properties.into_iter().flat_map(JsonObject::keys).map(String::as_str);
+    if let Some(unknown) = arguments.keys().find(|key| !names().any(|name| name == *key)) {
+        let shown: String = unknown.chars().take(64).collect();
+        let message = format!("there is no argument '{}'", shown.escape_debug());
+        let mut problem = match names().collect::<Vec<_>>()[..] {
+            [] => invalid(&message, "leave it out"),
+            ref names => invalid(&message, &format!("the arguments are {}", names.join(", "))),
+        };
+        problem.error.field = Some(shown);
+        return Err(problem);
+    }
+    Ok(arguments.into_iter().filter(|(_, value)| !value.is_null()).collect())
+}
+
+fn understood<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, Problem> {
+    serde_json::from_value(Value::Object(arguments)).map_err(|fault| {
+        let fault: String = fault.to_string().chars().take(300).collect();
+        invalid(&format!("the arguments cannot be read: {fault}"), "the tool's input schema describes them")
+    })
+}
+
+fn filled(own: Limits, defaults: Limits) -> Limits {
+    Limits {
+        timeout_ms: own.timeout_ms.or(defaults.timeout_ms),
+        cpu_ms: own.cpu_ms.or(defaults.cpu_ms),
+        memory_bytes: own.memory_bytes.or(defaults.memory_bytes),
+        cpus: own.cpus.or(defaults.cpus),
+        pids: own.pids.or(defaults.pids),
+        disk_bytes: own.disk_bytes.or(defaults.disk_bytes),
+        output_bytes: own.output_bytes.or(defaults.output_bytes),
+    }
+}
+
+fn invalid(message: &str, hint: &str) -> Problem {
+    Problem::new(Code::InvalidRequest, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn object(value: Value) -> JsonObject {
+        value.as_object().unwrap().clone()
+    }
+
+    #[test]
+    fn limits_are_flat_for_a_model_and_nested_in_the_contract() {
+        let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500, "stdin": null}));
+        let request = run_request(call, &Defaults::default()).unwrap();
+        assert_eq!(request.limits.timeout_ms, Some(500));
+        assert_eq!((request.language.as_str(), request.stdin), ("python", None));
+    }
+
+    #[test]
+    fn the_operators_choices_stand_where_a_call_makes_none() {
+        let limits = Limits { timeout_ms: Some(1), pids: Some(7), ..Limits::default() };
+        let defaults = Defaults { waive: vec!["disk".into()], limits, ..Defaults::default() };
+        let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500}));
+        let request = run_request(call, &defaults).unwrap();
+        assert_eq!((request.limits.timeout_ms, request.limits.pids), (Some(500), Some(7)));
+        assert_eq!(request.waive, ["disk"]);
+    }
+
+    #[test]
+    fn a_model_cannot_waive_a_guarantee() {
+        let call = object(json!({"language": "python", "code": "1", "waive": ["memory"]}));
+        let problem = run_request(call, &Defaults::default()).unwrap_err().error;
+        assert_eq!(problem.message, "there is no argument 'waive'");
+        assert_eq!(problem.field.as_deref(), Some("waive"));
+        assert!(problem.hint.starts_with("the arguments are "), "{}", problem.hint);
+    }
+
+    #[test]
+    fn arguments_of_the_wrong_kind_are_refused_with_what_was_wrong() {
+        for (call, expected) in [
+            (json!({"language": "python"}), "missing field `code`"),
+            (json!({"language": 3, "code": ""}), "invalid type: integer `3`, expected a string"),
+            (json!({"language": "python", "code": "1", "pids": -1}), "not negative"),
+        ] {
+            let message = run_request(object(call), &Defaults::default()).unwrap_err().error.message;
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+
+    #[test]
+    fn every_argument_that_is_described_is_understood() {
+        let sample = |schema: &Value| match schema["type"].as_str().unwrap() {
+            "string" => json!("none"),
+            "integer" | "number" => json!(1),
+            "array" => json!([]),
+            "object" => json!({}),
+            other => panic!("no sample of {other}"),
+        };
+        let described = tools::run_arguments();
+        let properties = described["properties"].as_object().unwrap();
+        let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
+        let request = run_request(call, &Defaults::default()).unwrap();
+        let limits = json!(request.limits);
+        assert!(
+            tools::LIMITS.iter().all(|name| limits[name] == json!(1) || limits[name] == json!(1.0)),
+            "{limits}"
+        );
+    }
+
+    #[test]
+    fn a_lookup_waits_and_pages_within_bounds() {
+        let config = Config::default();
+        let asked = object(json!({"run_id": "r", "wait_ms": 999_999, "stream": "stderr", "length": 999_999}));
+        let lookup = lookup(asked, &config).unwrap();
+        assert!(lookup.wait < config.answer_within);
+        let window = Window { offset: 0, length: config.max_text };
+        assert_eq!(lookup.part, Some((Part::Output(Stream::Stderr), window)));
+    }
+
+    #[test]
+    fn a_page_of_nothing_or_of_two_things_is_refused() {
+        for asked in
+            [json!({"run_id": "r", "offset": 3}), json!({"run_id": "r", "stream": "stdout", "file": "a"})]
+        {
+            assert!(lookup(object(asked), &Config::default()).is_err());
+        }
+    }
+}

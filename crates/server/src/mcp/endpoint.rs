@@ -1,0 +1,211 @@
+//! MCP over HTTP, at `/mcp`.
+//!
+//! Nothing is kept between requests, in either era: a client that comes back after an hour, or after a restart, is
+//! served, and what clients can make us hold is bounded by their connections. The generation that begins with
+//! `initialize` may cancel a request by a message of its own instead of by closing the connection. For its sake it
+//! gets a session id, which is nothing but a name under which its requests in flight are found.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Extension, Router};
+use futures_util::StreamExt;
+use rmcp::ServerHandler;
+use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
+use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::service::{Service, Who};
+use crate::caller::Caller;
+use crate::config::Config;
+use crate::http::body::{Received, Share, receive};
+use crate::http::{App, Refused};
+
+const SESSION: &str = "mcp-session-id";
+/// The longest session id that can be one of ours.
+const MAX_SESSION: usize = 64;
+
+/// What is mounted; the guard of [`http`](crate::http) stands before it.
+pub(crate) fn router(app: &App) -> Router {
+    let service = Service::new(app.runs.clone(), &app.config, Who::OfTheRequest, app.languages.clone());
+    mount(service, app.clone())
+}
+
+/// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
+pub(super) fn mount<S>(service: S, app: App) -> Router
+where
+    S: ServerHandler + Clone,
+{
+    let protocol =
+        StreamableHttpService::new(move || Ok(service.clone()), Arc::default(), transport(&app.config));
+    let endpoint = Endpoint { protocol, flights: Flights::default(), app };
+    Router::new().route("/mcp", post(serve::<S>)).with_state(endpoint)
+}
+
+struct Endpoint<S> {
+    protocol: StreamableHttpService<S, NeverSessionManager>,
+    flights: Flights,
+    app: App,
+}
+
+impl<S> Clone for Endpoint<S> {
+    fn clone(&self) -> Endpoint<S> {
+        Endpoint { protocol: self.protocol.clone(), flights: self.flights.clone(), app: self.app.clone() }
+    }
+}
+
+/// The guard has looked at `Host` and `Origin` already. That the protocol looks again costs nothing, and only a server
+/// with keys has other names.
+fn transport(config: &Config) -> StreamableHttpServerConfig {
+    let transport = StreamableHttpServerConfig::default()
+        .with_legacy_session_mode(false)
+        .with_sse_keep_alive(Some(config.heartbeat))
+        .with_max_request_body_bytes(config.max_body);
+    if config.keys.is_empty() {
+        transport.with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+    } else {
+        transport.disable_allowed_hosts()
+    }
+}
+
+async fn serve<S: ServerHandler + Clone>(
+    State(endpoint): State<Endpoint<S>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<Response, Refused> {
+    let (parts, body) = request.into_parts();
+    let Received { bytes, share } = receive(&endpoint.app, body).await?;
+    let message = Message::read(&bytes);
+    let session = session_of(&parts.headers);
+    if let (Some(session), Some(id)) = (&session, message.cancelled()) {
+        endpoint.flights.cancel(&Flight::new(&caller, session, id));
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let ticket = session
+        .zip(message.id.as_ref())
+        .map(|(session, id)| endpoint.flights.clone().take_off(Flight::new(&caller, &session, id)));
+    let request = Request::from_parts(parts, Body::from(bytes));
+    let mut response = endpoint.protocol.handle(request).await.map(Body::new);
+    if message.is_initialize() && response.status().is_success() {
+        response.headers_mut().insert(SESSION, new_session());
+    }
+    Ok(until_cancelled(response, ticket, share))
+}
+
+/// What has to be known of a message here.
+#[derive(Debug, Default, Deserialize)]
+struct Message {
+    #[serde(default)]
+    method: String,
+    id: Option<Value>,
+    params: Option<Params>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Params {
+    #[serde(rename = "requestId")]
+    request_id: Option<Value>,
+}
+
+impl Message {
+    /// What is no message is for the protocol to refuse.
+    fn read(bytes: &[u8]) -> Message {
+        serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    fn is_initialize(&self) -> bool {
+        self.method == "initialize"
+    }
+
+    fn cancelled(&self) -> Option<&Value> {
+        let params = self.params.as_ref().filter(|_| self.method == "notifications/cancelled")?;
+        params.request_id.as_ref()
+    }
+}
+
+fn session_of(headers: &HeaderMap) -> Option<String> {
+    let session = headers.get(SESSION)?.to_str().ok()?;
+    (session.len() <= MAX_SESSION).then(|| session.to_owned())
+}
+
+fn new_session() -> HeaderValue {
+    let id = belljar_engine::RunId::new().to_string();
+    HeaderValue::try_from(id.replacen("run_", "session_", 1)).unwrap_or(HeaderValue::from_static("session"))
+}
+
+/// The response, for as long as the client wants it. A body that ends early ends the run behind it.
+fn until_cancelled(response: Response, ticket: Option<Ticket>, share: Share) -> Response {
+    let mut cancelled = ticket.as_ref().map(|ticket| ticket.cancelled.subscribe());
+    let stop = async move {
+        match &mut cancelled {
+            Some(cancelled) => drop(cancelled.wait_for(|cancelled| *cancelled).await),
+            None => std::future::pending().await,
+        }
+    };
+    let held_to_the_end = move |frame| {
+        let _ = (&ticket, &share);
+        frame
+    };
+    response.map(|body| {
+        Body::from_stream(body.into_data_stream().take_until(Box::pin(stop)).map(held_to_the_end))
+    })
+}
+
+/// The requests that a client with a session could still cancel.
+#[derive(Debug, Clone, Default)]
+struct Flights(Arc<Mutex<HashMap<Flight, watch::Sender<bool>>>>);
+
+/// One request of one client of one caller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Flight {
+    caller: String,
+    session: String,
+    /// As JSON, because 1 and "1" are two.
+    request: String,
+}
+
+/// A request in flight; dropping it says that it has landed.
+#[derive(Debug)]
+struct Ticket {
+    flights: Flights,
+    flight: Flight,
+    cancelled: watch::Sender<bool>,
+}
+
+impl Flight {
+    fn new(caller: &Caller, session: &str, request: &Value) -> Flight {
+        Flight { caller: caller.name().to_owned(), session: session.to_owned(), request: request.to_string() }
+    }
+}
+
+impl Flights {
+    fn take_off(self, flight: Flight) -> Ticket {
+        let cancelled = watch::Sender::new(false);
+        self.all().insert(flight.clone(), cancelled.clone());
+        Ticket { flights: self, flight, cancelled }
+    }
+
+    fn cancel(&self, flight: &Flight) {
+        if let Some(cancelled) = self.all().get(flight) {
+            cancelled.send_replace(true);
+        }
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<Flight, watch::Sender<bool>>> {
+        // Whoever panicked while it held the lock had changed the map whole or not at all.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.flights.all().remove(&self.flight);
+    }
+}

@@ -1,0 +1,288 @@
+//! What a model is told that it can do. The schemas are written by hand, for a model to read; tests hold them against
+//! what is accepted and against what real runs answer.
+
+use std::time::Duration;
+
+use belljar_core::language::Language;
+use belljar_core::limits::show_duration;
+use rmcp::model::{JsonObject, Tool, ToolAnnotations};
+use serde_json::{Value, json};
+
+use super::Config;
+
+pub(super) const LIST_LANGUAGES: &str = "list_languages";
+pub(super) const GET_RUN: &str = "get_run";
+pub(super) const CANCEL_RUN: &str = "cancel_run";
+/// The names that do not change.
+pub(super) const OTHERS: [&str; 3] = [LIST_LANGUAGES, GET_RUN, CANCEL_RUN];
+
+/// The arguments that are limits.
+pub(super) const LIMITS: [&str; 7] =
+    ["timeout_ms", "cpu_ms", "memory_bytes", "cpus", "pids", "disk_bytes", "output_bytes"];
+
+/// All of them, in the order in which a model would want them.
+pub(super) fn all(config: &Config, kept: Duration) -> Vec<Tool> {
+    let name = config.tool_name.to_string();
+    let run = Tool::new(name, run_description(config, kept), run_arguments())
+        .with_title("Run code in a sandbox")
+        .with_raw_output_schema(run_output().into())
+        .with_annotations(changes().destructive(false).idempotent(false));
+    let languages = Tool::new(LIST_LANGUAGES, LANGUAGES_DESCRIPTION, no_arguments())
+        .with_title("List languages")
+        .with_raw_output_schema(languages_output().into())
+        .with_annotations(reads());
+    let get = Tool::new(GET_RUN, get_description(config, kept), lookup_arguments(config))
+        .with_title("Get the result of a run")
+        .with_raw_output_schema(run_output().into())
+        .with_annotations(reads());
+    let cancel = Tool::new(CANCEL_RUN, CANCEL_DESCRIPTION, cancel_arguments())
+        .with_title("Cancel a run")
+        .with_raw_output_schema(run_output().into())
+        .with_annotations(changes().destructive(true).idempotent(true));
+    vec![run, languages, get, cancel]
+}
+
+/// How long `get_run` waits at most: a little less than a run itself is waited for.
+pub(super) fn longest_wait(config: &Config) -> Duration {
+    config.answer_within * 8 / 9
+}
+
+pub(super) fn run_arguments() -> JsonObject {
+    let names = Language::all().map(|language| language.name).collect::<Vec<_>>().join(", ");
+    let language =
+        format!("One of {names}, or a usual alias such as py, js, ts. list_languages says which are here.");
+    let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let strings =
+        |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
+    arguments(
+        &["language", "code"],
+        json!({
+            "language": text(&language),
+            "code": text("The whole program. Print what you want to see: only stdout and stderr come back."),
+            "stdin": text("What the program reads from standard input. Empty by default."),
+            "args": strings("Arguments to the program."),
+            "env": {"type": "object", "additionalProperties": {"type": "string"},
+                    "description": "Environment variables for the program. Nothing of the host's gets in."},
+            "files": {"type": "array", "items": input_file(),
+                      "description": "Files to put into the working directory before the program starts."},
+            "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**."),
+            "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
+            "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
+            "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
+            "cpus": {"type": "number", "exclusiveMinimum": 0, "description": "CPU rate. Default 1."},
+            "pids": whole(1, "Processes and threads at a time. Default 50."),
+            "disk_bytes": whole(0, "Everything the program can write, in bytes. Default 67108864 (64 MiB)."),
+            "output_bytes": whole(0, "How much of each of stdout and stderr is kept, in bytes. Default 1048576."),
+            "network": text("none (the default), full, or allow:HOST[:PORT],… for these hosts alone. \
+                             The operator may have forbidden all but none."),
+            "backend": text("What isolates the program: auto (the default) takes the strongest that is here."),
+            "image": text("An OCI image, where the backend takes one."),
+            "workspace": text("A directory of the host to show read-only at /work, and to work in. \
+                               Only those that the operator has allowed."),
+        }),
+    )
+}
+
+pub(super) fn lookup_arguments(config: &Config) -> JsonObject {
+    let longest = u64::try_from(longest_wait(config).as_millis()).unwrap_or(u64::MAX);
+    arguments(
+        &["run_id"],
+        json!({
+            "run_id": {"type": "string", "description": "The id of the run, as in run_01J…"},
+            "wait_ms": {"type": "integer", "minimum": 0, "description":
+                format!("How long to wait for a run that still goes on. Default and most: {longest}.")},
+            "stream": {"type": "string", "enum": ["stdout", "stderr"], "description":
+                "Read a part of this stream instead of the whole result."},
+            "file": {"type": "string", "description":
+                "Read a part of this collected file instead: as text if it is text, else in base64."},
+            "offset": {"type": "integer", "minimum": 0, "description":
+                "Where the part begins, in characters. Default 0."},
+            "length": {"type": "integer", "minimum": 1, "description":
+                format!("How many characters. Default and most: {}.", config.max_text)},
+        }),
+    )
+}
+
+pub(super) fn cancel_arguments() -> JsonObject {
+    arguments(&["run_id"], json!({"run_id": {"type": "string", "description": "The id of the run."}}))
+}
+
+pub(super) fn no_arguments() -> JsonObject {
+    arguments(&[], json!({}))
+}
+
+const LANGUAGES_DESCRIPTION: &str =
+    "The languages that can run here, with the version of each, and how to get those that are missing.";
+
+const CANCEL_DESCRIPTION: &str = "Ends a run that still goes on, and everything that it started. Answers with what it had written by then.";
+
+fn run_description(config: &Config, kept: Duration) -> String {
+    format!(
+        "Runs a program in a sandbox that is gone afterwards, and returns its exit code, stdout and stderr. \
+         Every call starts from nothing: no files, variables or packages of an earlier call are there. The working \
+         directory /sandbox and /tmp are writable; there is no network unless asked for and allowed. A program that \
+         fails is an ordinary result, with its exit code. Output beyond {} characters keeps its head and its tail; \
+         {GET_RUN} reads the rest. A run that takes longer than {} is answered with status \"running\" and its id: \
+         call {GET_RUN} with that id to wait for it. A result is kept for {} after the run has ended, less under load.",
+        config.max_text,
+        show_duration(config.answer_within),
+        show_duration(kept),
+    )
+}
+
+fn get_description(config: &Config, kept: Duration) -> String {
+    format!(
+        "The result of a run that {} has started. Waits for a run that still goes on; if it does not end in \
+         time, the answer has status \"running\", and the call can be repeated. With stream or file it reads a part \
+         of the output or of a collected file that was too long for one answer. A result is kept for {} after the \
+         run has ended, less under load; after that, run the code again.",
+        config.tool_name,
+        show_duration(kept),
+    )
+}
+
+/// What reads changes nothing.
+fn reads() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(true).destructive(false).idempotent(true).open_world(false)
+}
+
+/// What runs or ends a program reaches nothing but a box, which is gone afterwards.
+fn changes() -> ToolAnnotations {
+    ToolAnnotations::new().read_only(false).open_world(false)
+}
+
+fn input_file() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "description": "Relative to the working directory."},
+            "content": {"type": "string", "description": "Its content, if that is text."},
+            "content_base64": {"type": "string", "description": "Its content in base64 otherwise."},
+            "executable": {"type": "boolean", "description": "Whether it may be executed. Default false."},
+        },
+        "required": ["path"],
+        "additionalProperties": false,
+    })
+}
+
+fn arguments(required: &[&str], properties: Value) -> JsonObject {
+    object(json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    }))
+}
+
+/// The contract's result object; or that the run goes on; or a page of it.
+fn run_output() -> JsonObject {
+    let mut properties = result_properties();
+    let finished: Vec<_> =
+        properties.keys().filter(|key| !OPTIONAL.contains(&key.as_str())).cloned().collect();
+    properties.insert("page".to_owned(), page());
+    object(json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["id", "status"],
+        "anyOf": [
+            {"required": finished},
+            {"properties": {"status": {"const": "running"}}},
+            {"required": ["page"]},
+        ],
+    }))
+}
+
+/// The members of a result that need not be there.
+const OPTIONAL: [&str; 1] = ["files"];
+
+fn result_properties() -> JsonObject {
+    let flag = || json!({"type": "boolean"});
+    let text = || json!({"type": "string"});
+    let text_or_null = || or_null("string");
+    let number = || json!({"type": "number", "minimum": 0});
+    let statuses = ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied", "running"];
+    object(json!({
+        "id": text(),
+        "status": {"type": "string", "enum": statuses},
+        "exit_code": {"type": "integer", "minimum": 0, "maximum": 255},
+        "signal": or_null("integer"),
+        "stdout": text(),
+        "stderr": text(),
+        "stdout_truncated": flag(),
+        "stderr_truncated": flag(),
+        "timed_out": flag(),
+        "oom_killed": flag(),
+        "usage": record(json!({
+            "wall_ms": number(), "cpu_ms": number(), "queue_ms": number(),
+            "memory_peak_bytes": {"type": "integer", "minimum": 0},
+        }), &["wall_ms", "cpu_ms", "queue_ms", "memory_peak_bytes"]),
+        "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
+        "language": text(),
+        "runtime": text(),
+        "backend": text(),
+        "image": text_or_null(),
+        "network": text(),
+        "isolation": record(json!({
+            "kept": {"type": "array", "items": text()},
+            "waived": {"type": "array", "items": text()},
+        }), &["kept", "waived"]),
+        "files": {"type": "array", "items": record(json!({
+            "path": text(), "size": {"type": "integer", "minimum": 0},
+            "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
+        }), &["path", "size"])},
+        "findings": {"type": "array"},
+    }))
+}
+
+fn page() -> Value {
+    record(
+        json!({
+            "of": {"type": "string", "description": "stdout, stderr, or the path of a file."},
+            "encoding": {"type": "string", "enum": ["utf-8", "base64"]},
+            "content": {"type": "string"},
+            "offset": {"type": "integer", "minimum": 0},
+            "total": {"type": "integer", "minimum": 0},
+            "next_offset": or_null("integer"),
+        }),
+        &["of", "encoding", "content", "offset", "total", "next_offset"],
+    )
+}
+
+fn languages_output() -> JsonObject {
+    let language = record(
+        json!({
+            "name": {"type": "string"},
+            "aliases": {"type": "array", "items": {"type": "string"}},
+            "available": {"type": "boolean"},
+            "runtime": or_null("string"),
+            "location": or_null("string"),
+            "image": or_null("string"),
+            "hint": or_null("string"),
+        }),
+        &["name", "aliases", "available", "runtime"],
+    );
+    object(json!({
+        "type": "object",
+        "properties": {"languages": {"type": "array", "items": language}},
+        "required": ["languages"],
+    }))
+}
+
+fn record(properties: Value, required: &[&str]) -> Value {
+    json!({"type": "object", "properties": properties, "required": required})
+}
+
+/// In this form because some clients know one type at a time.
+fn or_null(kind: &str) -> Value {
+    json!({"anyOf": [{"type": kind}, {"type": "null"}]})
+}
+
+fn object(value: Value) -> JsonObject {
+    match value {
+        Value::Object(object) => object,
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
+            JsonObject::new()
+        }
+    }
+}
