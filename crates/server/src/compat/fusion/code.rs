@@ -242,7 +242,7 @@ mod tests {
         assert!(with(r#""run_timeout": "soon""#).contains(r#""loc":["body","run_timeout"]"#));
         assert!(with(r#""memory_limit_MB": []"#).contains(r#""loc":["body","memory_limit_MB"]"#));
         assert!(with(r#""stdin": 1"#).contains("string_type"));
-        assert!(with(r#""fetch_files": ["a", 1]"#).contains(r#""loc":["body","fetch_files","1"]"#));
+        assert!(with(r#""fetch_files": ["a", 1]"#).contains(r#""loc":["body","fetch_files",1]"#));
         assert!(with(r#""files": {"../x": ""}"#).contains(r#""loc":["body","files","../x"]"#));
         assert!(fault(r#"{"code": "", "language": "cobol"}"#).contains("Input should be 'python', 'cpp'"));
         assert!(fault(r#"{"code": 1, "language": "cpp"}"#).contains("string_type"));

@@ -13,15 +13,29 @@ use crate::compat::time::LONGEST;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Fault {
     r#type: &'static str,
-    loc: Vec<String>,
+    loc: Vec<Step>,
     msg: String,
+}
+
+/// One step on the way to a field.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+enum Step {
+    Name(String),
+    Item(usize),
 }
 
 impl Fault {
     /// Something is wrong at this place of the body.
     pub(super) fn at(place: &[&str], r#type: &'static str, msg: impl Into<String>) -> Fault {
-        let loc = std::iter::once(&"body").chain(place).map(ToString::to_string).collect();
+        let loc = std::iter::once(&"body").chain(place).map(|name| Step::Name((*name).to_owned())).collect();
         Fault { r#type, loc, msg: msg.into() }
+    }
+
+    /// The same, at an item of the list that is there.
+    fn item(mut self, at: usize) -> Fault {
+        self.loc.push(Step::Item(at));
+        self
     }
 
     pub(super) fn not_json(fault: &serde_json::Error) -> Fault {
@@ -50,8 +64,7 @@ pub(super) fn texts(name: &str, field: Items<Shallow>) -> Result<Option<Vec<Stri
         Items::TooMany => return Err(Fault::at(&[name], "too_long", "List should have fewer items")),
         Items::NotAList => return Err(Fault::at(&[name], "list_type", "Input should be a valid list")),
     };
-    let text =
-        |(at, item): (usize, Shallow)| item.into_text().ok_or_else(|| no_text(&[name, &at.to_string()]));
+    let text = |(at, item): (usize, Shallow)| item.into_text().ok_or_else(|| no_text(&[name]).item(at));
     items.into_iter().enumerate().map(text).collect::<Result<_, _>>().map(Some)
 }
 

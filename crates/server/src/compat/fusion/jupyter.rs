@@ -252,7 +252,7 @@ mod tests {
     fn a_field_is_refused_as_fastapi_does() {
         assert_eq!(fault("{}"), r#"{"type":"missing","loc":["body","cells"],"msg":"Field required"}"#);
         assert!(fault(r#"{"cells": "1"}"#).contains("list_type"));
-        assert!(fault(r#"{"cells": [1]}"#).contains(r#""loc":["body","cells","0"]"#));
+        assert!(fault(r#"{"cells": [1]}"#).contains(r#""loc":["body","cells",0]"#));
         assert!(fault(r#"{"cells": [], "kernel": "bash"}"#).contains("Input should be 'python3'"));
         assert!(fault(r#"{"cells": [], "cell_timeout": -1}"#).contains("greater_than_equal"));
         assert!(fault(r#"{"cells": [], "total_timeout": 0}"#).contains("greater_than"));
