@@ -34,16 +34,16 @@ class Client:
         await asyncio.gather(call, return_exceptions=True)
 
 
-async def main(target):
+async def main(what, *target):
     connected = (
         streamable_http_client(target[0])
         if target[0].startswith("http")
-        else stdio_client(StdioServerParameters(command=target[0], args=target[1:]))
+        else stdio_client(StdioServerParameters(command=target[0], args=list(target[1:])))
     )
     async with connected as streams, ClientSession(streams[0], streams[1]) as session:
         initialized = await session.initialize()
         assert initialized.protocolVersion == "2025-11-25", initialized
-        await check(Client(session))
+        await check(Client(session), what)
 
 
-asyncio.run(asyncio.wait_for(main(sys.argv[1:]), 240))
+asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 240))

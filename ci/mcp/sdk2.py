@@ -39,15 +39,15 @@ class Client:
         await asyncio.gather(call, return_exceptions=True)
 
 
-async def main(target):
+async def main(what, *target):
     server = (
         target[0]
         if target[0].startswith("http")
-        else stdio_client(StdioServerParameters(command=target[0], args=target[1:]))
+        else stdio_client(StdioServerParameters(command=target[0], args=list(target[1:])))
     )
     async with Sdk(server) as session:
         assert session.protocol_version == "2026-07-28", session.protocol_version
-        await check(Client(session))
+        await check(Client(session), what)
 
 
-asyncio.run(asyncio.wait_for(main(sys.argv[1:]), 240))
+asyncio.run(asyncio.wait_for(main(*sys.argv[1:]), 240))

@@ -287,7 +287,11 @@ fn every_kind_of_answer_is_as_its_schema_says() {
     assert_eq!(files["files"][0], json!({"path": "a", "size": 2, "content_base64": "YQo="}));
     assert_eq!(files["files"][1], json!({"path": "b", "size": 99_999}));
     let endless = check("run_code", json!({"language": "bash", "code": "sleep 50", "timeout_ms": 50_000}));
-    assert_eq!(check("cancel_run", json!({"run_id": endless["id"]}))["status"], "cancelled");
+    let mut cancelled = check("cancel_run", json!({"run_id": endless["id"]}));
+    while cancelled["status"] == "running" {
+        cancelled = check("get_run", json!({"run_id": endless["id"]}));
+    }
+    assert_eq!(cancelled["status"], "cancelled");
     for part in
         [json!({"stream": "stdout"}), json!({"file": "a"}), json!({"file": "b", "offset": 7, "length": 3})]
     {
