@@ -208,6 +208,8 @@ pub(crate) enum Subtree {
 
 /// Brings the loopback interface of this network namespace up. The kernel gives it its addresses by itself.
 pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
+    /// As in `libc`, whose constant does not have the type that its `ioctl` takes on every C library.
+    const SIOCSIFFLAGS: libc::Ioctl = 0x8914;
     /// `IFF_UP` and `IFF_RUNNING`, in the width that the struct has for them.
     const UP_AND_RUNNING: libc::c_short = 0x41;
     #[repr(C)]
@@ -219,13 +221,8 @@ pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
     let mut request = InterfaceRequest { name: [0; libc::IFNAMSIZ], flags: UP_AND_RUNNING, padding: [0; 22] };
     request.name[..2].copy_from_slice(b"lo");
     // SAFETY: SIOCSIFFLAGS reads a struct ifreq of 40 bytes, which is what `request` is; it outlives the call.
-    checked(
-        unsafe {
-            libc::ioctl(socket.as_fd().as_raw_fd(), libc::SIOCSIFFLAGS as libc::Ioctl, &raw mut request)
-        }
-        .into(),
-    )
-    .map(drop)
+    checked(unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), SIOCSIFFLAGS, &raw mut request) }.into())
+        .map(drop)
 }
 
 /// Closes every descriptor from this number on.
