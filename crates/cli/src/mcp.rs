@@ -105,7 +105,7 @@ fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
         let message = format!("the fixtures are for this machine alone, not for {}", args.listen);
         return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out"));
     }
-    announce(&listener);
+    announce(listener.local_addr().ok());
     mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 

@@ -63,12 +63,14 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
-    announce(&listener);
-    notify::tell(environment, "READY=1");
-    let exposed = is_exposed(&listener);
+    let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, exposed, app);
+    let ready = || {
+        announce(address);
+        notify::tell(environment, "READY=1");
+    };
     let until = |app: App| async {
-        signals::obey(app, reload).await;
+        signals::obey(app, ready, reload).await;
         notify::tell(environment, "STOPPING=1");
     };
     server.serve(listener, until).map_err(|cause| cannot_serve(&cause))
@@ -141,8 +143,8 @@ fn raise_open_files() {
 }
 
 /// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.
-pub(crate) fn announce(listener: &TcpListener) {
-    if let Ok(address) = listener.local_addr() {
+pub(crate) fn announce(address: Option<SocketAddr>) {
+    if let Some(address) = address {
         let _ = writeln!(io::stderr(), "listening on http://{address}");
     }
 }

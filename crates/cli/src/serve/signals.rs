@@ -4,8 +4,9 @@ use belljar_server::http::App;
 use belljar_wire::Problem;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Reloads whenever that is asked for, and returns when the server is to stop.
-pub(super) async fn obey(app: App, reload: impl Fn(&App) -> Result<usize, Problem>) {
+/// Says that the server is ready once it can be told something, reloads whenever that is asked for, and returns when the
+/// server is to stop.
+pub(super) async fn obey(app: App, ready: impl FnOnce(), reload: impl Fn(&App) -> Result<usize, Problem>) {
     let streams = (|| {
         Ok::<_, std::io::Error>((
             signal(SignalKind::hangup())?,
@@ -17,6 +18,7 @@ pub(super) async fn obey(app: App, reload: impl Fn(&App) -> Result<usize, Proble
         Ok(streams) => streams,
         Err(cause) => return tracing::error!(%cause, "cannot listen to signals"),
     };
+    ready();
     loop {
         tokio::select! {
             _ = hangup.recv() => tell(reload(&app)),
