@@ -36,6 +36,7 @@ pub use placement::Placement;
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
 
+use slots::Slot;
 use transcript::Transcript;
 use watch::{Stop, watch};
 
@@ -170,9 +171,9 @@ impl Engine {
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
-        let _slot = turn?;
         let (language, limits) = (execution.language, execution.limits);
-        let source = unless(cancel.as_mut(), self.prepare(language, execution.code.clone())).await??;
+        let preparing = self.prepare(language, execution.code.clone(), turn?);
+        let (_slot, source) = unless(cancel.as_mut(), preparing).await??;
         let source = source.map_err(Unstarted::Unreadable)?;
         let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
 
@@ -195,18 +196,22 @@ impl Engine {
     }
 
     /// Makes the code ready for its runtime. Where that takes a parser, which is waited for, it happens beside the
-    /// threads that drive the runs; a program of one thread stays one, and waits itself.
-    async fn prepare(&self, language: Language, code: Code) -> Result<Result<Source, SyntaxError>, RunError> {
+    /// threads that drive the runs; a program of one thread stays one, and waits itself. A parser whose run was cancelled
+    /// goes on for a moment, and keeps the slot for as long.
+    async fn prepare(
+        &self,
+        language: Language,
+        code: Code,
+        slot: Option<Slot>,
+    ) -> Result<(Option<Slot>, Result<Source, SyntaxError>), RunError> {
         let preparer = self.preparer;
+        let prepare = move || Ok((slot, prepare_now(preparer, language, &code)?));
         let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         match language.preparation {
             Preparation::DetectModule | Preparation::StripTypes if !alone => {
-                let parsing = tokio::task::spawn_blocking(move || prepare_now(preparer, language, &code));
-                parsing.await.map_err(RunError::Unprepared)?
+                tokio::task::spawn_blocking(prepare).await.map_err(RunError::Unprepared)?
             }
-            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => {
-                prepare_now(preparer, language, &code)
-            }
+            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => prepare(),
         }
     }
 }

@@ -36,7 +36,8 @@ pub(crate) struct Cloned {
     init: OwnedFd,
     /// Its mount namespace, so that taking that apart does not keep the news of its death waiting.
     mounts: Option<OwnedFd>,
-    gone: bool,
+    /// It is gone, or has been given up.
+    settled: bool,
 }
 
 impl Cloned {
@@ -65,8 +66,9 @@ impl Cloned {
                     Ok(prepared) => prepared,
                     Err(fault) => give_up(&theirs, fault),
                 };
-                let keeper = theirs;
-                let init = Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr, prepared };
+                let (keeper, lifeline, payload) = (theirs, None, Some(payload));
+                let init =
+                    Init { plan, keeper, lifeline, sources, tasks, payload, stdin, stdout, stderr, prepared };
                 match init.wait_for_go_ahead() {
                     Ok(()) => init.live(),
                     Err(_) => sys::exit_now(0),
@@ -84,11 +86,15 @@ impl Cloned {
 
     fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
-        Ok(Cloned { pid, pidfd, init, mounts: None, gone: false })
+        Ok(Cloned { pid, pidfd, init, mounts: None, settled: false })
     }
 
     pub(crate) fn pid(&self) -> Pid {
         self.pid
+    }
+
+    pub(crate) fn pidfd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
     }
 
     /// Where it reports.
@@ -96,15 +102,20 @@ impl Cloned {
         self.init.as_fd()
     }
 
-    /// Tells a PID 1 that was made ahead what its box is.
-    pub(crate) fn take_over(&self, order: &Order) -> Result<(), Fault> {
+    /// Tells a PID 1 that was made ahead what its box is. The other end of the lifeline is its maker's alone.
+    pub(crate) fn take_over(&self, order: &Order, lifeline: OwnedFd) -> Result<(), Fault> {
         let parts = Parts::open(&order.plan)?;
         self.map_identity(&order.plan.identity)?;
         let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
-        let sources = u16::try_from(parts.sources.len()).unwrap_or(u16::MAX);
-        let (plan_offset, plan_length) = (*plan_offset, *plan_length);
-        let handover = Handover::Box { plan_offset, plan_length, stdin: stdin.is_some(), sources };
-        let streams = [payload, stdout, stderr].into_iter().chain(stdin);
+        let number = |descriptors: &[OwnedFd]| u16::try_from(descriptors.len()).unwrap_or(u16::MAX);
+        let handover = Handover::Box {
+            plan_offset: *plan_offset,
+            plan_length: *plan_length,
+            stdin: stdin.is_some(),
+            sources: number(&parts.sources),
+            tasks: number(&parts.tasks),
+        };
+        let streams = [&lifeline, payload, stdout, stderr].into_iter().chain(stdin);
         let beside: Vec<_> =
             streams.chain(&parts.sources).chain(&parts.tasks).map(|descriptor| descriptor.as_fd()).collect();
         message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
@@ -129,20 +140,26 @@ impl Cloned {
     }
 
     /// Kills it and waits until it is gone: the kernel lets PID 1 go only after all others in its namespace. One that
-    /// hangs in the kernel (on a dead file server, say) must not take whoever waits for it along.
+    /// hangs in the kernel (on a dead file server, say) must not take whoever waits for it along, and is waited for once.
     pub(crate) fn end(&mut self) -> io::Result<(i32, ResourceUse)> {
         self.kill();
-        let mut death = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        if rustix::io::retry_on_intr(|| poll(&mut death, Some(&PATIENCE)))? == 0 {
-            return Err(io::ErrorKind::TimedOut.into());
+        self.settled = true;
+        match sys::wait_shortly(self.pid)? {
+            Some(ended) => Ok(ended),
+            None => self.wait_patiently(),
         }
-        let ended = sys::wait_for(self.pid)?;
-        self.gone = true;
-        Ok(ended)
     }
 
-    pub(crate) fn end_unless_gone(&mut self) {
-        if !self.gone {
+    fn wait_patiently(&self) -> io::Result<(i32, ResourceUse)> {
+        let mut death = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        match rustix::io::retry_on_intr(|| poll(&mut death, Some(&PATIENCE)))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => sys::wait_for(self.pid),
+        }
+    }
+
+    pub(crate) fn end_unless_settled(&mut self) {
+        if !self.settled {
             let _ = self.end();
         }
     }
@@ -150,7 +167,7 @@ impl Cloned {
 
 impl Drop for Cloned {
     fn drop(&mut self) {
-        self.end_unless_gone();
+        self.end_unless_settled();
     }
 }
 
@@ -199,8 +216,8 @@ pub(crate) fn forget_origin() {
 
 /// The life of a PID 1 that was made ahead.
 fn live_ahead(keeper: OwnedFd) -> ! {
-    let keeper = match sys::keep_only(keeper) {
-        Ok(keeper) => keeper,
+    let keeper = match sys::keep_only([keeper]) {
+        Ok([keeper]) => keeper,
         Err(_) => sys::exit_now(1),
     };
     let prepared = leave_the_callers_world()
@@ -211,9 +228,14 @@ fn live_ahead(keeper: OwnedFd) -> ! {
         Err(fault) => give_up(&keeper, fault),
     };
     forget_origin();
-    match Init::from_handover(keeper, prepared) {
-        Some(init) => init.live(),
-        None => sys::exit_now(0),
+    let handover = match message::receive::<Handover>(&keeper) {
+        Ok(Some(handover)) => handover,
+        Ok(None) => sys::exit_now(0),
+        Err(error) => give_up(&keeper, Fault::new("receive the plan", &error)),
+    };
+    match Init::from_handover(handover, prepared, &keeper) {
+        Ok(init) => init.live(),
+        Err(error) => give_up(&keeper, Fault::new("read the plan", &error)),
     }
 }
 
@@ -278,8 +300,9 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
 
 /// A user namespace in which one owner is another. It takes a process to make one; it lives just as long.
 fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
+    let maker = rustix::process::getpid();
     match sys::clone_into(libc::CLONE_NEWUSER, None)? {
-        (Fork::Child, _) => hold_still(),
+        (Fork::Child, _) => hold_still(maker),
         (Fork::Parent(pid), pidfd) => {
             let dir = format!("/proc/{}", pid.as_raw_nonzero());
             let mapped = std::fs::write(format!("{dir}/gid_map"), format!("{gid} {to} 1"))
@@ -294,11 +317,11 @@ fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
     }
 }
 
-/// Waits to be killed, holding on to nothing: not the caller's socket, and not beyond the keeper's death.
-fn hold_still() -> ! {
+/// Waits to be killed, holding on to nothing: not the caller's socket, and not beyond its maker's death.
+fn hold_still(maker: Pid) -> ! {
     let _ = sys::close_from(0);
     let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-    while tied.is_ok() && rustix::process::getppid().is_some_and(|parent| !parent.is_init()) {
+    while tied.is_ok() && rustix::process::getppid() == Some(maker) {
         std::thread::sleep(Duration::from_secs(1));
     }
     sys::exit_now(0)

@@ -30,7 +30,10 @@ pub(crate) struct Init {
     pub(crate) keeper: OwnedFd,
     pub(crate) sources: Vec<OwnedFd>,
     pub(crate) tasks: Vec<OwnedFd>,
-    pub(crate) payload: OwnedFd,
+    /// Closed at its other end when the maker of this process dies, where the socket to it cannot tell.
+    pub(crate) lifeline: Option<OwnedFd>,
+    /// Of no use any more once the box is built.
+    pub(crate) payload: Option<OwnedFd>,
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
@@ -83,17 +86,22 @@ impl Cpus {
 }
 
 impl Init {
-    /// A PID 1 that was made before the plan waits for it; `None` if none comes.
-    pub(crate) fn from_handover(keeper: OwnedFd, prepared: Prepared) -> Option<Init> {
-        let (handover, descriptors) = message::receive::<Handover>(&keeper).ok()??;
-        let Handover::Box { plan_offset, plan_length, stdin: has_stdin, sources } = handover;
+    /// A PID 1 that was made before the plan, with what it was handed then.
+    pub(crate) fn from_handover(
+        (handover, descriptors): (Handover, Vec<OwnedFd>),
+        prepared: Prepared,
+        keeper: &OwnedFd,
+    ) -> io::Result<Init> {
+        let Handover::Box { plan_offset, plan_length, stdin: has_stdin, sources, tasks } = handover;
         let mut descriptors = descriptors.into_iter();
-        let (payload, stdout, stderr) = (descriptors.next()?, descriptors.next()?, descriptors.next()?);
-        let stdin = if has_stdin { Some(descriptors.next()?) } else { None };
-        let sources = descriptors.by_ref().take(sources.into()).collect();
-        let tasks = descriptors.collect();
-        let (plan, payload) = read_plan(payload, plan_offset, plan_length).ok()?;
-        Some(Init { plan, keeper, sources, tasks, payload, stdin, stdout, stderr, prepared })
+        let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
+        let (lifeline, payload, stdout, stderr) = (Some(next()?), next()?, next()?, next()?);
+        let stdin = if has_stdin { Some(next()?) } else { None };
+        let sources = (0..sources).map(|_| next()).collect::<io::Result<_>>()?;
+        let tasks = (0..tasks).map(|_| next()).collect::<io::Result<_>>()?;
+        let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
+        let (keeper, payload) = (keeper.try_clone()?, Some(payload));
+        Ok(Init { plan, keeper, lifeline, sources, tasks, payload, stdin, stdout, stderr, prepared })
     }
 
     /// The life of PID 1.
@@ -133,11 +141,11 @@ impl Init {
         confine::take_identity(id, groups).doing(|| "become the box's own user")
     }
 
-    /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a
-    /// keeper that died before it is noticed by its closed socket.
+    /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a keeper that
+    /// died before it is noticed by the end of its lifeline, which the kernel closes before it looks for orphans.
     fn die_with_the_keeper(&self) -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        let mut keeper = [PollFd::new(&self.keeper, PollFlags::empty())];
+        let mut keeper = [PollFd::new(self.lifeline.as_ref().unwrap_or(&self.keeper), PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut keeper, Some(&now))?;
         if keeper[0].revents().is_empty() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
@@ -149,7 +157,8 @@ impl Init {
             Opener::Init => build::open_sources(&self.plan)?,
         };
         let tasks = std::mem::take(&mut self.tasks);
-        let site = Site::new(self.plan.identity.code, sources, tasks, self.payload.as_fd());
+        let payload = self.payload.take().ok_or(io::ErrorKind::NotFound).doing(|| "find the run's files")?;
+        let site = Site::new(self.plan.identity.code, sources, tasks, payload.as_fd());
         site.build(self.plan.build.iter().filter(|step| !self.prepared.done.contains(step)))
     }
 

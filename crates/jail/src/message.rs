@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
 use crate::codec::{self, Coded, Malformed, coded_enum};
@@ -28,14 +28,14 @@ pub enum Request {
 
 coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill });
 
-/// From the keeper to a PID 1 that was there before the plan. Beside it: the payload, stdout, stderr, stdin if there is
-/// one, the sources, and the `tasks` files.
+/// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdout, stderr, stdin
+/// if there is one, the sources, and the `tasks` files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handover {
-    Box { plan_offset: u64, plan_length: u64, stdin: bool, sources: u16 },
+    Box { plan_offset: u64, plan_length: u64, stdin: bool, sources: u16, tasks: u16 },
 }
 
-coded_enum!(Handover { 0 => Box { plan_offset, plan_length, stdin, sources } });
+coded_enum!(Handover { 0 => Box { plan_offset, plan_length, stdin, sources, tasks } });
 
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,6 +105,10 @@ pub fn receive<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd
     let length = match received {
         // A peer that died with messages of ours unread makes the kernel say so instead of "end".
         Err(rustix::io::Errno::CONNRESET) => 0,
+        // A message without all of its descriptors is not the one that was sent.
+        Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         other => other?.bytes,
     };
     let mut descriptors = Vec::new();

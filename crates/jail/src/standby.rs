@@ -1,18 +1,21 @@
 //! A box in waiting: PID 1 made by the program that is about to run one thing, before it does anything else.
 //!
-//! A program that has just begun has one thread and nothing in its memory but its arguments and environment. Cloned at
-//! that moment, a PID 1 that wipes those two is as clean as one that a keeper makes, its namespaces are there by the
-//! time that the plan is, and nobody stands between it and the program. What a keeper would do when the program dies
+//! A program that has just begun has one thread and little in its memory but its arguments and environment. A PID 1 that
+//! is cloned at that moment wipes them where the kernel put them; what the program copied of them is about the box
+//! anyway, and nobody inside can read PID 1. Its namespaces are there by the time that the plan is, and nobody stands
+//! between it and the program. What a keeper would do when the program dies
 //! is done by the kernel, which kills PID 1, and by the [`undertaker`](crate::undertaker), which removes the cgroups.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pipe::PipeFlags;
 
 use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply};
+use crate::sys::{self, ResourceUse};
 use crate::undertaker::Undertaker;
 
 /// A PID 1 that waits for its plan, then one in its box. Dropping it destroys the box.
@@ -20,6 +23,8 @@ use crate::undertaker::Undertaker;
 pub struct Standby {
     cloned: Cloned,
     undertaker: Option<Undertaker>,
+    /// Ours alone: when we die, however we die, PID 1 sees that its other end has been closed.
+    lifeline: Option<OwnedFd>,
 }
 
 /// Makes PID 1 and its namespaces. To be called first thing in `main`.
@@ -31,8 +36,9 @@ pub fn stand_by() -> io::Result<Standby> {
     if rustix::fs::access("/sys/fs/cgroup/cgroup.controllers", rustix::fs::Access::EXISTS).is_ok() {
         return Err(io::ErrorKind::Unsupported.into());
     }
+    sys::keep_dead_children();
     let cloned = Cloned::ahead().map_err(|fault| fault.error())?;
-    Ok(Standby { cloned, undertaker: None })
+    Ok(Standby { cloned, undertaker: None, lifeline: None })
 }
 
 impl Standby {
@@ -51,12 +57,15 @@ impl Standby {
     /// Tells PID 1 what its box is. There must be no other thread yet.
     ///
     /// # Errors
-    /// What was being done, and why it failed.
+    /// What was being done, and why it failed. No instruction of the program has run.
     pub fn order(&mut self, order: &Order) -> Result<(), Fault> {
-        self.cloned.take_over(order).map_err(|fault| self.last_words().unwrap_or(fault))?;
-        let undertaker = Undertaker::hire(&order.plan.orphans, self.cloned.pid());
-        self.undertaker = Some(undertaker.doing(|| "start the undertaker")?);
-        Ok(())
+        let hired = Undertaker::hire(&order.plan.orphans, self.cloned.pid(), self.cloned.pidfd());
+        self.undertaker = Some(hired.doing(|| "start the undertaker")?);
+        // After the fork, so that no other process has the end which is ours.
+        let (far, near) =
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a lifeline for PID 1")?;
+        self.lifeline = Some(near);
+        self.cloned.take_over(order, far).map_err(|fault| self.last_words().unwrap_or(fault))
     }
 
     /// The next thing that PID 1 says. When it has nothing more to say, it and everything in its box are dead.
@@ -65,8 +74,8 @@ impl Standby {
     /// As `recvmsg(2)`.
     pub fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match message::receive::<Reply>(self.cloned.socket())? {
-            Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status))?, Vec::new()))),
-            None => Ok(Some((self.bury(None)?, Vec::new()))),
+            Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status)), Vec::new()))),
+            None => Ok(Some((self.bury(None), Vec::new()))),
             news @ Some((Reply::Started | Reply::Next | Reply::Failed { .. }, _)) => Ok(news),
         }
     }
@@ -81,14 +90,14 @@ impl Standby {
         }
     }
 
-    fn bury(&mut self, ended: Option<i32>) -> io::Result<Reply> {
-        let (status, used) = self.cloned.end()?;
-        // It takes the mounts apart while the caller reads counters and removes the cgroups.
+    fn bury(&mut self, ended: Option<i32>) -> Reply {
+        let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
+        // The mounts are taken apart while the caller reads counters and removes the cgroups.
         if let Some(undertaker) = &self.undertaker {
-            undertaker.dismiss();
+            undertaker.let_mounts_go();
         }
-        let (cpu_micros, max_rss) = (used.cpu_micros, used.max_rss);
-        Ok(Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss })
+        let ResourceUse { cpu_micros, max_rss } = used;
+        Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss }
     }
 
     /// Kills everything in the box.
@@ -98,7 +107,7 @@ impl Standby {
 
     /// Ends what is left, and waits until it is gone.
     pub fn dismiss(&mut self) {
-        self.cloned.end_unless_gone();
+        self.cloned.end_unless_settled();
         self.undertaker = None;
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
@@ -230,15 +231,20 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     close_between(first, u32::MAX)
 }
 
-/// Closes every descriptor but one; the standard ones lead nowhere from now on.
-pub(crate) fn keep_only(kept: OwnedFd) -> io::Result<OwnedFd> {
+/// Closes every descriptor but these; the standard ones lead nowhere from now on.
+pub(crate) fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     (0..=2).try_for_each(|number| install(null.as_fd(), number))?;
     // It lies in one of the ranges that are closed now.
     std::mem::forget(null);
-    let number = u32::try_from(kept.as_raw_fd()).map_err(io::Error::other)?;
-    close_between(3, number.checked_sub(1).ok_or(io::ErrorKind::InvalidInput)?)?;
-    close_from(number + 1)?;
+    let mut numbers = kept.each_ref().map(|descriptor| descriptor.as_raw_fd().cast_unsigned());
+    numbers.sort_unstable();
+    let mut next = 3;
+    for number in numbers {
+        close_between(next, number.checked_sub(1).ok_or(io::ErrorKind::InvalidInput)?)?;
+        next = number + 1;
+    }
+    close_from(next)?;
     Ok(kept)
 }
 
@@ -334,6 +340,12 @@ pub(crate) fn default_signals() -> io::Result<()> {
         .map(drop)
 }
 
+/// Has the kernel keep dead children until they are waited for, whatever our own parent made of that.
+pub(crate) fn keep_dead_children() {
+    // SAFETY: SIG_DFL is a valid disposition for SIGCHLD; nobody has set another in this process yet.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
 /// Kills every process of this pid namespace but PID 1, which is who asks.
 pub(crate) fn kill_everyone() -> io::Result<()> {
     // SAFETY: takes integers only. Only PID 1 of a box calls this, and the kernel confines "everyone" to its
@@ -360,21 +372,39 @@ pub(crate) fn wait_any() -> io::Result<(Option<Pid>, i32)> {
 
 /// Waits for one child to end: its raw wait status, and what it and everyone it waited for used.
 pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
+    loop {
+        if let Some(ended) = wait_with(pid, 0)? {
+            return Ok(ended);
+        }
+    }
+}
+
+/// The same for a child that is about to end: looks a few times before it lets its caller sleep, because to be woken
+/// takes longer than the child does. `None` if it has not ended by then.
+pub(crate) fn wait_shortly(pid: Pid) -> io::Result<Option<(i32, ResourceUse)>> {
+    const MOMENT: Duration = Duration::from_micros(300);
+    let began = Instant::now();
+    while began.elapsed() < MOMENT {
+        if let Some(ended) = wait_with(pid, libc::WNOHANG)? {
+            return Ok(Some(ended));
+        }
+        std::thread::yield_now();
+    }
+    Ok(None)
+}
+
+fn wait_with(pid: Pid, options: libc::c_int) -> io::Result<Option<(i32, ResourceUse)>> {
     let mut status = 0;
     // SAFETY: an all-zero rusage is a valid value of that plain C type.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: `status` and `usage` are valid for the kernel to fill in.
-        let waited = unsafe { libc::wait4(pid.as_raw_nonzero().get(), &raw mut status, 0, &raw mut usage) };
-        match checked(waited.into()) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-            Ok(_) => break,
-        }
+    let pid = pid.as_raw_nonzero().get();
+    // SAFETY: `status` and `usage` are valid for the kernel to fill in.
+    match checked(unsafe { libc::wait4(pid, &raw mut status, options, &raw mut usage) }.into()) {
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+        Err(error) => Err(error),
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some((status, ResourceUse::from(usage)))),
     }
-    let micros = |time: libc::timeval| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_usec.cast_unsigned();
-    let cpu_micros = micros(usage.ru_utime) + micros(usage.ru_stime);
-    Ok((status, ResourceUse { cpu_micros, max_rss: usage.ru_maxrss.cast_unsigned() * 1024 }))
 }
 
 /// What a process and its children used, as `wait4` tells it.
@@ -382,6 +412,15 @@ pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
 pub(crate) struct ResourceUse {
     pub(crate) cpu_micros: u64,
     pub(crate) max_rss: u64,
+}
+
+impl From<libc::rusage> for ResourceUse {
+    fn from(usage: libc::rusage) -> ResourceUse {
+        let micros =
+            |time: libc::timeval| time.tv_sec.cast_unsigned() * 1_000_000 + time.tv_usec.cast_unsigned();
+        let cpu_micros = micros(usage.ru_utime) + micros(usage.ru_stime);
+        ResourceUse { cpu_micros, max_rss: usage.ru_maxrss.cast_unsigned() * 1024 }
+    }
 }
 
 /// A path as the kernel wants it.

@@ -6,15 +6,24 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, PidfdFlags, Signal};
 
 use crate::cloned::forget_origin;
 use crate::keeper::remove_orphans;
 use crate::sys::{self, Fork};
+
+/// How long a box may take to die after its caller. The more memory and processes it has, the longer.
+const BOX_PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+/// How long an undertaker may take to go. It has nothing to do but to take mounts apart.
+const OWN_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+const LET_MOUNTS_GO: u8 = b'm';
+const DISMISSED: u8 = b'd';
 
 /// An undertaker at work. Dropping it dismisses it, and waits until it is gone.
 #[derive(Debug)]
@@ -26,47 +35,63 @@ pub(crate) struct Undertaker {
 
 impl Undertaker {
     /// Starts one for the box of this PID 1, whose cgroups these are.
-    pub(crate) fn hire(orphans: &[PathBuf], init: Pid) -> io::Result<Undertaker> {
+    pub(crate) fn hire(orphans: &[PathBuf], init: Pid, init_pidfd: BorrowedFd<'_>) -> io::Result<Undertaker> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+        let death = init_pidfd.try_clone_to_owned()?;
         match sys::fork()? {
             Fork::Parent(pid) => Ok(Undertaker { pid, line: writer }),
             Fork::Child => {
-                if let Ok(Word::Dismissed) = wait(reader, init) {
-                    sys::exit_now(0);
-                }
-                remove_orphans(orphans);
+                let _ = work(reader, death, init, orphans);
                 sys::exit_now(0)
             }
         }
     }
 
-    /// Tells it that the caller does the rest.
-    pub(crate) fn dismiss(&self) {
-        let _ = rustix::io::write(&self.line, b"!");
+    /// The box is dead.
+    pub(crate) fn let_mounts_go(&self) {
+        let _ = rustix::io::write(&self.line, &[LET_MOUNTS_GO]);
+    }
+
+    /// One that does not go is killed, and not waited for beyond that.
+    fn wait(&self) -> io::Result<()> {
+        if sys::wait_shortly(self.pid)?.is_some() {
+            return Ok(());
+        }
+        let pidfd = rustix::process::pidfd_open(self.pid, PidfdFlags::empty())?;
+        let mut end = [PollFd::new(&pidfd, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| poll(&mut end, Some(&OWN_PATIENCE)))? == 0 {
+            return Ok(rustix::process::pidfd_send_signal(&pidfd, Signal::KILL)?);
+        }
+        sys::wait_for(self.pid).map(drop)
     }
 }
 
 impl Drop for Undertaker {
     fn drop(&mut self) {
-        self.dismiss();
-        let _ = sys::wait_for(self.pid);
+        let _ = rustix::io::write(&self.line, &[DISMISSED]);
+        let _ = self.wait();
     }
 }
 
-/// What it hears of its caller.
-enum Word {
-    Dismissed,
-    CallerDied,
-}
-
-fn wait(line: OwnedFd, init: Pid) -> io::Result<Word> {
+fn work(line: OwnedFd, death: OwnedFd, init: Pid, orphans: &[PathBuf]) -> io::Result<()> {
     // A Ctrl-C at the caller's terminal is not meant for it.
     let _ = rustix::process::setsid();
-    let line = sys::keep_only(line)?;
+    let [line, death] = sys::keep_only([line, death])?;
     forget_origin();
     sys::default_signals()?;
     // One that has not got its own namespace yet leaves nothing to hold on to.
-    let _mounts = File::open(format!("/proc/{}/ns/mnt", init.as_raw_nonzero()));
-    let heard = File::from(line).read(&mut [0])?;
-    Ok(if heard == 0 { Word::CallerDied } else { Word::Dismissed })
+    let mut mounts = File::open(format!("/proc/{}/ns/mnt", init.as_raw_nonzero())).ok();
+    let (mut line, mut word) = (File::from(line), [0]);
+    while line.read(&mut word)? == 1 {
+        match word[0] {
+            DISMISSED => return Ok(()),
+            _ => drop(mounts.take()),
+        }
+    }
+    // The caller has died, and the kernel is about to end the box.
+    drop(mounts);
+    let mut end = [PollFd::from_borrowed_fd(death.as_fd(), PollFlags::IN)];
+    rustix::io::retry_on_intr(|| poll(&mut end, Some(&BOX_PATIENCE)))?;
+    remove_orphans(orphans);
+    Ok(())
 }
