@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use belljar_core::outcome::CollectedFile;
 use belljar_core::request::Glob;
@@ -13,6 +14,11 @@ use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 
 /// The deepest directory that is looked into.
 const MAX_DEPTH: usize = 64;
+/// The most bytes of paths that are kept: names cost hostile code nothing that its disk would count.
+const MAX_PATHS: usize = 16 << 20;
+/// The longest that is looked for files. Even many names take a fraction of it, unless names and patterns were made for
+/// each other to take long.
+const MAX_SEARCH: Duration = Duration::from_secs(10);
 
 /// What to look for, and how much of it may come back.
 pub(crate) struct Wanted<'a> {
@@ -44,7 +50,7 @@ pub(crate) fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> 
 
 /// Walks without recursion and without holding a descriptor for each level: a tree may be deeper than both.
 fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
-    let (mut found, mut seen) = (Vec::new(), 0);
+    let (mut found, mut seen, mut kept, began) = (Vec::new(), 0, 0, Instant::now());
     let mut pending = vec![PathBuf::from(".")];
     while let Some(dir) = pending.pop() {
         let Ok(entries) = open(root, &dir, OFlags::DIRECTORY).and_then(|fd| Ok(Dir::new(fd)?)) else {
@@ -56,13 +62,20 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
                 continue;
             }
             seen += 1;
-            if seen > wanted.names {
+            if seen > wanted.names || kept > MAX_PATHS || began.elapsed() > MAX_SEARCH {
                 return found;
             }
             let path = dir.join(std::ffi::OsStr::from_bytes(name));
+            let length = path.as_os_str().len();
             match entry.file_type() {
-                FileType::Directory if path.components().count() < MAX_DEPTH => pending.push(path),
-                FileType::RegularFile if wanted.means(&shown(&path)) => found.push(path),
+                FileType::Directory if path.components().count() < MAX_DEPTH => {
+                    kept += length;
+                    pending.push(path);
+                }
+                FileType::RegularFile if wanted.means(&shown(&path)) => {
+                    kept += length;
+                    found.push(path);
+                }
                 FileType::Directory
                 | FileType::RegularFile
                 | FileType::Symlink

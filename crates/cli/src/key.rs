@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use crate::problem::{self, say};
+use crate::serve::tables::{KEY_NAMES, is_key_name};
 
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
@@ -24,7 +25,7 @@ enum KeyCommand {
 #[derive(Debug, Args)]
 struct NewArgs {
     /// Who it is for, as it will stand in logs
-    #[arg(long, default_value = "default")]
+    #[arg(long, default_value = "default", value_parser = key_name)]
     name: String,
 
     /// Print JSON
@@ -54,19 +55,46 @@ pub(crate) fn run(args: &KeyArgs) -> ExitCode {
     }
 }
 
+/// A name that the configuration takes.
+fn key_name(text: &str) -> Result<String, &'static str> {
+    if is_key_name(text) { Ok(text.to_owned()) } else { Err(KEY_NAMES) }
+}
+
 fn as_json(name: &str, secret: &Secret) -> String {
     to_json(&NewKey { name, key: secret.reveal(), sha256: secret.hash().to_string() })
 }
 
 fn in_words(name: &str, secret: &Secret) -> String {
     let key = secret.reveal();
-    let name = name.escape_default();
+    let name = quoted(name);
     format!(
         "{key}\n\n\
          This is the key; it is not stored and will not be shown again. For belljar.toml:\n\n\
          [[keys]]\n\
-         name = \"{name}\"\n\
+         name = {name}\n\
          sha256 = \"{}\"\n",
         secret.hash()
     )
+}
+
+/// A string of TOML. Only control characters would need more than this, and no name has any.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_that_is_taken_comes_back_from_the_configuration() {
+        for name in ["ci", "ä", "it's \"me\"", "C:\\x\\u0041", "\u{1f511}", "a # b"] {
+            let table: toml::Table =
+                toml::from_str(&format!("name = {}", quoted(&key_name(name).unwrap()))).unwrap();
+            assert_eq!(table["name"].as_str(), Some(name));
+        }
+        for name in ["", "a\nb", "\u{7f}", "\u{85}", &"x".repeat(65)] {
+            assert!(key_name(name).is_err(), "{name:?}");
+        }
+    }
 }

@@ -17,7 +17,8 @@ pub struct Config {
     pub queue: usize,
     /// The most bytes of one request's body.
     pub max_body: usize,
-    /// The most bytes of all bodies together, from the first byte until the run has ended.
+    /// The most bytes of all bodies together: of requests, from the first byte until the run has ended, and of
+    /// results, until they have been sent.
     pub body_memory: usize,
     /// Connections at a time; more than that are turned away.
     pub max_connections: usize,

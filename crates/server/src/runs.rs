@@ -32,9 +32,16 @@ pub struct Runs(Arc<Shared>);
 struct Shared {
     engine: Engine,
     threads: Handle,
-    live: Mutex<HashMap<String, Arc<Live>>>,
+    living: Mutex<Living>,
     kept: Mutex<Kept<Past>>,
     metrics: Metrics,
+}
+
+/// The runs on their way, and whether there may be more of them: one lock, so that none slips in after the last.
+#[derive(Debug, Default)]
+struct Living {
+    runs: HashMap<String, Arc<Live>>,
+    closed: bool,
 }
 
 /// A run on its way: how to stop it, and where its end will be told.
@@ -60,6 +67,8 @@ pub type End = Result<Arc<Finished>, Problem>;
 pub struct Finished {
     /// In the terms of the domain: output as bytes, the ending as a type.
     pub report: Report,
+    /// What all of it took the engine, from joining the queue to the last trace of the box.
+    pub took: Duration,
     form: OutputForm,
 }
 
@@ -71,7 +80,7 @@ impl Finished {
     }
 
     /// What keeping it costs, near enough.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
         let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
         1024 + files.sum::<usize>() + output.iter().sum::<usize>()
@@ -113,8 +122,8 @@ impl Runs {
     /// Runs go to this engine, on these threads, which should be others than those that answer requests.
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
-        let (live, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
-        Runs(Arc::new(Shared { engine, threads, live, kept, metrics: Metrics::new() }))
+        let (living, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
+        Runs(Arc::new(Shared { engine, threads, living, kept, metrics: Metrics::new() }))
     }
 
     /// The engine that runs them.
@@ -161,9 +170,10 @@ impl Runs {
             refuse_detours(&caller.allowance().workspaces, workspace)?;
         }
         let request = request.parse_within(&caller.allowance().ceilings, local)?;
-        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        // Before there is a slot: one that is given back unused would count as a very short run.
         let presence = caller.enter()?;
-        let run = self.register(caller);
+        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let run = self.register(caller)?;
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
         let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
         self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
@@ -221,25 +231,31 @@ impl Runs {
     /// How many there are right now, in the queue or in a box.
     #[must_use]
     pub fn count(&self) -> usize {
-        locked(&self.0.live).len()
+        locked(&self.0.living).runs.len()
     }
 
-    /// Ends all of them.
+    /// Ends all of them, for good: none begins after that.
     pub fn cancel_all(&self) {
-        for live in locked(&self.0.live).values() {
+        let mut living = locked(&self.0.living);
+        living.closed = true;
+        for live in living.runs.values() {
             live.cancel.send_replace(true);
         }
     }
 
-    fn register(&self, caller: &Caller) -> Run {
+    fn register(&self, caller: &Caller) -> Result<Run, Problem> {
         let (id, feed) = (RunId::new(), Feed::default());
         let live = Arc::new(Live {
             owner: caller.name().to_owned(),
             cancel: watch::Sender::new(false),
             end: watch::Sender::new(None),
         });
-        locked(&self.0.live).insert(id.to_string(), live.clone());
-        Run { id, feed, live, detached: false }
+        let mut living = locked(&self.0.living);
+        if living.closed {
+            return Err(going_down());
+        }
+        living.runs.insert(id.to_string(), live.clone());
+        Ok(Run { id, feed, live, detached: false })
     }
 
     async fn drive(
@@ -258,10 +274,12 @@ impl Runs {
             let _ = cancelled.wait_for(|cancelled| *cancelled).await;
             None
         };
+        let began = Instant::now();
         // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
         let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
-            Ok(report) => report.map(|report| Arc::new(Finished { report, form })).map_err(Problem::from),
+            Ok(Ok(report)) => Ok(Arc::new(Finished { report, took: began.elapsed(), form })),
+            Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
         self.note(&live, &end);
@@ -293,11 +311,11 @@ impl Runs {
         let bytes = end.as_ref().map_or(1024, |finished| finished.bytes());
         let past = Past { owner: live.owner.clone(), end };
         locked(&self.0.kept).put(id.to_string(), past, bytes, Instant::now());
-        locked(&self.0.live).remove(id.as_str());
+        locked(&self.0.living).runs.remove(id.as_str());
     }
 
     fn live_one(&self, caller: &Caller, id: &str) -> Option<Arc<Live>> {
-        locked(&self.0.live).get(id).filter(|live| live.owner == caller.name()).cloned()
+        locked(&self.0.living).runs.get(id).filter(|live| live.owner == caller.name()).cloned()
     }
 }
 
@@ -354,6 +372,12 @@ impl fmt::Debug for Run {
     }
 }
 
+fn going_down() -> Problem {
+    let problem =
+        Problem::new(Code::BackendUnavailable, "the server is going down", "try again when it is back");
+    Problem { retry_after: Some(Duration::from_secs(1)), ..problem }
+}
+
 fn lost() -> Problem {
     Problem::new(Code::Internal, "the run was lost", "this is a fault of Belljar's own; see its log")
 }
@@ -367,4 +391,57 @@ pub(crate) fn no_such_run(id: &str) -> Problem {
 /// Whoever panicked while it held one of these locks had changed one map, whole or not at all.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_core::allowance::Allowance;
+    use belljar_engine::Prepared;
+    use tokio::runtime::Runtime;
+
+    use super::*;
+    use crate::caller::{Callers, Key, Quota, Secret};
+
+    /// Without a backend, so that whatever gets as far as the engine is refused there.
+    fn runs(threads: &Runtime) -> Runs {
+        let engine = Engine::new(Vec::new(), |_, name, text| {
+            Ok(Prepared { name: name.to_owned(), text: text.to_owned() })
+        });
+        Runs::new(engine, &Config::default(), threads.handle().clone())
+    }
+
+    fn caller(concurrent: usize) -> Caller {
+        let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
+        let quota = Quota { concurrent: Some(concurrent), per_minute: None };
+        let key = Key { name: "a".into(), hash: secret.hash(), allowance: allowance.clone(), quota };
+        Callers::new(&[key], &allowance, None).holder(secret.reveal()).unwrap()
+    }
+
+    #[test]
+    fn none_begins_after_the_last_was_cancelled() {
+        let threads = Runtime::new().unwrap();
+        let (runs, caller) = (runs(&threads), caller(1));
+        let last = runs.register(&caller).unwrap();
+        runs.cancel_all();
+        assert!(*last.live.cancel.borrow());
+        let refused = runs.register(&caller).unwrap_err();
+        assert_eq!((refused.status(), refused.retry_after), (503, Some(Duration::from_secs(1))));
+        assert_eq!(runs.count(), 1);
+    }
+
+    #[test]
+    fn a_quota_is_asked_before_the_engine_is() {
+        let threads = Runtime::new().unwrap();
+        let (runs, caller) = (runs(&threads), caller(1));
+        let begin = || {
+            let request = RunRequest { language: "python".into(), code: "1".into(), ..RunRequest::default() };
+            runs.begin(&caller, request, Local::default()).unwrap_err().error.code
+        };
+        assert_eq!(begin(), Code::BackendUnavailable);
+        // What the engine refused does not count against the caller.
+        let presence = caller.enter().unwrap();
+        assert_eq!(begin(), Code::Busy);
+        drop(presence);
+        assert_eq!(begin(), Code::BackendUnavailable);
+    }
 }

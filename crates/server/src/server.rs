@@ -17,6 +17,9 @@ use crate::runs::Runs;
 /// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
 const FAREWELL: Duration = Duration::from_secs(1);
 
+/// How long the boxes that were killed at the deadline may take to be gone: longer than the engine waits for one.
+pub(crate) const LAST_RITES: Duration = Duration::from_secs(10);
+
 /// A server that is ready to serve.
 #[derive(Debug)]
 pub struct Server {
@@ -52,7 +55,7 @@ impl Server {
     }
 
     /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
-    /// end, kills those that have not by the deadline, and returns when nothing is left.
+    /// end, kills those that have not by the deadline, and returns when nothing is left, or nothing that can be killed.
     ///
     /// # Errors
     /// That the socket cannot be used.
@@ -80,7 +83,10 @@ impl Server {
                 tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
-            self.leave_nothing().await;
+            if timeout(LAST_RITES, self.leave_nothing()).await.is_err() {
+                let runs = self.app.runs.count();
+                tracing::error!(runs, "cannot end what still runs; the server exits without it");
+            }
             // Whoever was cut off is told so, if they listen.
             let telling = async {
                 open.close().await;

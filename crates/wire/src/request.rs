@@ -47,6 +47,7 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
     pub files: Vec<InputFile>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
     pub collect: Vec<String>,
     #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
@@ -208,7 +209,7 @@ impl RunRequest {
             args: Arg::parse_all(self.args)?,
             stdin: stdin(self.stdin, local.stdin),
             files,
-            collect: self.collect.iter().map(|text| Glob::parse(text)).collect::<Result<_, _>>()?,
+            collect: Glob::parse_all(&self.collect)?,
             limits,
         };
         Ok(domain::RunRequest { sandbox, execution })
@@ -484,6 +485,7 @@ mod tests {
         assert_eq!(with(r#""workspace": "/""#), "workspace");
         assert_eq!(with(r#""waive": ["all"]"#), "waive");
         assert_eq!(with(r#""collect": ["../x"]"#), "collect");
+        assert_eq!(with(&format!(r#""collect": [{}"a"]"#, r#""a","#.repeat(64))), "collect");
         assert_eq!(with(r#""files": [{"path": "../x", "content": ""}]"#), "files");
         assert_eq!(with(r#""limits": {"memory_bytes": 0}"#), "limits.memory_bytes");
         assert_eq!(with(r#""limits": {"pids": 100000000000000000000}"#), "limits.pids");

@@ -27,6 +27,7 @@ pub(crate) struct Log {
 /// Begins to log, so much unless `BELLJAR_LOG` says otherwise, in the words of tracing's filters (`debug`, `belljar_server=trace`).
 pub(crate) fn begin(format: Format, usual: Level, environment: Environment<'_>) -> Log {
     let wanted = environment("BELLJAR_LOG").and_then(|text| text.into_string().ok()).unwrap_or_default();
+    let wanted = if wanted.is_empty() { usually(usual) } else { wanted };
     let filter = EnvFilter::builder().with_default_directive(usual.into()).parse_lossy(wanted);
     let lines = lines(format, io::stderr().is_terminal() && environment("NO_COLOR").is_none());
     #[cfg(feature = "otel")]
@@ -39,6 +40,11 @@ pub(crate) fn begin(format: Format, usual: Level, environment: Environment<'_>) 
         #[cfg(feature = "otel")]
         _exporter: exporter,
     }
+}
+
+/// Of the library that speaks MCP only what is wrong: it tells every session, and the request was told already.
+fn usually(level: Level) -> String {
+    format!("{level},rmcp={}", level.min(Level::WARN))
 }
 
 fn lines(format: Format, colours: bool) -> Box<dyn Layer<Registry> + Send + Sync> {

@@ -15,6 +15,11 @@ use serde::Deserialize;
 
 use crate::settings::{LimitsTable, Scalar};
 
+/// What a key may be called.
+pub(crate) const KEY_NAMES: &str = "a key needs a name of 1 to 64 bytes, without control characters";
+/// The least memory for bodies.
+const LEAST_BODY_MEMORY: usize = 1 << 20;
+
 /// How the server is to behave.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
@@ -78,16 +83,22 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
+    refuse_narrow(&at("body-memory"), &config)?;
     config.anonymous = allowance(&server.allow, place, "server.allow")?;
     config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
     Ok(config)
 }
 
+/// Whether a key may have this name: [`KEY_NAMES`].
+pub(crate) fn is_key_name(name: &str) -> bool {
+    (1..=64).contains(&name.len()) && !name.contains(char::is_control)
+}
+
 fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
     let at = |option| Place { place, table: "keys", option };
-    if table.name.is_empty() || table.name.len() > 64 || table.name.contains(char::is_control) {
-        return Err(at("name").wrong("a key needs a name of 1 to 64 characters", "name = \"ci\""));
+    if !is_key_name(&table.name) {
+        return Err(at("name").wrong(KEY_NAMES, "name = \"ci\""));
     }
     let hash = KeyHash::parse(&table.sha256).ok_or_else(|| {
         let message = format!("the sha256 of '{}' is not 64 hexadecimal digits", table.name.escape_debug());
@@ -219,6 +230,17 @@ fn refuse_zero(place: &Place<'_>, number: usize) -> Result<(), Problem> {
     if number == 0 { Err(place.wrong("nothing could ever run", "4")) } else { Ok(()) }
 }
 
+/// The largest request that is allowed must find room when it is the only one.
+fn refuse_narrow(place: &Place<'_>, config: &Config) -> Result<(), Problem> {
+    let least = config.max_body.max(LEAST_BODY_MEMORY);
+    if config.body_memory >= least {
+        return Ok(());
+    }
+    let message =
+        format!("less than the {least} bytes that one request can take (max-body, and at least 1M)");
+    Err(place.wrong(&message, "body-memory = \"256M\", or lower max-body"))
+}
+
 /// A name stands for one caller, and its runs are found by it.
 fn refuse_twins(keys: &[Key], place: &str) -> Result<(), Problem> {
     for (at, key) in keys.iter().enumerate() {
@@ -293,6 +315,9 @@ mod tests {
         assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("there twice"));
         assert!(read("[server]\nslot = 1").unwrap_err().contains("unknown field `slot`"));
         assert!(read("[server]\nslots = 0").unwrap_err().contains("nothing could ever run"));
+        assert!(read("[server]\nbody-memory = '8M'").unwrap_err().contains("less than the 16777216 bytes"));
+        assert!(read("[server]\nbody-memory = '1K'\nmax-body = '1K'").unwrap_err().contains("1048576"));
+        assert!(read("[server]\nbody-memory = '8M'\nmax-body = '8M'").is_ok());
         assert!(read("[[keys]]\nname = 'a'\nsha256 = 'x'").unwrap_err().contains("not 64 hexadecimal"));
     }
 }

@@ -222,7 +222,7 @@ fn a_server_that_is_told_to_stop_lets_a_job_end_first() {
 
 #[test]
 fn what_sessions_may_cost_together_is_bounded() {
-    let server = Server::with("[server]\nbody-memory = '6M'\n", &[]);
+    let server = Server::with("[server]\nbody-memory = '6M'\nmax-body = '6M'\n", &[]);
     let first = [Client::init(&server, job("sh", "sleep 60")), Client::init(&server, job("sh", "sleep 60"))];
     let url = format!("ws://{}/api/v2/connect", server.address);
     let refused = tungstenite::client(url, server.connect()).unwrap_err();

@@ -121,6 +121,10 @@ fn without_keys_a_page_in_a_browser_is_refused() {
     }
     let refused = server.ask("GET", "/v1/backends", &[("host", "evil.org")], b"");
     assert_eq!(refused.error().1, "forbidden");
+    for open in ["/healthz", "/readyz", "/openapi.json", "/docs"] {
+        assert_eq!(server.ask("GET", open, &[("host", "evil.org")], b"").status, 403, "{open}");
+    }
+    assert_eq!(status(&[("host", "localhost"), ("host", "localhost")]), 400);
 }
 
 #[test]

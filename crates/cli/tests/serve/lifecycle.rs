@@ -1,6 +1,7 @@
 //! Starting, reloading, stopping, being killed.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::Duration;
@@ -78,7 +79,6 @@ fn a_socket_that_was_opened_beforehand_is_taken() {
 
 #[test]
 fn a_client_that_never_finishes_its_head_or_body_is_let_go() {
-    use std::io::{Read, Write};
     let server = Server::with("[server]\nheader-timeout = '300ms'\nbody-timeout = '300ms'\n", &[]);
     let mut slow_head = server.connect();
     slow_head.write_all(b"POST /v1/runs HTTP/1.1\r\nhost: loc").unwrap();
@@ -88,6 +88,30 @@ fn a_client_that_never_finishes_its_head_or_body_is_let_go() {
     slow_head.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut rest = Vec::new();
     slow_head.read_to_end(&mut rest).unwrap();
+}
+
+#[test]
+fn a_client_that_sent_a_byte_too_many_is_missed_like_any_other_when_it_goes() {
+    let server = Server::start();
+    let mark = mark();
+    let body = sleeper(&mark).to_string() + "\r\n";
+    let length = (body.len() - 2).to_string();
+    let mut client = server.connect();
+    write!(client, "POST /v1/runs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}", server.address).unwrap();
+    eventually("it runs", || alive(&mark) == 1);
+    drop(client);
+    eventually("the box is gone", || alive(&mark) == 0);
+}
+
+#[test]
+fn requests_that_come_together_are_answered_one_after_the_other() {
+    let server = Server::start();
+    let mut client = server.connect();
+    let head = format!("GET /healthz HTTP/1.1\r\nhost: {}\r\n", server.address);
+    write!(client, "{head}\r\n{head}connection: close\r\n\r\n").unwrap();
+    let mut answers = String::new();
+    client.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 2, "{answers}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_connection_that_says_nothing_is_closed() {
 #[test]
 fn bodies_together_have_a_limit_too() {
     use std::io::Write;
-    let server = Server::with("[server]\nbody-memory = '1M'\n", &[]);
+    let server = Server::with("[server]\nbody-memory = '1M'\nmax-body = '1M'\n", &[]);
     let large = " ".repeat(600 << 10);
     let head = format!(
         "POST /v1/runs HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -92,6 +92,21 @@ fn bodies_together_have_a_limit_too() {
     });
     drop(first);
     eventually("the memory is free again", || second() == 400);
+}
+
+#[test]
+fn results_that_nobody_reads_have_a_limit_together() {
+    let server = Server::with("[server]\nbody-memory = '32M'\n", &[]);
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    let body = json!({"language": "sh", "code": code, "limits": {"output_bytes": 16 << 20}});
+    let result = server.post("/v1/runs", &body).result();
+    assert_eq!(result["stdout"].as_str().unwrap().len(), 8_000_000);
+    let path = format!("/v1/runs/{}", result["id"].as_str().unwrap());
+    let unread: Vec<TcpStream> = (0..8).map(|_| server.send("GET", &path, &[], b"")).collect();
+    eventually("one more finds no memory", || server.get(&path).status == 429);
+    assert_eq!(server.get("/healthz").status, 200);
+    drop(unread);
+    eventually("the memory is free again", || server.get(&path).status == 200);
 }
 
 #[test]

@@ -78,6 +78,27 @@ impl Share {
         share.grow_to(bytes, &app.body_memory).map(|()| share)
     }
 
+    /// A share of so many bytes, or of half of all memory if that is less, so that one can always be had in the end.
+    /// Waits for it, but not for longer than that.
+    ///
+    /// # Errors
+    /// That others have had it for so long.
+    pub(super) async fn within(app: &App, bytes: usize, patience: Duration) -> Result<Share, Problem> {
+        let bytes = bytes.min(app.config.body_memory / 2);
+        let waiting = app.body_memory.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        match tokio::time::timeout(patience, waiting).await {
+            Ok(Ok(permit)) => Ok(Share(Some(permit))),
+            Ok(Err(_)) | Err(_) => Err(no_memory()),
+        }
+    }
+
+    /// Gives back what is more than that.
+    pub(super) fn shrink_to(&mut self, bytes: usize) {
+        if let Some(held) = &mut self.0 {
+            drop(held.split(held.num_permits().saturating_sub(bytes)));
+        }
+    }
+
     fn grow_to(&mut self, needed: usize, memory: &Arc<Semaphore>) -> Result<(), Problem> {
         let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if needed <= held {
@@ -123,7 +144,25 @@ fn broken(cause: &axum::Error) -> Problem {
 }
 
 fn no_memory() -> Problem {
-    let message = "the requests under way take all the memory that is set aside for them";
+    let message = "the requests and answers under way take all the memory that is set aside for them";
     let retry_after = Some(Duration::from_secs(1));
     Problem { retry_after, ..Problem::new(Code::Busy, message, "try again in a second") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_gives_back_what_it_does_not_need() {
+        let memory = Arc::new(Semaphore::new(4 * STEP));
+        let mut share = Share(None);
+        share.grow_to(3 * STEP, &memory).unwrap();
+        share.shrink_to(8 * STEP);
+        assert_eq!(memory.available_permits(), STEP);
+        share.shrink_to(10);
+        assert_eq!(memory.available_permits(), 4 * STEP - 10);
+        drop(share);
+        assert_eq!(memory.available_permits(), 4 * STEP);
+    }
 }

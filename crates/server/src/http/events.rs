@@ -7,38 +7,49 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
+use belljar_wire::Problem;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::Refused;
 use super::body::Share;
 use super::text::Text;
+use super::{App, Refused, answer};
 use crate::runs::{End, Run, RunEvent};
 
 /// Tells a run as it happens. A failure before the program runs is an ordinary answer; only if nothing at all has
 /// happened by the first heartbeat (a long queue) does the stream begin without knowing.
-pub(super) async fn tell(mut run: Run, share: Share, heartbeat: Duration) -> Result<Response, Refused> {
+pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Response, Refused> {
+    let heartbeat = app.config.heartbeat;
     let first = match tokio::time::timeout(heartbeat, run.next()).await {
         Ok(RunEvent::Ended(Err(problem))) => return Err(problem.into()),
         Ok(event) => Some(event),
         Err(_) => None,
     };
-    let telling =
-        Telling { run: Some(run), first, texts: Texts::default(), due: VecDeque::new(), _share: share };
+    let telling = Telling {
+        app: app.clone(),
+        run: Some(run),
+        first,
+        texts: Texts::default(),
+        due: VecDeque::new(),
+        share: Some(share),
+    };
     let events = stream::unfold(telling, |mut telling| async {
         let event = telling.next().await?;
         Some((Ok::<_, Infallible>(event), telling))
     });
-    Ok(answer(Sse::new(events).keep_alive(beat(heartbeat))))
+    Ok(stream_of(Sse::new(events).keep_alive(beat(heartbeat))))
 }
 
 /// Tells a run that has ended already.
-pub(super) fn tell_again(end: &End) -> Response {
-    let events = stream::iter(last_words(end).into_iter().map(Ok::<_, Infallible>));
-    answer(Sse::new(events))
+pub(super) async fn tell_again(app: &App, end: &End) -> Result<Response, Refused> {
+    let (event, share) = last_words(app, end, Duration::ZERO).await?;
+    let events = stream::unfold((Some(event), share), |(event, share)| async {
+        Some((Ok::<_, Infallible>(event?), (None, share)))
+    });
+    Ok(stream_of(Sse::new(events)))
 }
 
-fn answer(events: impl IntoResponse) -> Response {
+fn stream_of(events: impl IntoResponse) -> Response {
     // Or else a proxy might collect them first.
     ([("x-accel-buffering", "no")], events).into_response()
 }
@@ -50,11 +61,13 @@ fn beat(interval: Duration) -> KeepAlive {
 /// A stream of events on its way. Dropping it drops the run, which cancels it: that is what happens when the client
 /// has gone.
 struct Telling {
+    app: App,
     run: Option<Run>,
     first: Option<RunEvent>,
     texts: Texts,
     due: VecDeque<Event>,
-    _share: Share,
+    /// For the request as long as it runs, then for the result. The event has been sent when the next is asked for.
+    share: Option<Share>,
 }
 
 #[derive(Default)]
@@ -89,7 +102,11 @@ impl Telling {
                     for stream in [Stream::Stdout, Stream::Stderr] {
                         self.due.extend(output(stream, self.texts.of(stream).finish()));
                     }
-                    self.due.extend(last_words(&end));
+                    self.share = None;
+                    let last = last_words(&self.app, &end, answer::PATIENCE).await;
+                    let (event, share) = last.unwrap_or_else(|problem| (named("error", &problem), None));
+                    self.share = share;
+                    self.due.push_back(event);
                 }
             }
         }
@@ -113,11 +130,20 @@ fn output(stream: Stream, text: String) -> Option<Event> {
     (!text.is_empty()).then(|| named(name, &Output { text }))
 }
 
-fn last_words(end: &End) -> Option<Event> {
-    Some(match end {
-        Ok(finished) => named("end", &finished.result()),
-        Err(problem) => named("error", problem),
+/// The last event, and the memory that it takes for as long as it is on its way.
+async fn last_words(app: &App, end: &End, patience: Duration) -> Result<(Event, Option<Share>), Problem> {
+    let finished = match end {
+        Ok(finished) => finished.clone(),
+        Err(problem) => return Ok((named("error", problem), None)),
+    };
+    let mut share = answer::room(app, &finished, patience).await?;
+    let (event, size) = answer::elsewhere(finished, |finished| {
+        let json = answer::json(finished);
+        (Event::default().event("end").data(&json), json.len())
     })
+    .await?;
+    share.shrink_to(size);
+    Ok((event, Some(share)))
 }
 
 /// An event of one line of JSON. None of these types has a `Serialize` that can fail.

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -16,16 +17,19 @@ use belljar_wire::{Code, Problem};
 use super::{App, Refused};
 use crate::caller::{Caller, Callers};
 
-/// What anyone may know: whether the server is well, and what it is.
+/// What needs no key: whether the server is well, and what it is.
 const OPEN: [&str; 6] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/page.js", "/docs/page.css"];
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
-    if !OPEN.contains(&request.uri().path()) {
-        match caller(&app.callers(), &request) {
-            Ok(caller) => drop(request.extensions_mut().insert(caller)),
-            Err(problem) => return Refused(problem).into_response(),
-        }
-    }
+    let callers = app.callers();
+    let admitted = match &*callers {
+        Callers::Holders(_) if OPEN.contains(&request.uri().path()) => Ok(None),
+        Callers::Anyone(_) | Callers::Holders(_) => caller(&callers, &request).map(Some),
+    };
+    match admitted {
+        Ok(caller) => caller.and_then(|caller| request.extensions_mut().insert(caller)),
+        Err(problem) => return Refused(problem).into_response(),
+    };
     next.run(request).await
 }
 
@@ -53,27 +57,37 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
 }
 
 fn refuse_foreigners(request: &Request) -> Result<(), Problem> {
-    let headers = request.headers();
-    let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let host = match request.uri().authority() {
-        Some(authority) => authority.as_str(),
-        None => text(header::HOST).unwrap_or_default(),
+    let texts = |name: header::HeaderName| {
+        request.headers().get_all(name).iter().map(|value| value.to_str().unwrap_or_default())
     };
-    if !is_loopback(host) {
+    if texts(header::HOST).count() > 1 {
+        return Err(Problem::new(Code::InvalidRequest, "there is more than one Host header", "send one"));
+    }
+    let authority = request.uri().authority().map(Authority::as_str);
+    let host = authority.or_else(|| texts(header::HOST).next()).unwrap_or_default();
+    if let Some(host) = [host].into_iter().chain(texts(header::HOST)).find(|host| !is_loopback(host)) {
         return Err(foreign("Host", host));
     }
-    match text(header::ORIGIN) {
-        Some(origin) if !is_own(origin, host) => Err(foreign("Origin", origin)),
-        _ => Ok(()),
+    match texts(header::ORIGIN).find(|origin| !is_own(origin, host)) {
+        Some(origin) => Err(foreign("Origin", origin)),
+        None => Ok(()),
     }
 }
 
-/// A name that no name server can point elsewhere.
+/// A name that no name server can point elsewhere, perhaps with a port, and with nothing else: before an `@` it would be
+/// somebody's password.
 fn is_loopback(host: &str) -> bool {
-    let name = match host.strip_prefix('[') {
-        Some(address) => address.split(']').next().unwrap_or_default(),
-        None => host.split(':').next().unwrap_or_default(),
+    let (name, rest) = match host.strip_prefix('[') {
+        Some(address) => address.split_once(']').unwrap_or_default(),
+        None => host.split_at(host.find(':').unwrap_or(host.len())),
     };
+    let port = rest.strip_prefix(':').unwrap_or(rest);
+    let is_port =
+        rest.is_empty() || rest.len() > port.len() && port.bytes().all(|byte| byte.is_ascii_digit());
+    is_port && is_loopback_name(name)
+}
+
+fn is_loopback_name(name: &str) -> bool {
     name.eq_ignore_ascii_case("localhost")
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
@@ -112,6 +126,29 @@ mod tests {
         {
             assert!(!is_loopback(host), "{host}");
         }
+        for host in
+            ["localhost:x@evil.org", "me@localhost", "[::1]evil.org", "[::1", "localhost:80:80", "[::1]80"]
+        {
+            assert!(!is_loopback(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_request_has_one_host_and_every_name_in_it_is_this_servers() {
+        let code = |uri: &str, headers: &[(&str, &str)]| {
+            let request = headers
+                .iter()
+                .fold(Request::builder().uri(uri), |request, (name, value)| request.header(*name, *value));
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            refuse_foreigners(&request).err().map(|problem| problem.error.code)
+        };
+        assert_eq!(code("/", &[("host", "localhost:1"), ("origin", "http://localhost:1")]), None);
+        assert_eq!(code("/", &[("host", "localhost"), ("host", "localhost")]), Some(Code::InvalidRequest));
+        assert_eq!(code("/", &[]), Some(Code::Forbidden));
+        assert_eq!(code("http://localhost/", &[("host", "evil.org")]), Some(Code::Forbidden));
+        assert_eq!(code("http://localhost:x@evil.org/", &[]), Some(Code::Forbidden));
+        let origins = [("host", "localhost"), ("origin", "http://localhost"), ("origin", "http://evil.org")];
+        assert_eq!(code("/", &origins), Some(Code::Forbidden));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! HTTP, version 1 of the contract.
 
+mod answer;
 pub(crate) mod body;
 mod docs;
 mod events;
@@ -35,7 +36,7 @@ pub struct App {
     pub config: Arc<Config>,
     callers: Arc<RwLock<Arc<Callers>>>,
     pub(crate) replays: Arc<Replays>,
-    /// Memory for the bodies of requests, in bytes.
+    /// Memory for the bodies of requests and for results, in bytes.
     pub(crate) body_memory: Arc<Semaphore>,
     pub(crate) languages: LastAnswer,
     /// Places for WebSockets, which are no connections any more to those who count them.

@@ -11,13 +11,14 @@ use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem, RunRequest, RunResult, RunState};
 
 use super::body::{self, Received, Share};
-use super::{App, Refused, events};
+use super::{App, Refused, answer, events};
 use crate::caller::Caller;
 use crate::idempotency::{Key, Origin, answers};
 use crate::runs::{End, Found, Run, no_such_run};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: &str = "idempotency-replayed";
+const SERVER_TIMING: &str = "server-timing";
 /// Longer than any run: the longest timeout is a day.
 const LONG: Duration = Duration::from_secs(48 * 3600);
 
@@ -42,7 +43,10 @@ enum Manner {
     responses(
         (status = 200, description = "The run took place", content(
             (RunResult = "application/json"), (String = "text/event-stream")),
-            headers(("Idempotency-Replayed" = String, description = "`true` if an earlier request started the run"))),
+            headers(
+                ("Idempotency-Replayed" = String, description = "`true` if an earlier request started the run"),
+                ("Server-Timing" = String, description = "`run;dur=` and the milliseconds that the engine took, the queue included"),
+            )),
         (status = 400, description = "Not a request; `field` says where", body = Problem),
         (status = 401, description = "No key, or one that is not known", body = Problem),
         (status = 403, description = "The caller may not ask for that", body = Problem),
@@ -96,7 +100,7 @@ pub(super) async fn find(
     let id = identifier(id)?;
     match app.runs.find(&caller, &id)? {
         Found::Running => Ok((StatusCode::ACCEPTED, Json(RunState::running(&id))).into_response()),
-        Found::Finished(end) => Ok(Json(end?.result()).into_response()),
+        Found::Finished(end) => answer::result(&app, end?, Duration::ZERO).await,
     }
 }
 
@@ -151,7 +155,8 @@ async fn start_once(
             Origin::New(run) => return follow(app, run, received.share, manner).await,
             Origin::Known(id) => match app.runs.wait(caller, &id, LONG).await {
                 Ok(Found::Finished(end)) if answers(&Found::Finished(end.clone())) => {
-                    return again(&end, manner);
+                    drop(received.share);
+                    return again(app, &end, manner).await;
                 }
                 // It was cancelled under our feet, or has been forgotten: then this is the first.
                 Ok(Found::Finished(_) | Found::Running) | Err(_) => {}
@@ -162,19 +167,21 @@ async fn start_once(
 
 async fn follow(app: &App, run: Run, share: Share, manner: Manner) -> Result<Response, Refused> {
     match manner {
-        Manner::AsItHappens => events::tell(run, share, app.config.heartbeat).await,
+        Manner::AsItHappens => events::tell(app, run, share).await,
         Manner::AtTheEnd => {
             let finished = run.result().await?;
             drop(share);
-            Ok(Json(finished.result()).into_response())
+            let timing = format!("run;dur={:.3}", finished.took.as_secs_f64() * 1e3);
+            let response = answer::result(app, finished, answer::PATIENCE).await?;
+            Ok(([(SERVER_TIMING, timing)], response).into_response())
         }
     }
 }
 
-fn again(end: &End, manner: Manner) -> Result<Response, Refused> {
+async fn again(app: &App, end: &End, manner: Manner) -> Result<Response, Refused> {
     let mut response = match manner {
-        Manner::AsItHappens => events::tell_again(end),
-        Manner::AtTheEnd => Json(end.clone()?.result()).into_response(),
+        Manner::AsItHappens => events::tell_again(app, end).await?,
+        Manner::AtTheEnd => answer::result(app, end.clone()?, Duration::ZERO).await?,
     };
     response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
     Ok(response)

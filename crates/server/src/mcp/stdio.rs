@@ -7,13 +7,14 @@ use belljar_engine::{Engine, Slots};
 use rmcp::RoleServer;
 use rmcp::service::{RunningService, ServerInitializeError, serve_server};
 use rmcp::transport::stdio_pipes;
+use tokio::time::timeout;
 
 use super::service::{Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::http::LastAnswer;
 use crate::runs::Runs;
-use crate::server::{ServeError, threads};
+use crate::server::{LAST_RITES, ServeError, threads};
 
 /// Serves until standard input ends or `stop` resolves, and returns when no box is left.
 ///
@@ -62,7 +63,12 @@ async fn begin(service: Service) -> Result<RunningService<RoleServer, Service>, 
 
 async fn leave_nothing(runs: &Runs) {
     runs.cancel_all();
-    while runs.count() > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+    let gone = async {
+        while runs.count() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    if timeout(LAST_RITES, gone).await.is_err() {
+        tracing::error!(runs = runs.count(), "boxes that were killed are still there");
     }
 }

@@ -1,0 +1,309 @@
+//! Patterns for files. Who writes the pattern and who names the files may both be hostile, so that matching takes no
+//! more steps than the length of the one times the length of the other.
+
+use std::iter::once;
+use std::str::Chars;
+
+use crate::{Field, Invalid};
+
+/// The most patterns that one run takes.
+pub const MAX_PATTERNS: usize = 64;
+/// The most bytes that a pattern may have.
+pub const MAX_PATTERN: usize = 1024;
+
+/// A pattern for files beneath the working directory. `?` is one character of a name, `*` any number of them, `[a-z]`
+/// and `[!a-z]` are one of these and one of the others; `**` is any number of directories.
+#[derive(Debug, Clone)]
+pub struct Glob {
+    text: String,
+    parts: Vec<Part>,
+}
+
+impl Glob {
+    /// All patterns of a run.
+    ///
+    /// # Errors
+    /// Too many of them, or one that [`parse`](Glob::parse) does not take.
+    pub fn parse_all(texts: &[String]) -> Result<Vec<Glob>, Invalid> {
+        if texts.len() > MAX_PATTERNS {
+            let message = format!("there are {} patterns; at most {MAX_PATTERNS} are accepted", texts.len());
+            return Err(Invalid::too_large(Field::Collect, message, "use wildcards, such as 'out/**/*.csv'"));
+        }
+        texts.iter().map(|text| Glob::parse(text)).collect()
+    }
+
+    /// `*.png`, `out/**/*.csv`, `result.json`.
+    ///
+    /// # Errors
+    /// A pattern that is too long, malformed, or that could name something outside the working directory.
+    pub fn parse(text: &str) -> Result<Glob, Invalid> {
+        if text.len() > MAX_PATTERN {
+            let message =
+                format!("a pattern is {} bytes long; at most {MAX_PATTERN} are accepted", text.len());
+            return Err(Invalid::too_large(Field::Collect, message, "use wildcards, such as 'out/**/*.csv'"));
+        }
+        let refuse = |why: &str| {
+            Invalid::new(
+                Field::Collect,
+                format!("the pattern '{}' {why}", text.escape_debug()),
+                "name files beneath the working directory, such as 'plot.png' or 'out/**/*.csv'",
+            )
+        };
+        let text = text.strip_prefix("./").unwrap_or(text);
+        if text.is_empty() || text.contains('\0') {
+            return Err(refuse("is not a pattern"));
+        }
+        if text.starts_with('/') || text.split('/').any(|part| part == "..") {
+            return Err(refuse("leads out of the working directory"));
+        }
+        let parts = parts(text).map_err(|why| refuse(&format!("is malformed: {why}")))?;
+        Ok(Glob { text: text.to_owned(), parts })
+    }
+
+    /// Whether a relative path is meant. A `*` does not cross a slash; `**` does.
+    #[must_use]
+    pub fn matches(&self, path: &str) -> bool {
+        let names: Vec<&str> = path.split('/').collect();
+        // For each number of names, whether the parts so far can stand for exactly as many.
+        let mut covered: Vec<bool> = once(true).chain(names.iter().map(|_| false)).collect();
+        for part in &self.parts {
+            covered = part.extend(&covered, &names);
+        }
+        covered.last() == Some(&true)
+    }
+
+    /// Whether it names exactly this path, without wildcards.
+    #[must_use]
+    pub fn is_literally(&self, path: &str) -> bool {
+        self.text == path
+    }
+}
+
+/// What stands between two slashes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    /// `**`: any number of names.
+    Names,
+    /// One name.
+    Name(Vec<Token>),
+}
+
+/// What stands for characters.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Token {
+    Slash,
+    /// `*`
+    Any,
+    /// `?`
+    One,
+    Char(char),
+    /// `[…]`, or `[!…]` if it is not to be one of them: each from a first to a last.
+    Class {
+        negated: bool,
+        ranges: Vec<(char, char)>,
+    },
+}
+
+impl Part {
+    fn extend(&self, covered: &[bool], names: &[&str]) -> Vec<bool> {
+        match self {
+            Part::Names => {
+                let so_far = |any: &mut bool, here: &bool| {
+                    *any |= *here;
+                    Some(*any)
+                };
+                covered.iter().scan(false, so_far).collect()
+            }
+            Part::Name(tokens) => {
+                let fits = |(here, name): (&bool, &&str)| *here && is_name(tokens, name);
+                once(false).chain(covered.iter().zip(names).map(fits)).collect()
+            }
+        }
+    }
+}
+
+impl Token {
+    fn takes(&self, c: char) -> bool {
+        match self {
+            Token::Slash | Token::Any => false,
+            Token::One => true,
+            Token::Char(own) => *own == c,
+            Token::Class { negated, ranges } => {
+                ranges.iter().any(|(first, last)| (*first..=*last).contains(&c)) != *negated
+            }
+        }
+    }
+}
+
+/// Whether a name is meant. Only the last `*` that was come to is ever given more: whatever an earlier one could take
+/// instead, this one can take as well.
+fn is_name(tokens: &[Token], name: &str) -> bool {
+    let (mut tokens, mut left) = (tokens, name.chars());
+    let mut again: Option<(&[Token], Chars<'_>)> = None;
+    loop {
+        if let [Token::Any, after @ ..] = tokens {
+            again = Some((after, left.clone()));
+            tokens = after;
+            continue;
+        }
+        match (tokens, left.next()) {
+            ([], None) => return true,
+            ([token, after @ ..], Some(c)) if token.takes(c) => tokens = after,
+            _ => {
+                let Some((after, from)) = &mut again else { return false };
+                if from.next().is_none() {
+                    return false;
+                }
+                (tokens, left) = (after, from.clone());
+            }
+        }
+    }
+}
+
+fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
+    let mut parts = Vec::new();
+    for name in tokens(text)?.split(|token| *token == Token::Slash) {
+        let part = match name {
+            [Token::Any, Token::Any] => Part::Names,
+            _ if name.windows(2).any(|pair| pair == [Token::Any, Token::Any]) => {
+                return Err("'**' stands for directories and must be between slashes");
+            }
+            _ => Part::Name(name.to_vec()),
+        };
+        if part != Part::Names || parts.last() != Some(&Part::Names) {
+            parts.push(part);
+        }
+    }
+    end_with_a_name(&mut parts);
+    Ok(parts)
+}
+
+/// `out/**` and `out/**/` are `out/**/*`: what is beneath the directory, not itself.
+fn end_with_a_name(parts: &mut Vec<Part>) {
+    if let [.., Part::Names, Part::Name(last)] = parts.as_slice()
+        && last.is_empty()
+    {
+        parts.pop();
+    }
+    if parts.last() == Some(&Part::Names) {
+        parts.push(Part::Name(vec![Token::Any]));
+    }
+}
+
+fn tokens(text: &str) -> Result<Vec<Token>, &'static str> {
+    let text: Vec<char> = text.chars().collect();
+    let (mut tokens, mut rest) = (Vec::new(), text.as_slice());
+    while let [first, after @ ..] = rest {
+        let (token, after) = match first {
+            '/' => (Token::Slash, after),
+            '*' => (Token::Any, after),
+            '?' => (Token::One, after),
+            '[' => class(after).ok_or("a '[' has no ']'")?,
+            other => (Token::Char(*other), after),
+        };
+        tokens.push(token);
+        rest = after;
+    }
+    Ok(tokens)
+}
+
+/// What follows a `[`, and what comes after it. The first of the characters may be a `]` itself.
+fn class(text: &[char]) -> Option<(Token, &[char])> {
+    let (negated, text) = match text {
+        ['!', text @ ..] => (true, text),
+        _ => (false, text),
+    };
+    let end = 1 + text.iter().skip(1).position(|c| *c == ']')?;
+    let (members, rest) = text.split_at_checked(end)?;
+    Some((Token::Class { negated, ranges: ranges(members) }, rest.get(1..)?))
+}
+
+fn ranges(mut members: &[char]) -> Vec<(char, char)> {
+    let mut ranges = Vec::new();
+    loop {
+        match members {
+            [first, '-', last, rest @ ..] => {
+                ranges.push((*first, *last));
+                members = rest;
+            }
+            [one, rest @ ..] => {
+                ranges.push((*one, *one));
+                members = rest;
+            }
+            [] => return ranges,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_pattern_stays_beneath_the_working_directory() {
+        for text in ["/etc/*", "../*", "a/../../b", "", "[", "a/**b"] {
+            assert!(Glob::parse(text).is_err(), "{text:?}");
+        }
+        let glob = Glob::parse("out/**/*.csv").unwrap();
+        assert!(glob.matches("out/a/b.csv") && glob.matches("out/b.csv") && !glob.matches("b.csv"));
+        assert!(!Glob::parse("*.csv").unwrap().matches("a/b.csv"));
+        assert!(Glob::parse("./plot.png").unwrap().is_literally("plot.png"));
+    }
+
+    #[test]
+    fn a_star_means_hidden_files_too_and_two_mean_what_is_beneath() {
+        assert!(Glob::parse("*").unwrap().matches(".hidden"));
+        assert!(!Glob::parse("A").unwrap().matches("a"));
+        let all = Glob::parse("out/**").unwrap();
+        assert!(all.matches("out/a") && all.matches("out/a/b") && !all.matches("out"));
+    }
+
+    #[test]
+    fn a_pattern_that_invites_backtracking_is_answered() {
+        let stars = "*a".repeat(13);
+        for (pattern, path) in [
+            (format!("{stars}*b/x"), format!("{}/x", "a".repeat(200))),
+            ("*a".repeat(500), format!("{}b", "a".repeat(250))),
+            (format!("{}b", "**/a/".repeat(200)), "a/".repeat(2000)),
+        ] {
+            assert!(!Glob::parse(&pattern).unwrap().matches(&path), "{pattern}");
+        }
+        assert!(Glob::parse(&stars).unwrap().matches(&"a".repeat(200)));
+    }
+
+    #[test]
+    fn patterns_are_bounded_in_number_and_length() {
+        let many = Glob::parse_all(&vec!["a".to_owned(); MAX_PATTERNS + 1]).unwrap_err();
+        assert!(many.too_large && many.message.contains("at most 64"), "{many}");
+        assert_eq!(Glob::parse_all(&vec!["a".to_owned(); MAX_PATTERNS]).unwrap().len(), MAX_PATTERNS);
+        let long = Glob::parse(&"a".repeat(MAX_PATTERN + 1)).unwrap_err();
+        assert!(long.too_large && long.message.contains("at most 1024"), "{long}");
+        assert_eq!(long.field, Field::Collect);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+
+        #[test]
+        fn it_means_what_others_mean_by_it(
+            pattern in r"([ab.?*/!\]-]|\*\*/|/\*\*|\[!?[ab/\]*-]{1,4}\]){1,8}", path in "[ab./-]{0,8}",
+        ) {
+            let options = glob::MatchOptions {
+                case_sensitive: true,
+                require_literal_separator: true,
+                require_literal_leading_dot: false,
+            };
+            let stripped = pattern.strip_prefix("./").unwrap_or(&pattern);
+            let leads_out = stripped.starts_with('/') || stripped.split('/').any(|part| part == "..");
+            match (Glob::parse(&pattern), glob::Pattern::new(stripped)) {
+                (Ok(ours), Ok(theirs)) => {
+                    prop_assert_eq!(ours.matches(&path), theirs.matches_with(&path, options));
+                }
+                (Err(_), Ok(_)) => prop_assert!(leads_out || stripped.is_empty(), "refused: {}", pattern),
+                (Ok(_), Err(_)) => prop_assert!(false, "taken: {}", pattern),
+                (Err(_), Err(_)) => {}
+            }
+        }
+    }
+}
