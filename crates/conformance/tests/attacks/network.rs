@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use belljar_conformance::{Cell, outside, promise, secret};
 
+/// Below those that the kernel gives to whoever asks for any: other tests hold thousands of them.
+const FIXED_PORT: u16 = 27_123;
+
 const UNREACHABLE: &[i32] = &[
     libc::ENETUNREACH,
     libc::EHOSTUNREACH,
@@ -145,7 +148,7 @@ promise!(only_plain_families_and_types_of_socket_are_had);
 /// N7
 fn two_boxes_do_not_meet(cell: &Cell) {
     let name = secret();
-    let port = 47_123;
+    let port = FIXED_PORT;
     let meeting = format!("meet @{name} {port} 4");
     let first = cell.with_probe().start_plain(&format!("./probe {meeting}"));
     first.wait_for("\"op\":\"meet\"");
@@ -169,7 +172,7 @@ promise!(two_boxes_do_not_meet);
 
 /// N8
 fn a_listening_socket_ends_with_its_run(cell: &Cell) {
-    let port = 47_124;
+    let port = FIXED_PORT + 1;
     let ran = cell.with_probe().run(&format!("./probe meet @x {port} 0"));
     assert!(ran.ok().contains("\"errno\":0"), "the control: it listened");
     assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the port is free on the host");
