@@ -9,7 +9,7 @@ use belljar_native::Native;
 
 use crate::settings::Host;
 
-/// An engine; with a keeper that was started early, if it is to run something.
+/// An engine; with a box in waiting, if it is to run one thing.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
     let native = Native::open(belljar_native::Settings {
         search_path: host.search_path,

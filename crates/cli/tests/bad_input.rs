@@ -175,7 +175,7 @@ fn with_json_a_failure_is_the_error_object_on_stdout() {
       "error": {
         "code": "invalid_request",
         "message": "memory must be between 4M and 16384G, not 0",
-        "hint": "leave --memory out for the default, 256M",
+        "hint": "leave it out for the default, 256M",
         "field": "limits.memory_bytes"
       }
     }

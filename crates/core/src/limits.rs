@@ -276,7 +276,7 @@ fn out_of_range(
     Invalid::new(
         field,
         format!("{name} must be between {min} and {max}, not {asked}"),
-        format!("leave --{name} out for the default, {typical}"),
+        format!("leave it out for the default, {typical}"),
     )
 }
 
@@ -304,7 +304,7 @@ mod tests {
         let zero = LimitsRequest { timeout: Some(Duration::ZERO), ..LimitsRequest::default() };
         let refused = zero.resolve().unwrap_err();
         assert_eq!(refused.message, "timeout must be between 1ms and 24h, not 0s");
-        assert_eq!(refused.hint, "leave --timeout out for the default, 10s");
+        assert_eq!(refused.hint, "leave it out for the default, 10s");
         let zero = LimitsRequest { cpus: Some(0.0), ..LimitsRequest::default() };
         assert_eq!(zero.resolve().unwrap_err().field, Field::Cpus);
         let nan = LimitsRequest { cpus: Some(f64::NAN), ..LimitsRequest::default() };
