@@ -95,7 +95,7 @@ impl NativeExecution {
             socket: Some(socket),
             stdout: Some(stdout),
             stderr: Some(stderr),
-            buffer: vec![0; 64 * 1024],
+            buffer: Vec::with_capacity(64 * 1024),
             cgroup,
             offered: None,
             source: draft.source,
@@ -175,7 +175,8 @@ impl NativeExecution {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        match pipe.as_ref()?.try_read(&mut self.buffer) {
+        self.buffer.clear();
+        match pipe.as_ref()?.try_read_buf(&mut self.buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Ok(0) | Err(_) => {
                 *pipe = None;

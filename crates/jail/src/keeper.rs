@@ -114,7 +114,7 @@ enum Wake {
 
 /// Removes the box's cgroups, if they are still there. The kernel may take a moment to see that they are empty; one
 /// that other boxes are in stays.
-pub(crate) fn remove_orphans(dirs: &[PathBuf]) {
+fn remove_orphans(dirs: &[PathBuf]) {
     for dir in dirs {
         for _ in 0..50 {
             match std::fs::remove_dir(dir) {

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -80,15 +80,58 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Forks, if there is but one thread.
-pub(crate) fn fork() -> io::Result<Fork> {
+/// Runs `work` in a new process that shares this one's memory and goes on beside it: copying the memory, and then every
+/// page that either of the two writes to, would take longer than the rest of the run's beginning.
+///
+/// What it shares makes it a process of few words. It must not allocate: we may be killed while we hold the allocator's
+/// lock. It must not hold anything that is freed when `work` returns. It hears no signal but SIGKILL, because handlers
+/// of ours would run in it. Its stack is never freed: whoever uses this does so once.
+pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -> io::Result<Pid> {
+    extern "C" fn enter<Work: FnOnce() + Copy>(argument: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: `argument` points to the leaked `Work` below, which nobody writes to.
+        let work = unsafe { *argument.cast::<Work>() };
+        work();
+        exit_now(0)
+    }
     if !single_threaded() {
         return Err(io::Error::other("there is more than one thread"));
     }
-    // SAFETY: the process has one thread, as was just seen, so the child's copy of every lock is in a consistent
-    // state.
-    let pid = checked(unsafe { libc::fork() }.into())?;
-    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).map_or(Fork::Child, Fork::Parent))
+    let work: &'static Work = Box::leak(Box::new(work));
+    let stack = Vec::<u128>::with_capacity(BESIDE_STACK / size_of::<u128>()).leak();
+    // SAFETY: one past the end of the allocation, whose capacity this is at least.
+    let top = unsafe { stack.as_mut_ptr().add(BESIDE_STACK / size_of::<u128>()) };
+    let all_signals = block_signals()?;
+    // SAFETY: the child runs on a stack of its own, aligned like `u128`, that is never freed; what it is given is never
+    // freed or written to either, and `Copy`, so that nothing is dropped. It shares this process's thread-local
+    // storage, of which the calls that it makes use `errno` at most, and that only if they fail.
+    let pid = checked(
+        unsafe {
+            let argument = std::ptr::from_ref(work).cast_mut().cast();
+            libc::clone(enter::<Work>, top.cast(), libc::CLONE_VM | libc::SIGCHLD, argument)
+        }
+        .into(),
+    );
+    restore_signals(&all_signals)?;
+    i32::try_from(pid?).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// More than the undertaker takes.
+const BESIDE_STACK: usize = 32 * 1024;
+
+/// Blocks every signal, and returns what was blocked before.
+fn block_signals() -> io::Result<libc::sigset_t> {
+    // SAFETY: all-zero sigset_t are valid values of that plain C type, to be set by the next calls.
+    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { std::mem::zeroed() };
+    // SAFETY: `all` is a valid sigset_t to write to.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: `all` is initialised, and `before` is valid to write to.
+    checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut before) }.into())?;
+    Ok(before)
+}
+
+fn restore_signals(before: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: `before` is initialised, and the old mask is not asked for.
+    checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) }.into()).map(drop)
 }
 
 /// Runs `become_program` in a new process that borrows this one's memory until it has become another program, or ended
@@ -126,31 +169,54 @@ fn single_threaded() -> bool {
 }
 
 /// Wipes the arguments and the environment that this process was started with, and takes another name: what a
-/// fork of a program should not carry along. `/proc/self/stat` tells where the kernel put them (`proc(5)`).
+/// fork of a program should not carry along. To be called while the environment is still the one that the kernel made.
 pub(crate) fn forget_arguments_and_environment(name: &str) -> io::Result<()> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    // The second field is the program's name in parentheses, and may hold anything.
-    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_ascii_whitespace();
-    // The first field after the name is the third of all; arguments and environment are the 48th to the 51st.
-    let places: Vec<usize> = fields.skip(48 - 3).take(4).filter_map(|field| field.parse().ok()).collect();
-    let &[arguments, arguments_end, environment, environment_end] = places.as_slice() else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    wipe(arguments, arguments_end);
-    wipe(environment, environment_end);
-    let shown = name.len().min(arguments_end.saturating_sub(arguments).saturating_sub(1));
+    let Origin { arguments, environment, end } = Origin::find().ok_or(io::ErrorKind::InvalidData)?;
+    wipe(arguments, end);
+    let shown = name.len().min(environment - arguments - 1);
     // SAFETY: the `shown` bytes at `arguments` are within the area that `wipe` has just written to.
     unsafe { std::ptr::copy_nonoverlapping(name.as_ptr(), arguments as *mut u8, shown) };
     Ok(rustix::thread::set_name(&c_string(name.as_bytes())?)?)
 }
 
+/// Where the strings are that the kernel put on the stack before `main`: the arguments, right after them the
+/// environment, right after that the program's path. `/proc/self/stat` tells the same, but takes longer to ask than
+/// most steps of building a box.
+struct Origin {
+    arguments: usize,
+    environment: usize,
+    end: usize,
+}
+
+impl Origin {
+    fn find() -> Option<Origin> {
+        unsafe extern "C" {
+            static environ: *const *const libc::c_char;
+        }
+        let count = std::env::args_os().len();
+        // SAFETY: the C library set it before `main`, and nobody has changed it since.
+        let variables = unsafe { environ };
+        if variables.is_null() || count == 0 {
+            return None;
+        }
+        // SAFETY: the kernel puts the pointers to the arguments, a null pointer, the pointers to the variables and
+        // another null pointer one after the other, and nothing writes to them.
+        let pointers = unsafe { std::slice::from_raw_parts(variables.wrapping_sub(count + 1), count + 2) };
+        // SAFETY: takes a number and returns one.
+        let end = unsafe { libc::getauxval(libc::AT_EXECFN) };
+        let (arguments, end) = (pointers[0] as usize, usize::try_from(end).ok()?);
+        let environment = if pointers[count + 1].is_null() { end } else { pointers[count + 1] as usize };
+        (arguments != 0 && arguments < environment && environment <= end).then_some(Origin {
+            arguments,
+            environment,
+            end,
+        })
+    }
+}
+
 /// Overwrites a part of the stack that the kernel set up before `main`.
 fn wipe(from: usize, to: usize) {
-    if from == 0 || to <= from {
-        return;
-    }
-    // SAFETY: the kernel says that the strings which it put on this process's stack are there, writable like all of
-    // the stack. Rust holds no reference into them: `std::env` copies what it returns. What reads the environment
+    // SAFETY: the strings which the kernel put on this process's stack are there, writable like all of the stack. Rust holds no reference into them: `std::env` copies what it returns. What reads the environment
     // later finds empty strings.
     unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
 }
@@ -229,6 +295,13 @@ pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
 /// Closes every descriptor from this number on.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     close_between(first, u32::MAX)
+}
+
+/// Takes descriptors over that this process has of the one that it was cloned from.
+pub(crate) fn adopt<const N: usize>(numbers: [RawFd; N]) -> [OwnedFd; N] {
+    // SAFETY: they are open, as they were in the process that this one is a clone of; the values that own them there
+    // are not this process's to drop.
+    numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Closes every descriptor but these; the standard ones lead nowhere from now on.

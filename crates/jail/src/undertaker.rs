@@ -4,23 +4,25 @@
 //! cgroups stay. As long as the caller lives, removing them is its own business, and all that the undertaker does is to
 //! be the last that holds the box's mounts: taking those apart then keeps nobody waiting.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use rustix::process::{Pid, PidfdFlags, Signal};
 
-use crate::cloned::forget_origin;
-use crate::keeper::remove_orphans;
-use crate::sys::{self, Fork};
+use crate::sys;
 
 /// How long a box may take to die after its caller. The more memory and processes it has, the longer.
 const BOX_PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 /// How long an undertaker may take to go. It has nothing to do but to take mounts apart.
 const OWN_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+/// How long to wait before looking again whether a cgroup is empty.
+const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 const LET_MOUNTS_GO: u8 = b'm';
 const DISMISSED: u8 = b'd';
@@ -37,14 +39,16 @@ impl Undertaker {
     /// Starts one for the box of this PID 1, whose cgroups these are.
     pub(crate) fn hire(orphans: &[PathBuf], init: Pid, init_pidfd: BorrowedFd<'_>) -> io::Result<Undertaker> {
         let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        let death = init_pidfd.try_clone_to_owned()?;
-        match sys::fork()? {
-            Fork::Parent(pid) => Ok(Undertaker { pid, line: writer }),
-            Fork::Child => {
-                let _ = work(reader, death, init, orphans);
-                sys::exit_now(0)
-            }
-        }
+        let orphans = orphans.iter().map(|dir| sys::c_path(dir)).collect::<io::Result<Vec<_>>>()?;
+        let mounts = sys::c_string(format!("/proc/{}/ns/mnt", init.as_raw_nonzero()).as_bytes())?;
+        let task = Task {
+            line: reader.as_raw_fd(),
+            death: init_pidfd.as_raw_fd(),
+            mounts: Box::leak(mounts.into_boxed_c_str()),
+            orphans: orphans.leak(),
+        };
+        let pid = sys::start_beside(move || drop(task.perform()))?;
+        Ok(Undertaker { pid, line: writer })
     }
 
     /// The box is dead.
@@ -73,25 +77,45 @@ impl Drop for Undertaker {
     }
 }
 
-fn work(line: OwnedFd, death: OwnedFd, init: Pid, orphans: &[PathBuf]) -> io::Result<()> {
-    // A Ctrl-C at the caller's terminal is not meant for it.
-    let _ = rustix::process::setsid();
-    let [line, death] = sys::keep_only([line, death])?;
-    forget_origin();
-    sys::default_signals()?;
-    // One that has not got its own namespace yet leaves nothing to hold on to.
-    let mut mounts = File::open(format!("/proc/{}/ns/mnt", init.as_raw_nonzero())).ok();
-    let (mut line, mut word) = (File::from(line), [0]);
-    while line.read(&mut word)? == 1 {
-        match word[0] {
-            DISMISSED => return Ok(()),
-            _ => drop(mounts.take()),
+/// What an undertaker works with. Its process shares the caller's memory, so all of this is there for ever, and nothing
+/// that it does may allocate.
+#[derive(Clone, Copy)]
+struct Task {
+    line: RawFd,
+    death: RawFd,
+    mounts: &'static CStr,
+    orphans: &'static [CString],
+}
+
+impl Task {
+    fn perform(self) -> io::Result<()> {
+        // A Ctrl-C at the caller's terminal is not meant for it.
+        let _ = rustix::process::setsid();
+        let [line, death] = sys::keep_only(sys::adopt([self.line, self.death]))?;
+        // One that has not got its own namespace yet leaves nothing to hold on to.
+        let mut mounts = rustix::fs::open(self.mounts, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        let mut word = [0];
+        while rustix::io::retry_on_intr(|| rustix::io::read(&line, &mut word))? == 1 {
+            match word[0] {
+                DISMISSED => return Ok(()),
+                _ => drop(mounts.take()),
+            }
+        }
+        // The caller has died, and the kernel is about to end the box.
+        drop(mounts);
+        let mut end = [PollFd::from_borrowed_fd(death.as_fd(), PollFlags::IN)];
+        rustix::io::retry_on_intr(|| poll(&mut end, Some(&BOX_PATIENCE)))?;
+        self.orphans.iter().for_each(|dir| remove(dir));
+        Ok(())
+    }
+}
+
+/// The kernel may take a moment to see that a cgroup is empty.
+fn remove(cgroup: &CStr) {
+    for _ in 0..50 {
+        match rustix::fs::unlinkat(CWD, cgroup, AtFlags::REMOVEDIR) {
+            Err(Errno::BUSY) => drop(poll(&mut [], Some(&A_MOMENT))),
+            _ => return,
         }
     }
-    // The caller has died, and the kernel is about to end the box.
-    drop(mounts);
-    let mut end = [PollFd::from_borrowed_fd(death.as_fd(), PollFlags::IN)];
-    rustix::io::retry_on_intr(|| poll(&mut end, Some(&BOX_PATIENCE)))?;
-    remove_orphans(orphans);
-    Ok(())
 }
