@@ -26,11 +26,11 @@ const STAGING: &str = "/dev";
 /// [`Step::Pivot`] lets go of. Taking it away by itself would cost a grace period of the kernel's.
 const BEHIND: &str = "/etc";
 
-/// The steps that need neither the plan nor the box's users, and so can be performed before there are any.
+/// The steps that need neither the plan nor the box's users, and so can be performed before there are any: by PID 1, or
+/// with the box's [`network`](crate::network).
 pub(crate) const GROUNDWORK: [Step; 2] = [Step::Loopback, Step::PrivateMounts];
 
 pub(crate) fn perform_groundwork() -> Result<(), Fault> {
-    loopback()?;
     private_mounts()
 }
 

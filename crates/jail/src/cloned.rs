@@ -23,7 +23,7 @@ use crate::sys::{self, Fork, ResourceUse};
 /// The namespaces that a process has to be born into.
 const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
 /// Those that it can make for itself, while its maker does something else.
-const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWNET | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 /// How long a box that was killed may take to die.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -41,12 +41,14 @@ pub(crate) struct Cloned {
 }
 
 impl Cloned {
-    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is.
-    pub(crate) fn ahead() -> Result<Cloned, Fault> {
+    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is. Also returns where it
+    /// expects its network.
+    pub(crate) fn ahead() -> Result<(Cloned, OwnedFd), Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
+        let (network, their_network) = socket_pair().doing(|| "make a socket for PID 1")?;
         match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
-            (Fork::Child, _) => live_ahead(theirs),
-            (Fork::Parent(pid), pidfd) => Cloned::new(pid, pidfd, ours),
+            (Fork::Child, _) => live_ahead(theirs, their_network),
+            (Fork::Parent(pid), pidfd) => Ok((Cloned::new(pid, pidfd, ours)?, network)),
         }
     }
 
@@ -56,7 +58,7 @@ impl Cloned {
         let parts = Parts::open(&order.plan)?;
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let into = parts.v2.as_ref().map(AsFd::as_fd);
-        match sys::clone_into(BORN_INTO | OWN, into).doing(|| "create the namespaces")? {
+        match sys::clone_into(BORN_INTO | OWN | libc::CLONE_NEWNET, into).doing(|| "create the namespaces")? {
             (Fork::Child, _) => {
                 not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
                 drop(ours);
@@ -215,14 +217,14 @@ pub(crate) fn forget_origin() {
 }
 
 /// The life of a PID 1 that was made ahead.
-fn live_ahead(keeper: OwnedFd) -> ! {
-    let keeper = match sys::keep_only([keeper]) {
-        Ok([keeper]) => keeper,
+fn live_ahead(keeper: OwnedFd, network: OwnedFd) -> ! {
+    let (keeper, network) = match sys::keep_only([keeper, network]) {
+        Ok([keeper, network]) => (keeper, network),
         Err(_) => sys::exit_now(1),
     };
     let prepared = leave_the_callers_world()
         .doing(|| "leave the caller's session")
-        .and_then(|()| Prepared::ahead_of_the_plan(OWN));
+        .and_then(|()| Prepared::ahead_of_the_plan(OWN, network));
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(fault) => give_up(&keeper, fault),

@@ -19,6 +19,7 @@ use crate::codec;
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover, Reply};
+use crate::network;
 use crate::plan::{Command, Opener, Plan, Step};
 use crate::seccomp::Filter;
 use crate::sys;
@@ -46,23 +47,38 @@ pub(crate) struct Prepared {
     program: Filter,
     reaper: Filter,
     cpus: Cpus,
-    /// Steps that every plan has and that are done.
+    /// Steps that every plan has and that are done, or done by somebody else.
     done: &'static [Step],
+    network: Network,
 }
 
 impl Prepared {
     pub(crate) fn with_the_plan_at_hand() -> Result<Prepared, Fault> {
         let cpus = Cpus::stay_on_one().doing(|| "stay on one CPU")?;
-        Ok(Prepared { program: Filter::standard(), reaper: Filter::reaper(), cpus, done: &[] })
+        Ok(Prepared {
+            program: Filter::standard(),
+            reaper: Filter::reaper(),
+            cpus,
+            done: &[],
+            network: Network::Own,
+        })
     }
 
     /// Also performs what needs neither the plan nor the box's users.
-    pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int) -> Result<Prepared, Fault> {
+    pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int, network: OwnedFd) -> Result<Prepared, Fault> {
         let prepared = Prepared::with_the_plan_at_hand()?;
         sys::unshare(namespaces).doing(|| "create the namespaces")?;
         build::perform_groundwork()?;
-        Ok(Prepared { done: &build::GROUNDWORK, ..prepared })
+        Ok(Prepared { done: &build::GROUNDWORK, network: Network::OnItsWay(network), ..prepared })
     }
+}
+
+/// The box's network namespace.
+enum Network {
+    /// This process was born into it.
+    Own,
+    /// Somebody else makes it, and sends it here.
+    OnItsWay(OwnedFd),
 }
 
 /// The CPUs that this process may use, while it stays on one of them.
@@ -123,6 +139,9 @@ impl Init {
         self.take_identity()?;
         self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
         let offered = self.build()?;
+        if let Network::OnItsWay(sender) = &self.prepared.network {
+            network::enter(sender.as_fd()).doing(|| "enter the box's network")?;
+        }
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;
         self.run(offered)
     }

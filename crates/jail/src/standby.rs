@@ -7,14 +7,16 @@
 //! is done by the kernel, which kills PID 1, and by the [`undertaker`](crate::undertaker), which removes the cgroups.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 
 use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply};
+use crate::network;
 use crate::sys::{self, ResourceUse};
 use crate::undertaker::Undertaker;
 
@@ -23,6 +25,8 @@ use crate::undertaker::Undertaker;
 pub struct Standby {
     cloned: Cloned,
     undertaker: Option<Undertaker>,
+    /// Who makes its network.
+    network: Option<Pid>,
     /// Ours alone: when we die, however we die, PID 1 sees that its other end has been closed.
     lifeline: Option<OwnedFd>,
 }
@@ -37,8 +41,9 @@ pub fn stand_by() -> io::Result<Standby> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     sys::keep_dead_children();
-    let cloned = Cloned::ahead().map_err(|fault| fault.error())?;
-    Ok(Standby { cloned, undertaker: None, lifeline: None })
+    let (cloned, to_init) = Cloned::ahead().map_err(|fault| fault.error())?;
+    let network = Some(network::make_beside(cloned.pid(), to_init.as_fd())?);
+    Ok(Standby { cloned, undertaker: None, network, lifeline: None })
 }
 
 impl Standby {
@@ -91,6 +96,7 @@ impl Standby {
     }
 
     fn bury(&mut self, ended: Option<i32>) -> Reply {
+        self.reap_network_maker();
         let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
         // The mounts are taken apart while the caller reads counters and removes the cgroups.
         if let Some(undertaker) = &self.undertaker {
@@ -98,6 +104,13 @@ impl Standby {
         }
         let ResourceUse { cpu_micros, max_rss } = used;
         Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss }
+    }
+
+    /// It is gone long before the box, or about to fail.
+    fn reap_network_maker(&mut self) {
+        if let Some(maker) = self.network.take() {
+            let _ = sys::wait_for(maker);
+        }
     }
 
     /// Kills everything in the box.
@@ -108,6 +121,7 @@ impl Standby {
     /// Ends what is left, and waits until it is gone.
     pub fn dismiss(&mut self) {
         self.cloned.end_unless_settled();
+        self.reap_network_maker();
         self.undertaker = None;
     }
 }

@@ -85,7 +85,7 @@ struct CloneArgs {
 ///
 /// What it shares makes it a process of few words. It must not allocate: we may be killed while we hold the allocator's
 /// lock. It must not hold anything that is freed when `work` returns. It hears no signal but SIGKILL, because handlers
-/// of ours would run in it. Its stack is never freed: whoever uses this does so once.
+/// of ours would run in it. Its stack is never freed: a program does this a few times at most.
 pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -> io::Result<Pid> {
     extern "C" fn enter<Work: FnOnce() + Copy>(argument: *mut libc::c_void) -> libc::c_int {
         // SAFETY: `argument` points to the leaked `Work` below, which nobody writes to.
@@ -226,6 +226,12 @@ pub(crate) fn unshare(namespaces: libc::c_int) -> io::Result<()> {
     // SAFETY: takes an integer. What changes is what paths, names and addresses mean to later calls; memory and open
     // descriptors stay as they are (CLONE_FILES is not among the flags that are passed).
     checked(unsafe { libc::unshare(namespaces) }.into()).map(drop)
+}
+
+/// Enters a namespace of this kind.
+pub(crate) fn enter_namespace(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as it is borrowed; as for `unshare`, memory stays as it is.
+    checked(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
 }
 
 /// Sets attributes of a mount, or of the whole tree of mounts beneath it.
