@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::key::KeyArgs;
@@ -60,6 +60,33 @@ pub(crate) enum Command {
     Openapi,
     /// Measure what a box costs on this host
     Bench(BenchArgs),
+}
+
+impl Cli {
+    /// Reads the words that were typed. Only the parser of the command that they name is made, if that is `run`: making
+    /// those of all commands takes longer than reading the words.
+    pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
+        if words.get(1).is_some_and(|word| word == "run") {
+            let matches = Cli::for_run().try_get_matches_from(words)?;
+            return Cli::from_arg_matches(&matches);
+        }
+        Cli::try_parse_from(words)
+    }
+
+    fn for_run() -> clap::Command {
+        let whole = clap::Command::new("belljar").disable_help_subcommand(true).subcommand_required(true);
+        whole.subcommand(Command::run(clap::Command::new("run")))
+    }
+}
+
+impl Command {
+    fn run(command: clap::Command) -> clap::Command {
+        // Augmenting sets another description, that of the last struct that was flattened in.
+        RunArgs::augment_args(command)
+            .about("Run code in a sandbox")
+            .help_template(RUN_HELP)
+            .override_usage("belljar run [LANGUAGE] [FILE | -] [-c CODE] [OPTIONS] [-- ARGS...]")
+    }
 }
 
 #[derive(Debug, Args)]
@@ -189,7 +216,8 @@ mod tests {
     use clap::CommandFactory;
 
     fn run(words: &[&str]) -> Result<RunArgs, clap::Error> {
-        let command = Cli::try_parse_from(["belljar", "run"].iter().chain(words))?.command;
+        let words: Vec<_> = ["belljar", "run"].iter().chain(words).map(OsString::from).collect();
+        let command = Cli::read(&words)?.command;
         let Command::Run(args) = command else { unreachable!("asked for run, not {command:?}") };
         Ok(*args)
     }
@@ -197,6 +225,18 @@ mod tests {
     #[test]
     fn the_command_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_parser_of_run_alone_is_that_of_the_whole() {
+        let help = |mut command: clap::Command| {
+            command.build();
+            command.find_subcommand_mut("run").unwrap().render_long_help().to_string()
+        };
+        assert_eq!(help(Cli::for_run()), help(Cli::command()));
+        let wrong = ["belljar", "run", "python", "--nonsense"].map(OsString::from);
+        let (alone, whole) = (Cli::read(&wrong).unwrap_err(), Cli::try_parse_from(&wrong).unwrap_err());
+        assert_eq!(alone.to_string(), whole.to_string());
     }
 
     #[test]

@@ -23,8 +23,6 @@ mod table;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Cli, Command};
 
 #[cfg(target_env = "musl")]
@@ -43,7 +41,7 @@ fn main() -> ExitCode {
         return done;
     }
     let environment = |name: &str| std::env::var_os(name);
-    match Cli::try_parse_from(&argv) {
+    match Cli::read(&argv) {
         Err(usage) => problem::report_usage(&usage, &argv),
         Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment, standby),
         Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
