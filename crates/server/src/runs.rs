@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::Captured;
@@ -33,7 +33,9 @@ struct Shared {
     engine: Engine,
     threads: Handle,
     living: Mutex<Living>,
-    kept: Mutex<Kept<Past>>,
+    /// Told when a run has come to live.
+    born: Condvar,
+    kept: Mutex<Kept<End>>,
     metrics: Metrics,
 }
 
@@ -50,13 +52,6 @@ struct Live {
     owner: String,
     cancel: watch::Sender<bool>,
     end: watch::Sender<Option<End>>,
-}
-
-/// A run that has ended.
-#[derive(Debug, Clone)]
-struct Past {
-    owner: String,
-    end: End,
 }
 
 /// How a run ended: as a run, or because Belljar could not run it.
@@ -119,11 +114,12 @@ pub struct Run {
 }
 
 impl Runs {
-    /// Runs go to this engine, on these threads, which should be others than those that answer requests.
+    /// Runs go to this engine, on these threads. They may be the ones that answer requests, if there are more of them
+    /// than slots and a [`lookout`](crate::lookout).
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
-        let (living, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
-        Runs(Arc::new(Shared { engine, threads, living, kept, metrics: Metrics::new() }))
+        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Kept::new(config.kept)));
+        Runs(Arc::new(Shared { engine, threads, living, born, kept, metrics: Metrics::new() }))
     }
 
     /// The engine that runs them.
@@ -169,7 +165,7 @@ impl Runs {
         if let Some(workspace) = &request.workspace {
             refuse_detours(&caller.allowance().workspaces, workspace)?;
         }
-        let request = request.parse_within(&caller.allowance().ceilings, local)?;
+        let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
         // Before there is a slot: one that is given back unused would count as a very short run.
         let presence = caller.enter()?;
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
@@ -188,11 +184,8 @@ impl Runs {
         if self.live_one(caller, id).is_some() {
             return Ok(Found::Running);
         }
-        let past = locked(&self.0.kept).get(id, Instant::now());
-        match past.filter(|past| past.owner == caller.name()) {
-            Some(past) => Ok(Found::Finished(past.end)),
-            None => Err(no_such_run(id)),
-        }
+        let end = locked(&self.0.kept).get(caller.name(), id, Instant::now());
+        end.map(Found::Finished).ok_or_else(|| no_such_run(id))
     }
 
     /// Waits for a run of this caller's to end, but not for longer than that.
@@ -234,6 +227,12 @@ impl Runs {
         locked(&self.0.living).runs.len()
     }
 
+    /// Blocks until there is one.
+    pub(crate) fn wait_for_one(&self) {
+        let none = |living: &mut Living| living.runs.is_empty();
+        drop(self.0.born.wait_while(locked(&self.0.living), none));
+    }
+
     /// Ends all of them, for good: none begins after that.
     pub fn cancel_all(&self) {
         let mut living = locked(&self.0.living);
@@ -255,6 +254,7 @@ impl Runs {
             return Err(going_down());
         }
         living.runs.insert(id.to_string(), live.clone());
+        self.0.born.notify_one();
         Ok(Run { id, feed, live, detached: false })
     }
 
@@ -309,8 +309,7 @@ impl Runs {
     /// From the living to the dead, so that at every moment the run is found among one of them.
     fn remember(&self, id: &RunId, live: &Live, end: End) {
         let bytes = end.as_ref().map_or(1024, |finished| finished.bytes());
-        let past = Past { owner: live.owner.clone(), end };
-        locked(&self.0.kept).put(id.to_string(), past, bytes, Instant::now());
+        locked(&self.0.kept).put(&live.owner, id.to_string(), end, bytes, Instant::now());
         locked(&self.0.living).runs.remove(id.as_str());
     }
 
@@ -413,8 +412,8 @@ mod tests {
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
         let quota = Quota { concurrent: Some(concurrent), per_minute: None };
-        let key = Key { name: "a".into(), hash: secret.hash(), allowance: allowance.clone(), quota };
-        Callers::new(&[key], &allowance, None).holder(secret.reveal()).unwrap()
+        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota }];
+        Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 
     #[test]

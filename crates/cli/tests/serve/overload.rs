@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
 
@@ -107,6 +107,46 @@ fn results_that_nobody_reads_have_a_limit_together() {
     assert_eq!(server.get("/healthz").status, 200);
     drop(unread);
     eventually("the memory is free again", || server.get(&path).status == 200);
+}
+
+/// What other protocols answer counts like a result of our own: answers that nobody reads, and then a result for which
+/// there is no memory.
+fn unread_answers_count(path: &str, headers: &[(&str, &str)], body: &Value, number: usize) {
+    let config = "[limits]\noutput-limit = '16M'\n[server]\nslots = 16\nbody-memory = '32M'\n";
+    let server = Server::with(config, &[]);
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    let result = server.post("/v1/runs", &json!({"language": "sh", "code": code})).result();
+    let found = format!("/v1/runs/{}", result["id"].as_str().unwrap());
+    assert_eq!(server.get(&found).status, 200, "the control");
+    let unread: Vec<TcpStream> =
+        (0..number).map(|_| server.send("POST", path, headers, body.to_string().as_bytes())).collect();
+    eventually("a result finds no memory", || server.get(&found).status == 429);
+    drop(unread);
+    eventually("the memory is free again", || server.get(&found).status == 200);
+}
+
+#[test]
+fn answers_of_piston_that_nobody_reads_are_counted() {
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    let body = json!({"language": "dash", "version": "*", "files": [{"content": code}]});
+    unread_answers_count("/api/v2/execute", &[JSON], &body, 3);
+}
+
+#[test]
+fn answers_of_sandbox_fusion_that_nobody_reads_are_counted() {
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    unread_answers_count("/run_code", &[JSON], &json!({"language": "bash", "code": code}), 4);
+}
+
+#[test]
+fn answers_of_mcp_that_nobody_reads_are_counted() {
+    let code = "for i in 1 2 3 4; do { printf '\\211PNG\\r\\n\\032\\n'; head -c 1000000 /dev/urandom; } > $i.png; done";
+    let arguments = json!({"language": "sh", "code": code, "collect": ["*.png"]});
+    let params = json!({"name": "run_code", "arguments": arguments});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let headers =
+        [JSON, ("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
+    unread_answers_count("/mcp", &headers, &call, 5);
 }
 
 #[test]

@@ -12,7 +12,6 @@ use super::Refusal;
 use super::version::Version;
 use crate::caller::Caller;
 use crate::http::App;
-use crate::http::host::all_languages;
 use crate::runs::Runs;
 
 /// Where Piston's name for a language is another than ours.
@@ -48,7 +47,7 @@ pub(super) async fn list(
 
 /// Every language that the caller may use, with its version if it is installed.
 pub(super) async fn known(app: &App, caller: &Caller) -> Result<Vec<(Language, Option<Version>)>, Refusal> {
-    let languages = all_languages(app).await?.languages;
+    let languages = app.languages.get(&app.runs, caller).await?.languages;
     let permitted = |language: &Language| caller.allowance().languages.contains(&language.name);
     let known = Language::all().filter(permitted).map(|language| {
         let status = languages.iter().find(|status| status.name == language.name);
