@@ -26,7 +26,7 @@ fn a_box_that_cannot_be_built_is_an_internal_error() {
     let failed = server.post("/v1/runs", &hello());
     assert_eq!(failed.error(), (500, "internal".into(), String::new()));
     let message = failed.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("Too many open files"), "{message}");
+    assert!(message.contains("os error 24"), "{message}");
     let wide = Rlimit { maximum: Some(4096), current: wide.current.map(|most| most.min(4096)) };
     prlimit(Some(server.pid()), Resource::Nofile, wide).unwrap();
     assert_eq!(server.post("/v1/runs", &hello()).result()["stdout"], json!("hello\n"));

@@ -106,7 +106,10 @@ async fn serve<S: ServerHandler + Clone>(
     let request = Request::from_parts(parts.clone(), Body::from(bytes));
     let response = endpoint.protocol.handle(request).await.map(Body::new);
     let mut response = refusal::worded(response, &parts, refusal::id_of(message.id.as_ref())).await;
-    if message.is_initialize() && response.status().is_success() {
+    if !response.status().is_success() {
+        return response;
+    }
+    if message.is_initialize() {
         response.headers_mut().insert(SESSION, new_session());
     }
     until_cancelled(response, ticket, held)
