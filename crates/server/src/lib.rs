@@ -19,6 +19,7 @@ pub mod http;
 pub mod mcp;
 pub mod runs;
 
+mod again;
 mod defaults;
 mod feed;
 mod idempotency;

@@ -44,6 +44,8 @@ struct Shared {
 struct Living {
     runs: HashMap<String, Arc<Live>>,
     closed: bool,
+    /// Whether somebody wants to be told of the next one.
+    awaited: bool,
 }
 
 /// A run on its way: how to stop it, and where its end will be told.
@@ -54,6 +56,16 @@ struct Live {
     end: watch::Sender<Option<End>>,
 }
 
+/// A run that was admitted and is to be driven.
+struct Ticket {
+    id: RunId,
+    admitted: Admitted,
+    presence: Presence,
+    form: OutputForm,
+    /// When it was to be admitted.
+    began: Instant,
+}
+
 /// How a run ended: as a run, or because Belljar could not run it.
 pub type End = Result<Arc<Finished>, Problem>;
 
@@ -62,7 +74,7 @@ pub type End = Result<Arc<Finished>, Problem>;
 pub struct Finished {
     /// In the terms of the domain: output as bytes, the ending as a type.
     pub report: Report,
-    /// What all of it took the engine, from joining the queue to the last trace of the box.
+    /// What all of it took the engine, from admission to the last trace of the box.
     pub took: Duration,
     form: OutputForm,
 }
@@ -167,12 +179,13 @@ impl Runs {
         }
         let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
         // Before there is a slot: one that is given back unused would count as a very short run.
-        let presence = caller.enter()?;
+        let (presence, began) = (caller.enter()?, Instant::now());
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
         let run = self.register(caller)?;
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
         let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
-        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
+        let ticket = Ticket { id, admitted, presence, form, began };
+        self.0.threads.spawn(self.clone().drive(ticket, feed, live).instrument(span));
         Ok(run)
     }
 
@@ -229,7 +242,10 @@ impl Runs {
 
     /// Blocks until there is one.
     pub(crate) fn wait_for_one(&self) {
-        let none = |living: &mut Living| living.runs.is_empty();
+        let none = |living: &mut Living| {
+            living.awaited = living.runs.is_empty();
+            living.awaited
+        };
         drop(self.0.born.wait_while(locked(&self.0.living), none));
     }
 
@@ -254,19 +270,14 @@ impl Runs {
             return Err(going_down());
         }
         living.runs.insert(id.to_string(), live.clone());
-        self.0.born.notify_one();
+        if std::mem::take(&mut living.awaited) {
+            self.0.born.notify_one();
+        }
         Ok(Run { id, feed, live, detached: false })
     }
 
-    async fn drive(
-        self,
-        id: RunId,
-        admitted: Admitted,
-        presence: Presence,
-        form: OutputForm,
-        feed: Feed,
-        live: Arc<Live>,
-    ) {
+    async fn drive(self, ticket: Ticket, feed: Feed, live: Arc<Live>) {
+        let Ticket { id, admitted, presence, form, began } = ticket;
         let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
         let mut cancelled = live.cancel.subscribe();
         let cancel = async move {
@@ -274,7 +285,6 @@ impl Runs {
             let _ = cancelled.wait_for(|cancelled| *cancelled).await;
             None
         };
-        let began = Instant::now();
         // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
         let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
