@@ -2,6 +2,7 @@
 //! is cut to the caller's ceiling, and what the caller may not ask for is not asked for in its name.
 
 use belljar_core::allowance::{Allowance, Ceilings};
+use belljar_core::guarantee::Guarantee;
 use belljar_core::limits::Bytes;
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_wire::{Limits, Local, Problem, RunRequest};
@@ -60,6 +61,11 @@ impl Defaults {
         let chosen = self.backend.as_deref().and_then(|text| BackendChoice::parse(text).ok());
         chosen.unwrap_or(BackendChoice::Auto)
     }
+
+    /// The guarantees that are done without; a word that is none was refused when it was read.
+    pub(crate) fn waived(&self) -> Vec<Guarantee> {
+        parse_waivers(&self.waive).unwrap_or_default()
+    }
 }
 
 fn may_name(allowance: &Allowance, backend: &str) -> bool {
@@ -107,7 +113,6 @@ fn at_most(limit: Option<u64>, ceiling: Option<u64>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use belljar_core::allowance::{Networks, Permitted};
-    use belljar_core::guarantee::Guarantee;
     use belljar_core::limits::Cpus;
 
     use super::*;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::{Extension, Json};
-use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_core::request::BackendChoice;
 use belljar_wire::{Backends, Code, Languages, Problem};
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -146,9 +146,7 @@ pub(super) async fn metrics(State(app): State<App>) -> ([(HeaderName, &'static s
 /// Every backend, as it is for requests of this caller's that say nothing of backends and guarantees.
 fn for_requests_of(app: &App, caller: &Caller) -> Backends {
     let defaults = caller.defaults();
-    // A waiver that is none was refused when it was read.
-    let waived = parse_waivers(&defaults.waive).unwrap_or_default();
-    Backends::of(app.runs.engine(), defaults.backend(), &waived)
+    Backends::of(app.runs.engine(), defaults.backend(), &defaults.waived())
 }
 
 fn lost() -> Problem {

@@ -81,7 +81,7 @@ pub(super) async fn execute(
 /// The runtime that is meant, and the job for it.
 pub(super) async fn prepare(app: &App, caller: &Caller, asked: Asked) -> Result<(Runtime, Job), Refusal> {
     let draft = asked.draft()?;
-    let runtime = runtimes::find(&app.runs, &draft.language, &draft.version).await?;
+    let runtime = runtimes::find(&app.runs, caller, &draft.language, &draft.version).await?;
     let runtime = runtime.filter(|runtime| caller.allowance().languages.contains(&runtime.language.name));
     let runtime = runtime.ok_or_else(|| draft.unknown_runtime())?;
     Ok((runtime, draft.job(runtime, &caller.allowance().ceilings)?))
