@@ -10,7 +10,7 @@ use belljar_core::allowance::{Allowance, Ceilings, Permitted};
 use belljar_core::limits::Bytes;
 use belljar_core::request::{BackendChoice, parse_waivers};
 use belljar_server::config::usual_allowance;
-use belljar_server::mcp::{self, Defaults, ToolName};
+use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
 use belljar_wire::{Code, Problem};
 use clap::{Args, Subcommand};
@@ -76,12 +76,11 @@ pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
 
 fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
-    let caller = Caller::anonymous(allowance(&settings)?);
-    let Settings { backend, limits, network, image, waive, mcp: mut protocol, host, .. } = settings;
+    let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
+    let Settings { mcp: mut protocol, host, .. } = settings;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }
-    protocol.defaults = Defaults { backend, network, image, waive, limits };
     let config = Config { mcp: protocol, ..Config::default() };
     let engine = compose::engine(host, None);
     greet();

@@ -11,7 +11,7 @@ use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
-use belljar_server::mcp;
+use belljar_server::{Defaults, mcp};
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
@@ -99,6 +99,17 @@ impl Settings {
             keys: file.keys,
             config: shown.clone(),
         })
+    }
+
+    /// What a request gets where it does not say.
+    pub(crate) fn defaults(&self) -> Defaults {
+        Defaults {
+            backend: self.backend.clone(),
+            network: self.network.clone(),
+            image: self.image.clone(),
+            waive: self.waive.clone(),
+            limits: self.limits,
+        }
     }
 }
 

@@ -519,6 +519,51 @@ fn over_http_only_our_own_pages_are_served_and_only_so_much_is_read() {
 }
 
 #[test]
+fn over_http_what_is_no_message_is_refused_as_json_rpc_does() {
+    let served = Served::start();
+    let both = "application/json, text/event-stream";
+    let send = |kind: &str, accept: &str, body: &str| {
+        let mut stream = TcpStream::connect(&served.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(
+            stream,
+            "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: {kind}\r\nAccept: {accept}\r\n\
+             Connection: close\r\nMCP-Protocol-Version: 2025-11-25\r\nContent-Length: {}\r\n\r\n{body}",
+            served.address,
+            body.len(),
+        )
+        .unwrap();
+        read(stream)
+    };
+    let list = r#"{"jsonrpc": "2.0", "id": 7, "method": "tools/list"}"#;
+    assert!(send("application/json", both, list).starts_with("HTTP/1.1 200"), "the control");
+    for (kind, accept, body, status, code, id) in [
+        ("application/json", both, "{", 400, -32700, Value::Null),
+        ("application/json", both, "", 400, -32700, Value::Null),
+        ("application/json", both, "\"x\"", 400, -32600, Value::Null),
+        (
+            "application/json",
+            both,
+            r#"{"jsonrpc": "1.0", "id": 7, "method": "tools/list"}"#,
+            400,
+            -32600,
+            json!(7),
+        ),
+        ("text/plain", both, list, 415, -32600, json!(7)),
+        ("application/json", "text/html", list, 406, -32600, json!(7)),
+    ] {
+        let answer = send(kind, accept, body);
+        let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{body}: {answer}");
+        assert!(head.contains("content-type: application/json"), "{answer}");
+        let error: Value = serde_json::from_str(text).unwrap_or_else(|fault| panic!("{fault}: {answer}"));
+        assert_eq!((&error["jsonrpc"], &error["error"]["code"]), (&json!("2.0"), &json!(code)), "{answer}");
+        assert_eq!(error["id"], id, "{answer}");
+        assert!(!error["error"]["message"].as_str().unwrap().is_empty(), "{answer}");
+    }
+}
+
+#[test]
 fn over_http_a_server_with_keys_wants_one_and_shows_each_its_own_runs() {
     let home = tempfile::tempdir().unwrap();
     let key = |name: &str| {

@@ -173,6 +173,12 @@ impl<T: PartialEq> Permitted<T> {
 }
 
 impl Networks {
+    /// Whether a box may reach that.
+    #[must_use]
+    pub fn contains(&self, wanted: &Network) -> bool {
+        self.permit(wanted).is_ok()
+    }
+
     fn permit(&self, wanted: &Network) -> Result<(), Refusal> {
         let allowed = match (self, wanted) {
             (Networks::Full, _) | (_, Network::None) => return Ok(()),

@@ -11,6 +11,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::config::Config;
+use crate::defaults::Defaults;
+
 /// One who asks. Every request carries one (as an extension, on HTTP); a run belongs to the caller that started it,
 /// and no other caller can see it.
 #[derive(Debug, Clone)]
@@ -20,6 +23,7 @@ pub struct Caller(Arc<Account>);
 struct Account {
     name: String,
     allowance: Allowance,
+    defaults: Defaults,
     quota: Quota,
     meter: Arc<Meter>,
 }
@@ -54,12 +58,16 @@ pub(crate) struct Presence(Arc<Meter>);
 impl Caller {
     /// The one caller of a server without keys, and of a server on standard input and output.
     #[must_use]
-    pub fn anonymous(allowance: Allowance) -> Caller {
-        Caller::new("anonymous".to_owned(), allowance, Quota::default(), Arc::default())
+    pub fn anonymous(allowance: Allowance, defaults: &Defaults) -> Caller {
+        let defaults = defaults.within(&allowance);
+        let (name, quota, meter) = ("anonymous".to_owned(), Quota::default(), Arc::default());
+        Caller(Arc::new(Account { name, allowance, defaults, quota, meter }))
     }
 
-    fn new(name: String, allowance: Allowance, quota: Quota, meter: Arc<Meter>) -> Caller {
-        Caller(Arc::new(Account { name, allowance, quota, meter }))
+    fn holder(key: &Key, defaults: &Defaults, meter: Arc<Meter>) -> Caller {
+        let Key { name, allowance, quota, .. } = key.clone();
+        let defaults = defaults.within(&allowance);
+        Caller(Arc::new(Account { name, allowance, defaults, quota, meter }))
     }
 
     /// What they are called, in logs and in the configuration.
@@ -72,6 +80,11 @@ impl Caller {
     #[must_use]
     pub fn allowance(&self) -> &Allowance {
         &self.0.allowance
+    }
+
+    /// What they get if they do not say.
+    pub(crate) fn defaults(&self) -> &Defaults {
+        &self.0.defaults
     }
 
     /// Counts a run.
@@ -211,15 +224,24 @@ pub(crate) enum Callers {
 
 impl Callers {
     /// Those of a configuration. A caller that was there before goes on with what it is at.
-    pub(crate) fn new(keys: &[Key], anonymous: &Allowance, before: Option<&Callers>) -> Callers {
-        if keys.is_empty() {
-            return Callers::Anyone(Caller::anonymous(anonymous.clone()));
+    pub(crate) fn new(config: &Config, before: Option<&Callers>) -> Callers {
+        if config.keys.is_empty() {
+            return Callers::Anyone(Caller::anonymous(config.anonymous.clone(), &config.defaults));
         }
         let holder = |key: &Key| {
             let meter = before.and_then(|before| before.meter(&key.name)).unwrap_or_default();
-            (key.hash, Caller::new(key.name.clone(), key.allowance.clone(), key.quota, meter))
+            (key.hash, Caller::holder(key, &config.defaults, meter))
         };
-        Callers::Holders(keys.iter().map(holder).collect())
+        Callers::Holders(config.keys.iter().map(holder).collect())
+    }
+
+    /// Each of them.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Caller> {
+        let (anyone, holders) = match self {
+            Callers::Anyone(caller) => (Some(caller), &[][..]),
+            Callers::Holders(holders) => (None, &holders[..]),
+        };
+        anyone.into_iter().chain(holders.iter().map(|(_, caller)| caller))
     }
 
     /// Whose key this is. Takes the same time for every key that is not known, whatever it has in common with one
@@ -250,11 +272,15 @@ mod tests {
         Key { name: name.into(), hash: secret.hash(), allowance: Allowance::boxed(), quota }
     }
 
+    fn callers(keys: &[Key], before: Option<&Callers>) -> Callers {
+        Callers::new(&Config { keys: keys.to_vec(), ..Config::default() }, before)
+    }
+
     #[test]
     fn a_key_is_known_by_its_hash_alone() {
         let (mine, yours) = (Secret::random().unwrap(), Secret::random().unwrap());
         let keys = [key("mine", &mine, Quota::default()), key("yours", &yours, Quota::default())];
-        let callers = Callers::new(&keys, &Allowance::boxed(), None);
+        let callers = callers(&keys, None);
         assert_eq!(callers.holder(mine.reveal()).unwrap().name(), "mine");
         assert_eq!(callers.holder(yours.reveal()).unwrap().name(), "yours");
         for wrong in ["", "bj_", &mine.hash().to_string(), &mine.reveal().to_uppercase()] {
@@ -276,7 +302,7 @@ mod tests {
     fn requests_beyond_the_rate_are_refused_until_time_has_passed() {
         let (secret, now) = (Secret::random().unwrap(), Instant::now());
         let quota = Quota { per_minute: Some(2), concurrent: None };
-        let callers = Callers::new(&[key("a", &secret, quota)], &Allowance::boxed(), None);
+        let callers = callers(&[key("a", &secret, quota)], None);
         let caller = callers.holder(secret.reveal()).unwrap();
         assert!(caller.spend(now).is_ok() && caller.spend(now).is_ok());
         let refused = caller.spend(now).unwrap_err();
@@ -290,9 +316,9 @@ mod tests {
         let secret = Secret::random().unwrap();
         let quota = Quota { concurrent: Some(1), per_minute: None };
         let keys = [key("a", &secret, quota)];
-        let before = Callers::new(&keys, &Allowance::boxed(), None);
+        let before = callers(&keys, None);
         let presence = before.holder(secret.reveal()).unwrap().enter().unwrap();
-        let after = Callers::new(&keys, &Allowance::boxed(), Some(&before));
+        let after = callers(&keys, Some(&before));
         let caller = after.holder(secret.reveal()).unwrap();
         assert_eq!(caller.enter().unwrap_err().error.code, Code::Busy);
         drop(presence);

@@ -6,6 +6,7 @@ use belljar_core::allowance::{Allowance, Ceilings};
 use belljar_core::limits::Bytes;
 
 use crate::caller::Key;
+use crate::defaults::Defaults;
 use crate::mcp;
 
 /// How the server is to behave.
@@ -36,6 +37,10 @@ pub struct Config {
     pub anonymous: Allowance,
     /// The keys. Without any, the server is for this machine alone.
     pub keys: Vec<Key>,
+    /// What a request gets where it does not say.
+    pub defaults: Defaults,
+    /// Pages that may ask besides this server's own, by their `Origin`.
+    pub origins: Vec<String>,
     /// How MCP is to behave.
     pub mcp: mcp::Config,
 }
@@ -77,6 +82,8 @@ impl Default for Config {
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
             anonymous: usual_allowance(),
             keys: Vec::new(),
+            defaults: Defaults::default(),
+            origins: Vec::new(),
             mcp: mcp::Config::default(),
         }
     }

@@ -75,10 +75,9 @@ impl Replays {
         request: RunRequest,
     ) -> Result<Origin, Problem> {
         let (now, body) = (Instant::now(), Sha256::digest(body).into());
-        let name = format!("{}\0{}", caller.name(), key.0);
         // Whoever panicked while it held the lock had changed one map, whole or not at all.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(earlier) = known.get(&name, now) {
+        if let Some(earlier) = known.get(caller.name(), &key.0, now) {
             if earlier.body != body {
                 return Err(used_otherwise(key));
             }
@@ -87,7 +86,8 @@ impl Replays {
             }
         }
         let run = runs.begin(caller, request, Local::default())?;
-        known.put(name, Known { body, run: run.id.to_string() }, KEY_BYTES, now);
+        let started = Known { body, run: run.id.to_string() };
+        known.put(caller.name(), key.0.clone(), started, KEY_BYTES, now);
         Ok(Origin::New(run))
     }
 }

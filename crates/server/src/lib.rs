@@ -1,13 +1,14 @@
 //! Belljar over the network. Every surface is a thin adapter over [`Runs`]: one way for a run to go, one result
 //! object, one mapping of errors.
 //!
-//! In reading order: [`caller`] says who asks and what they may do; [`runs`] is the one path that every run takes, with
+//! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say; [`runs`] is the one path that every run takes, with
 //! `feed` between a run and whoever listens to it, and `kept` for results that somebody may come back for; [`http`] is
 //! version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
 //! connections. [`Server`] puts them together.
 //!
-//! Runs are driven by threads of their own. Building a box has moments that block, and a question after the server's
-//! health must not wait for them.
+//! One set of threads answers requests and drives runs: to hand a run over to another thread and its result back takes
+//! longer than all that HTTP does besides. Building a box has moments that block, and a question after the server's
+//! health must not wait for them; so there are more threads than boxes that can be built at a time, and a `lookout`.
 
 #![forbid(unsafe_code)]
 
@@ -18,15 +19,19 @@ pub mod http;
 pub mod mcp;
 pub mod runs;
 
+mod again;
+mod defaults;
 mod feed;
 mod idempotency;
 mod kept;
 mod listen;
+mod lookout;
 mod metrics;
 mod server;
 mod workspace;
 
 pub use caller::Caller;
 pub use config::Config;
+pub use defaults::Defaults;
 pub use runs::{Finished, Found, Run, RunEvent, Runs};
 pub use server::{ServeError, Server};

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
+use crate::again::Again;
 use crate::config::Config;
 
 /// The most that the head of a request may have.
@@ -63,7 +64,8 @@ pub(crate) async fn accept(
                 Ok((stream, _)) => match open.places.clone().try_acquire_owned() {
                     Ok(place) => {
                         let closing = open.closing.subscribe();
-                        tokio::spawn(serve(stream, router.clone(), config.header_timeout, closing, place));
+                        let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
+                        tokio::spawn(Again::new(serving));
                     }
                     // It is told and let go at once: whoever waits in the kernel's queue waits for nothing.
                     Err(_) => drop(stream.try_write(refusal.as_bytes())),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::Captured;
@@ -33,7 +33,9 @@ struct Shared {
     engine: Engine,
     threads: Handle,
     living: Mutex<Living>,
-    kept: Mutex<Kept<Past>>,
+    /// Told when a run has come to live.
+    born: Condvar,
+    kept: Mutex<Kept<End>>,
     metrics: Metrics,
 }
 
@@ -42,6 +44,8 @@ struct Shared {
 struct Living {
     runs: HashMap<String, Arc<Live>>,
     closed: bool,
+    /// Whether somebody wants to be told of the next one.
+    awaited: bool,
 }
 
 /// A run on its way: how to stop it, and where its end will be told.
@@ -52,11 +56,14 @@ struct Live {
     end: watch::Sender<Option<End>>,
 }
 
-/// A run that has ended.
-#[derive(Debug, Clone)]
-struct Past {
-    owner: String,
-    end: End,
+/// A run that was admitted and is to be driven.
+struct Ticket {
+    id: RunId,
+    admitted: Admitted,
+    presence: Presence,
+    form: OutputForm,
+    /// When it was to be admitted.
+    began: Instant,
 }
 
 /// How a run ended: as a run, or because Belljar could not run it.
@@ -67,7 +74,7 @@ pub type End = Result<Arc<Finished>, Problem>;
 pub struct Finished {
     /// In the terms of the domain: output as bytes, the ending as a type.
     pub report: Report,
-    /// What all of it took the engine, from joining the queue to the last trace of the box.
+    /// What all of it took the engine, from admission to the last trace of the box.
     pub took: Duration,
     form: OutputForm,
 }
@@ -119,11 +126,12 @@ pub struct Run {
 }
 
 impl Runs {
-    /// Runs go to this engine, on these threads, which should be others than those that answer requests.
+    /// Runs go to this engine, on these threads. They may be the ones that answer requests, if there are more of them
+    /// than slots and a [`lookout`](crate::lookout).
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
-        let (living, kept) = (Mutex::default(), Mutex::new(Kept::new(config.kept)));
-        Runs(Arc::new(Shared { engine, threads, living, kept, metrics: Metrics::new() }))
+        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Kept::new(config.kept)));
+        Runs(Arc::new(Shared { engine, threads, living, born, kept, metrics: Metrics::new() }))
     }
 
     /// The engine that runs them.
@@ -169,14 +177,15 @@ impl Runs {
         if let Some(workspace) = &request.workspace {
             refuse_detours(&caller.allowance().workspaces, workspace)?;
         }
-        let request = request.parse_within(&caller.allowance().ceilings, local)?;
+        let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
         // Before there is a slot: one that is given back unused would count as a very short run.
-        let presence = caller.enter()?;
+        let (presence, began) = (caller.enter()?, Instant::now());
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
         let run = self.register(caller)?;
         let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
         let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
-        self.0.threads.spawn(self.clone().drive(id, admitted, presence, form, feed, live).instrument(span));
+        let ticket = Ticket { id, admitted, presence, form, began };
+        self.0.threads.spawn(self.clone().drive(ticket, feed, live).instrument(span));
         Ok(run)
     }
 
@@ -188,11 +197,8 @@ impl Runs {
         if self.live_one(caller, id).is_some() {
             return Ok(Found::Running);
         }
-        let past = locked(&self.0.kept).get(id, Instant::now());
-        match past.filter(|past| past.owner == caller.name()) {
-            Some(past) => Ok(Found::Finished(past.end)),
-            None => Err(no_such_run(id)),
-        }
+        let end = locked(&self.0.kept).get(caller.name(), id, Instant::now());
+        end.map(Found::Finished).ok_or_else(|| no_such_run(id))
     }
 
     /// Waits for a run of this caller's to end, but not for longer than that.
@@ -234,6 +240,15 @@ impl Runs {
         locked(&self.0.living).runs.len()
     }
 
+    /// Blocks until there is one.
+    pub(crate) fn wait_for_one(&self) {
+        let none = |living: &mut Living| {
+            living.awaited = living.runs.is_empty();
+            living.awaited
+        };
+        drop(self.0.born.wait_while(locked(&self.0.living), none));
+    }
+
     /// Ends all of them, for good: none begins after that.
     pub fn cancel_all(&self) {
         let mut living = locked(&self.0.living);
@@ -255,18 +270,14 @@ impl Runs {
             return Err(going_down());
         }
         living.runs.insert(id.to_string(), live.clone());
+        if std::mem::take(&mut living.awaited) {
+            self.0.born.notify_one();
+        }
         Ok(Run { id, feed, live, detached: false })
     }
 
-    async fn drive(
-        self,
-        id: RunId,
-        admitted: Admitted,
-        presence: Presence,
-        form: OutputForm,
-        feed: Feed,
-        live: Arc<Live>,
-    ) {
+    async fn drive(self, ticket: Ticket, feed: Feed, live: Arc<Live>) {
+        let Ticket { id, admitted, presence, form, began } = ticket;
         let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
         let mut cancelled = live.cancel.subscribe();
         let cancel = async move {
@@ -274,7 +285,6 @@ impl Runs {
             let _ = cancelled.wait_for(|cancelled| *cancelled).await;
             None
         };
-        let began = Instant::now();
         // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
         let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
@@ -309,8 +319,7 @@ impl Runs {
     /// From the living to the dead, so that at every moment the run is found among one of them.
     fn remember(&self, id: &RunId, live: &Live, end: End) {
         let bytes = end.as_ref().map_or(1024, |finished| finished.bytes());
-        let past = Past { owner: live.owner.clone(), end };
-        locked(&self.0.kept).put(id.to_string(), past, bytes, Instant::now());
+        locked(&self.0.kept).put(&live.owner, id.to_string(), end, bytes, Instant::now());
         locked(&self.0.living).runs.remove(id.as_str());
     }
 
@@ -413,8 +422,8 @@ mod tests {
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
         let quota = Quota { concurrent: Some(concurrent), per_minute: None };
-        let key = Key { name: "a".into(), hash: secret.hash(), allowance: allowance.clone(), quota };
-        Callers::new(&[key], &allowance, None).holder(secret.reveal()).unwrap()
+        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota }];
+        Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 
     #[test]

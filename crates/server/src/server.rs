@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use crate::config::Config;
 use crate::http::{self, App};
-use crate::listen;
 use crate::runs::Runs;
+use crate::{listen, lookout};
 
 /// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -20,12 +20,15 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// How long the boxes that were killed at the deadline may take to be gone: longer than the engine waits for one.
 pub(crate) const LAST_RITES: Duration = Duration::from_secs(10);
 
+/// Threads beyond those that may all be building a box.
+const ANSWERING: usize = 2;
+
 /// A server that is ready to serve.
 #[derive(Debug)]
 pub struct Server {
     app: App,
-    /// The threads that drive runs.
-    work: Runtime,
+    /// The threads that answer requests and drive runs.
+    threads: Runtime,
 }
 
 /// Why the server cannot serve.
@@ -48,10 +51,10 @@ impl Server {
     /// # Errors
     /// That the threads for it cannot be started.
     pub fn new(engine: Engine, config: Config) -> Result<Server, ServeError> {
-        let work = threads("belljar-run", config.slots.clamp(2, 64))?;
+        let threads = threads("belljar-serve", config.slots.clamp(2, 64) + ANSWERING)?;
         let engine = engine.with_slots(Slots::new(config.slots, config.queue));
-        let runs = Runs::new(engine, &config, work.handle().clone());
-        Ok(Server { app: App::new(runs, config), work })
+        let runs = Runs::new(engine, &config, threads.handle().clone());
+        Ok(Server { app: App::new(runs, config), threads })
     }
 
     /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
@@ -64,9 +67,9 @@ impl Server {
         listener: TcpListener,
         until: impl FnOnce(App) -> F,
     ) -> Result<(), ServeError> {
-        let front = threads("belljar-http", 2)?;
         listener.set_nonblocking(true).map_err(ServeError::Listen)?;
-        front.block_on(async {
+        lookout::post(self.app.runs.clone(), self.threads.handle().clone()).map_err(ServeError::Threads)?;
+        self.threads.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
             let stop = async {
                 until(self.app.clone()).await;
@@ -95,7 +98,7 @@ impl Server {
             let _ = timeout(FAREWELL, telling).await;
             Ok(())
         })?;
-        self.work.shutdown_background();
+        self.threads.shutdown_background();
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
-use belljar_wire::{Code, Limits, Problem};
+use belljar_wire::{Code, Problem};
 use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
@@ -60,7 +60,6 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
     let config = configured(args, &settings)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
-    warn_of_what_does_not_apply(&settings);
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::engine(settings.host, None);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
@@ -80,30 +79,15 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
     let mut config = tables::config(&settings.server, &settings.keys, &settings.config)?;
     config.mcp = settings.mcp.clone();
+    config.defaults = settings.defaults();
+    config.defaults.check().map_err(|mut problem| {
+        problem.error.message = format!("for requests that do not say: {}", problem.error.message);
+        problem
+    })?;
     if let Some(text) = &args.drain {
         config.drain = drain_time(text)?;
     }
     Ok(config)
-}
-
-/// Callers of a server name what they want themselves. Whoever has set it for `belljar run` should know.
-fn warn_of_what_does_not_apply(settings: &Settings) {
-    let Settings { backend, limits, network, image, waive, .. } = settings;
-    let set = [
-        ("backend", backend.is_some()),
-        ("limits", *limits != Limits::default()),
-        ("network", network.is_some()),
-        ("image", image.is_some()),
-        ("waive", !waive.is_empty()),
-    ];
-    let names: Vec<_> = set.iter().filter(|(_, set)| *set).map(|(name, _)| *name).collect();
-    if !names.is_empty() {
-        let settings = names.join(", ");
-        tracing::warn!(
-            settings,
-            "set, but not for requests to a server; [server.allow] bounds what these may ask for"
-        );
-    }
 }
 
 fn drain_time(text: &str) -> Result<Duration, Problem> {
@@ -170,7 +154,7 @@ pub(crate) fn announce(address: Option<SocketAddr>) {
     }
 }
 
-/// Takes up what the configuration says now of keys and of what callers may do. A file that cannot be used changes
+/// Takes up what the configuration says now of keys, of what callers may do and of what they get if they do not say. A file that cannot be used changes
 /// nothing.
 fn reloaded(
     args: &ServeArgs,
@@ -184,7 +168,7 @@ fn reloaded(
         let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
         return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));
     }
-    app.replace_callers(&config.keys, &config.anonymous);
+    app.replace_callers(&config);
     Ok(config.keys.len())
 }
 

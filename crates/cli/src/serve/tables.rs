@@ -37,6 +37,7 @@ pub(crate) struct ServerTable {
     keep_runs: Option<usize>,
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
+    allow_origins: Vec<String>,
     /// What the caller of a server without keys may do.
     allow: AllowanceTable,
 }
@@ -84,6 +85,11 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
     refuse_narrow(&at("body-memory"), &config)?;
+    if let Some(origin) = server.allow_origins.iter().find(|origin| !is_origin(origin)) {
+        let message = format!("'{}' is not the origin of a page", origin.escape_debug());
+        return Err(at("allow-origins").wrong(&message, "allow-origins = [\"https://app.example.org\"]"));
+    }
+    config.origins.clone_from(&server.allow_origins);
     config.anonymous = allowance(&server.allow, place, "server.allow")?;
     config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
@@ -93,6 +99,13 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
 /// Whether a key may have this name: [`KEY_NAMES`].
 pub(crate) fn is_key_name(name: &str) -> bool {
     (1..=64).contains(&name.len()) && !name.contains(char::is_control)
+}
+
+/// A scheme, a name and perhaps a port, as browsers send it. Nothing else would ever match; `null` is anybody.
+fn is_origin(text: &str) -> bool {
+    let name = text.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, name)| name);
+    let plain = |name: &str| !name.is_empty() && !name.contains(['/', '*', '@', ' ', '?', '#']);
+    name.is_some_and(plain)
 }
 
 fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
@@ -281,6 +294,7 @@ mod tests {
     fn every_option_is_understood() {
         let config = read(&format!(
             "[server]\nslots = 3\nqueue = 0\nmax-body = '1M'\nheartbeat = '50ms'\nkeep-for = 60\n\
+             allow-origins = ['https://app.example.org']\n\
              allow.workspace-roots = ['/srv']\n\
              [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\n\
              [keys.allow]\nlanguages = ['py', 'node']\nbackends = ['native']\nnetwork = 'none'\nwaive = ['disk']\n\
@@ -291,6 +305,7 @@ mod tests {
         assert_eq!((config.slots, config.queue, config.max_body), (3, 0, 1 << 20));
         assert_eq!((config.heartbeat, config.kept.age), (Duration::from_millis(50), Duration::from_secs(60)));
         assert_eq!(config.anonymous.workspaces, Workspaces::Beneath(vec!["/srv".into()]));
+        assert_eq!(config.origins, ["https://app.example.org"]);
         let key = &config.keys[0];
         assert_eq!(key.allowance.languages, Permitted::Only(vec!["python", "javascript"]));
         assert_eq!(key.allowance.networks, Networks::None);
@@ -314,6 +329,10 @@ mod tests {
         assert!(key("languages = []").contains("unknown field `languages`"));
         assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("there twice"));
         assert!(read("[server]\nslot = 1").unwrap_err().contains("unknown field `slot`"));
+        for origin in ["*", "null", "app.example.org", "https://app.example.org/", "https://*.example.org"] {
+            let wrong = read(&format!("[server]\nallow-origins = ['{origin}']")).unwrap_err();
+            assert!(wrong.contains("is not the origin of a page"), "{wrong}");
+        }
         assert!(read("[server]\nslots = 0").unwrap_err().contains("nothing could ever run"));
         assert!(read("[server]\nbody-memory = '8M'").unwrap_err().contains("less than the 16777216 bytes"));
         assert!(read("[server]\nbody-memory = '1K'\nmax-body = '1K'").unwrap_err().contains("1048576"));

@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
 
-struct NewKey {
-    key: String,
-    stanza: String,
+pub(crate) struct NewKey {
+    pub(crate) key: String,
+    pub(crate) stanza: String,
 }
 
-fn new_key(name: &str) -> NewKey {
+pub(crate) fn new_key(name: &str) -> NewKey {
     let output =
         Command::new(env!("CARGO_BIN_EXE_belljar")).args(["key", "new", "--name", name]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -21,7 +21,7 @@ fn new_key(name: &str) -> NewKey {
     NewKey { key: key.to_owned(), stanza }
 }
 
-fn post(server: &Server, key: &str, body: &Value) -> Answer {
+pub(crate) fn post(server: &Server, key: &str, body: &Value) -> Answer {
     let bearer = format!("Bearer {key}");
     let headers = [("content-type", "application/json"), ("authorization", bearer.as_str())];
     server.ask("POST", "/v1/runs", &headers, body.to_string().as_bytes())
@@ -69,6 +69,69 @@ fn a_key_is_held_to_what_it_may() {
     assert!(too_long.json()["error"]["message"].as_str().unwrap().contains("at most 2s"));
     let no_limits = json!({"language": "sh", "code": "sleep 60"});
     assert_eq!(post(&server, &key.key, &no_limits).result()["status"], json!("timed_out"));
+}
+
+#[test]
+fn a_key_is_told_of_the_languages_that_it_may_use() {
+    let (some, all) = (new_key("some"), new_key("all"));
+    let config = format!("{}allow.languages = ['sh', 'py']\n{}", some.stanza, all.stanza);
+    let server = Server::with(&config, &[]);
+    let told = |key: &str| {
+        let known = server.ask("GET", "/v1/languages", &[("x-api-key", key)], b"").result();
+        let names = known["languages"].as_array().unwrap().iter().map(|language| language["name"].clone());
+        names.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&some.key), ["python", "sh"]);
+    assert!(told(&all.key).len() > 10);
+}
+
+#[test]
+fn a_caller_that_floods_does_not_make_the_server_forget_anothers_results() {
+    let (modest, greedy) = (new_key("modest"), new_key("greedy"));
+    let config = format!("[server]\nkeep-runs = 4\n{}{}", modest.stanza, greedy.stanza);
+    let server = Server::with(&config, &[]);
+    let run = |key: &str| post(&server, key, &hello()).result()["id"].as_str().unwrap().to_owned();
+    let find = |key: &str, id: &str| server.ask("GET", &format!("/v1/runs/{id}"), &[("x-api-key", key)], b"");
+    let kept = run(&modest.key);
+    let runs: Vec<String> = (0..6).map(|_| run(&greedy.key)).collect();
+    assert_eq!(find(&modest.key, &kept).status, 200);
+    let found: Vec<u16> = runs.iter().map(|id| find(&greedy.key, id).status).collect();
+    assert_eq!(found, [404, 404, 404, 200, 200, 200]);
+}
+
+#[test]
+fn with_keys_a_foreign_page_is_refused_unless_it_is_named() {
+    let ours = new_key("ours");
+    let config = format!("[server]\nallow-origins = ['https://app.example.org']\n{}", ours.stanza);
+    let server = Server::with(&config, &[]);
+    let from = |path: &str, origin: &str| {
+        server.ask("GET", path, &[("x-api-key", ours.key.as_str()), ("origin", origin)], b"")
+    };
+    let own = format!("http://{}", server.address);
+    for path in ["/v1/backends", "/healthz"] {
+        for origin in [own.as_str(), "https://app.example.org"] {
+            assert_eq!(from(path, origin).status, 200, "{path} {origin}");
+        }
+        for origin in ["https://evil.org", "http://app.example.org", "null"] {
+            assert_eq!(
+                from(path, origin).error(),
+                (403, "forbidden".into(), String::new()),
+                "{path} {origin}"
+            );
+        }
+    }
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).to_string();
+    let mcp = |origin: &str| {
+        let headers = [
+            ("x-api-key", ours.key.as_str()),
+            ("content-type", "application/json"),
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-protocol-version", "2025-11-25"),
+            ("origin", origin),
+        ];
+        server.ask("POST", "/mcp", &headers, call.as_bytes()).status
+    };
+    assert_eq!((mcp("https://app.example.org"), mcp("https://evil.org")), (200, 403));
 }
 
 #[test]

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
 mod bad_input;
+mod defaults;
+mod failures;
 mod keys;
 mod lifecycle;
 mod observed;

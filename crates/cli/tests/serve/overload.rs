@@ -1,11 +1,11 @@
 //! More than the server can do: it says so, stays awake, and does not grow.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
 
@@ -42,6 +42,37 @@ fn under_overload_every_request_is_answered_and_health_is_told_at_once() {
 }
 
 #[test]
+fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
+    use std::os::unix::fs::PermissionsExt;
+    let (folder, mark) = (tempfile::tempdir().unwrap(), mark());
+    // An interpreter that takes long to say its version. The thread that builds the box waits for it.
+    let slow = folder.path().join("lua");
+    std::fs::write(&slow, format!("#!/bin/sh\nexec /bin/sh -c 'sleep 8; exit 1' {mark}\n")).unwrap();
+    std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = Server::with(&format!("[runtimes]\nlua = '{}'\n", slow.display()), &[]);
+    // On a connection that is known: the thread that hears of the request is then the one that watches the sockets.
+    let mut waiting = server.connect();
+    write!(waiting, "GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address).unwrap();
+    assert!(waiting.read(&mut [0; 1024]).unwrap() > 0);
+    std::thread::sleep(Duration::from_millis(200));
+    let run = json!({"language": "lua", "code": "print(1)"}).to_string();
+    let head = "content-type: application/json\r\ncontent-length";
+    write!(
+        waiting,
+        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\n{head}: {}\r\n\r\n{run}",
+        server.address,
+        run.len()
+    )
+    .unwrap();
+    eventually("the interpreter is asked", || alive(&mark) == 1);
+    for _ in 0..10 {
+        assert_eq!(server.get("/healthz").status, 200);
+        assert_eq!(alive(&mark), 1, "the answer came when the interpreter had answered");
+    }
+    drop(waiting);
+}
+
+#[test]
 fn ten_thousand_idle_connections_are_bounded_and_memory_stays_flat() {
     let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '2s'\n", &[]);
     assert_eq!(server.get("/healthz").status, 200);
@@ -68,7 +99,6 @@ fn a_connection_that_says_nothing_is_closed() {
 
 #[test]
 fn bodies_together_have_a_limit_too() {
-    use std::io::Write;
     let server = Server::with("[server]\nbody-memory = '1M'\nmax-body = '1M'\n", &[]);
     let large = " ".repeat(600 << 10);
     let head = format!(
@@ -107,6 +137,46 @@ fn results_that_nobody_reads_have_a_limit_together() {
     assert_eq!(server.get("/healthz").status, 200);
     drop(unread);
     eventually("the memory is free again", || server.get(&path).status == 200);
+}
+
+/// What other protocols answer counts like a result of our own: answers that nobody reads, and then a result for which
+/// there is no memory.
+fn unread_answers_count(path: &str, headers: &[(&str, &str)], body: &Value, number: usize) {
+    let config = "[limits]\noutput-limit = '16M'\n[server]\nslots = 16\nbody-memory = '32M'\n";
+    let server = Server::with(config, &[]);
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    let result = server.post("/v1/runs", &json!({"language": "sh", "code": code})).result();
+    let found = format!("/v1/runs/{}", result["id"].as_str().unwrap());
+    assert_eq!(server.get(&found).status, 200, "the control");
+    let unread: Vec<TcpStream> =
+        (0..number).map(|_| server.send("POST", path, headers, body.to_string().as_bytes())).collect();
+    eventually("a result finds no memory", || server.get(&found).status == 429);
+    drop(unread);
+    eventually("the memory is free again", || server.get(&found).status == 200);
+}
+
+#[test]
+fn answers_of_piston_that_nobody_reads_are_counted() {
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    let body = json!({"language": "dash", "version": "*", "files": [{"content": code}]});
+    unread_answers_count("/api/v2/execute", &[JSON], &body, 3);
+}
+
+#[test]
+fn answers_of_sandbox_fusion_that_nobody_reads_are_counted() {
+    let code = "head -c 8000000 /dev/zero | tr '\\0' x";
+    unread_answers_count("/run_code", &[JSON], &json!({"language": "bash", "code": code}), 4);
+}
+
+#[test]
+fn answers_of_mcp_that_nobody_reads_are_counted() {
+    let code = "for i in 1 2 3 4; do { printf '\\211PNG\\r\\n\\032\\n'; head -c 1000000 /dev/urandom; } > $i.png; done";
+    let arguments = json!({"language": "sh", "code": code, "collect": ["*.png"]});
+    let params = json!({"name": "run_code", "arguments": arguments});
+    let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+    let headers =
+        [JSON, ("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
+    unread_answers_count("/mcp", &headers, &call, 5);
 }
 
 #[test]

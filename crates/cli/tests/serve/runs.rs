@@ -75,6 +75,16 @@ fn a_client_that_hangs_up_takes_its_run_with_it() {
 }
 
 #[test]
+fn a_client_that_closes_its_side_counts_as_gone() {
+    let (server, mark) = (Server::start(), mark());
+    let body = sleeper(&mark).to_string();
+    let stream = server.send("POST", "/v1/runs", &[("content-type", "application/json")], body.as_bytes());
+    eventually("it runs", || alive(&mark) == 1);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    eventually("it is gone", || alive(&mark) == 0);
+}
+
+#[test]
 fn the_same_key_and_the_same_request_is_one_run() {
     let server = Server::start();
     let body =

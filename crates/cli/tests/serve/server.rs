@@ -37,10 +37,15 @@ impl Server {
         Server::spawn(command, folder)
     }
 
-    pub(crate) fn spawn(mut command: Command, folder: TempDir) -> Server {
+    pub(crate) fn spawn(command: Command, folder: TempDir) -> Server {
+        Server::spawn_in(command, state_dir(), folder)
+    }
+
+    /// The same with a state of its own.
+    pub(crate) fn spawn_in(mut command: Command, state: PathBuf, folder: TempDir) -> Server {
         let mut child = command
             .current_dir(folder.path())
-            .env("BELLJAR_STATE_DIR", state_dir())
+            .env("BELLJAR_STATE_DIR", state)
             .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()

@@ -31,6 +31,18 @@ fn events_come_in_order_and_while_the_program_runs() {
 }
 
 #[test]
+fn a_client_that_refuses_events_gets_the_result() {
+    let server = Server::start();
+    let ask = |accept: &str| {
+        let headers = [("content-type", "application/json"), ("accept", accept)];
+        let answer = server.ask("POST", "/v1/runs", &headers, br#"{"language": "sh", "code": "true"}"#);
+        answer.headers["content-type"].clone()
+    };
+    assert_eq!(ask("text/event-stream;q=0, application/json"), "application/json");
+    assert_eq!(ask("application/json, text/event-stream;q=0.5"), "text/event-stream");
+}
+
+#[test]
 fn output_is_told_before_the_end() {
     let server = Server::start();
     let mark = mark();

@@ -170,6 +170,11 @@ impl Staged {
 }
 
 impl Concluded {
+    /// What the run's output and files come to, near enough.
+    pub(super) fn bytes(&self) -> usize {
+        self.finished.bytes()
+    }
+
     /// Everything that is known of the run as a whole.
     pub(super) fn report(&self) -> &Report {
         &self.finished.report

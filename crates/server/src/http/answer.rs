@@ -1,4 +1,4 @@
-//! The result of a run as an answer: its text counts as memory until the last byte of it has been sent.
+//! An answer of unknown size: its text counts as memory until the last byte of it has been sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,15 @@ use axum::body::{Body, Bytes};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
+use serde::Serialize;
 
-use super::body::Share;
-use super::{App, Refused};
+use super::App;
+use super::body::{Memory, Share};
 use crate::runs::Finished;
 
 /// How long a run that has ended waits for the memory that its answer takes. Whoever only asks for a result again can
 /// just as well ask again.
-pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// What a byte of output can become in JSON, if it is one that has to be escaped.
 const ESCAPED: usize = 6;
 /// What is rendered at once; more than that would keep other requests waiting.
@@ -34,9 +35,23 @@ pub(super) async fn result(
     app: &App,
     finished: Arc<Finished>,
     patience: Duration,
-) -> Result<Response, Refused> {
-    let mut share = room(app, &finished, patience).await?;
-    let mut text = elsewhere(finished, json).await?;
+) -> Result<Response, Problem> {
+    let bytes = finished.bytes();
+    counted(&app.memory, bytes, patience, move || finished.result()).await
+}
+
+/// Answers with what is made of so many bytes of output and files, if there is memory for it.
+///
+/// # Errors
+/// That there is none.
+pub(crate) async fn counted<T: Serialize>(
+    memory: &Memory,
+    bytes: usize,
+    patience: Duration,
+    make: impl FnOnce() -> T + Send + 'static,
+) -> Result<Response, Problem> {
+    let mut share = room(memory, bytes, patience).await?;
+    let mut text = elsewhere(bytes, move || json(&make())).await?;
     text.shrink_to_fit();
     share.shrink_to(text.len());
     // The share goes with the bytes: the connection holds them longer than it holds the body.
@@ -44,31 +59,31 @@ pub(super) async fn result(
     Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(bytes)).into_response())
 }
 
-/// Memory for a result that is to be rendered.
+/// Memory for what so many bytes become when they are rendered.
 ///
 /// # Errors
 /// That there is none.
-pub(super) async fn room(app: &App, finished: &Finished, patience: Duration) -> Result<Share, Problem> {
-    Share::within(app, finished.bytes().saturating_mul(ESCAPED), patience).await
+pub(crate) async fn room(memory: &Memory, bytes: usize, patience: Duration) -> Result<Share, Problem> {
+    memory.share_within(bytes.saturating_mul(ESCAPED), patience).await
 }
 
-/// A result in one line. None of its types has a `Serialize` that can fail.
-pub(super) fn json(finished: &Finished) -> String {
-    serde_json::to_string(&finished.result()).unwrap_or_default()
+/// An answer in one line. None of the types has a `Serialize` that can fail.
+pub(super) fn json(answer: &impl Serialize) -> String {
+    serde_json::to_string(answer).unwrap_or_default()
 }
 
-/// Renders a result, a large one on a thread of its own.
+/// Renders so many bytes, if they are many on a thread of its own.
 ///
 /// # Errors
 /// That rendering failed, which is a fault of ours.
-pub(super) async fn elsewhere<T: Send + 'static>(
-    finished: Arc<Finished>,
-    render: impl FnOnce(&Finished) -> T + Send + 'static,
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    bytes: usize,
+    render: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    if finished.bytes() <= SMALL {
-        return Ok(render(&finished));
+    if bytes <= SMALL {
+        return Ok(render());
     }
-    tokio::task::spawn_blocking(move || render(&finished)).await.map_err(|_| not_rendered())
+    tokio::task::spawn_blocking(render).await.map_err(|_| not_rendered())
 }
 
 impl AsRef<[u8]> for Counted {

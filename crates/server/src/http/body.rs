@@ -26,7 +26,15 @@ pub(crate) struct Received {
     pub(crate) share: Share,
 }
 
-/// A share of the memory for bodies.
+/// The memory for bodies of requests and for answers. A clone is the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Memory {
+    /// In bytes.
+    free: Arc<Semaphore>,
+    all: usize,
+}
+
+/// A share of it.
 #[derive(Debug)]
 pub(crate) struct Share(Option<OwnedSemaphorePermit>);
 
@@ -49,11 +57,11 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
 /// That it is too large, too slow or broken off, or that too many others are being read.
 pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
     let patience = app.config.body_timeout;
-    let reading = collect(body, app.config.max_body, &app.body_memory);
+    let reading = collect(body, app.config.max_body, &app.memory);
     tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))
 }
 
-async fn collect(mut body: Body, limit: usize, memory: &Arc<Semaphore>) -> Result<Received, Problem> {
+async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Received, Problem> {
     let (mut bytes, mut share) = (BytesMut::new(), Share(None));
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|cause| broken(&cause))?;
@@ -68,14 +76,19 @@ async fn collect(mut body: Body, limit: usize, memory: &Arc<Semaphore>) -> Resul
     Ok(Received { bytes: bytes.freeze(), share })
 }
 
-impl Share {
+impl Memory {
+    pub(crate) fn new(bytes: usize) -> Memory {
+        let all = bytes.min(Semaphore::MAX_PERMITS);
+        Memory { free: Arc::new(Semaphore::new(all)), all }
+    }
+
     /// A share of so many bytes, for what is no body and costs as much.
     ///
     /// # Errors
     /// That too many others have one.
-    pub(crate) fn of(app: &App, bytes: usize) -> Result<Share, Problem> {
+    pub(crate) fn share(&self, bytes: usize) -> Result<Share, Problem> {
         let mut share = Share(None);
-        share.grow_to(bytes, &app.body_memory).map(|()| share)
+        share.grow_to(bytes, self).map(|()| share)
     }
 
     /// A share of so many bytes, or of half of all memory if that is less, so that one can always be had in the end.
@@ -83,29 +96,34 @@ impl Share {
     ///
     /// # Errors
     /// That others have had it for so long.
-    pub(super) async fn within(app: &App, bytes: usize, patience: Duration) -> Result<Share, Problem> {
-        let bytes = bytes.min(app.config.body_memory / 2);
-        let waiting = app.body_memory.clone().acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+    pub(crate) async fn share_within(&self, bytes: usize, patience: Duration) -> Result<Share, Problem> {
+        let bytes = u32::try_from(bytes.min(self.all / 2)).unwrap_or(u32::MAX);
+        if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
+            return Ok(Share(Some(permit)));
+        }
+        let waiting = self.free.clone().acquire_many_owned(bytes);
         match tokio::time::timeout(patience, waiting).await {
             Ok(Ok(permit)) => Ok(Share(Some(permit))),
             Ok(Err(_)) | Err(_) => Err(no_memory()),
         }
     }
+}
 
+impl Share {
     /// Gives back what is more than that.
-    pub(super) fn shrink_to(&mut self, bytes: usize) {
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         if let Some(held) = &mut self.0 {
             drop(held.split(held.num_permits().saturating_sub(bytes)));
         }
     }
 
-    fn grow_to(&mut self, needed: usize, memory: &Arc<Semaphore>) -> Result<(), Problem> {
+    fn grow_to(&mut self, needed: usize, memory: &Memory) -> Result<(), Problem> {
         let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
         if needed <= held {
             return Ok(());
         }
         let more = u32::try_from((needed - held).next_multiple_of(STEP)).unwrap_or(u32::MAX);
-        let permit = memory.clone().try_acquire_many_owned(more).map_err(|_| no_memory())?;
+        let permit = memory.free.clone().try_acquire_many_owned(more).map_err(|_| no_memory())?;
         match &mut self.0 {
             Some(held) => held.merge(permit),
             none => *none = Some(permit),
@@ -155,14 +173,13 @@ mod tests {
 
     #[test]
     fn a_share_gives_back_what_it_does_not_need() {
-        let memory = Arc::new(Semaphore::new(4 * STEP));
-        let mut share = Share(None);
-        share.grow_to(3 * STEP, &memory).unwrap();
+        let memory = Memory::new(4 * STEP);
+        let mut share = memory.share(3 * STEP).unwrap();
         share.shrink_to(8 * STEP);
-        assert_eq!(memory.available_permits(), STEP);
+        assert_eq!(memory.free.available_permits(), STEP);
         share.shrink_to(10);
-        assert_eq!(memory.available_permits(), 4 * STEP - 10);
+        assert_eq!(memory.free.available_permits(), 4 * STEP - 10);
         drop(share);
-        assert_eq!(memory.available_permits(), 4 * STEP);
+        assert_eq!(memory.free.available_permits(), 4 * STEP);
     }
 }

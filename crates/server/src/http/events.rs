@@ -136,9 +136,10 @@ async fn last_words(app: &App, end: &End, patience: Duration) -> Result<(Event, 
         Ok(finished) => finished.clone(),
         Err(problem) => return Ok((named("error", problem), None)),
     };
-    let mut share = answer::room(app, &finished, patience).await?;
-    let (event, size) = answer::elsewhere(finished, |finished| {
-        let json = answer::json(finished);
+    let bytes = finished.bytes();
+    let mut share = answer::room(&app.memory, bytes, patience).await?;
+    let (event, size) = answer::elsewhere(bytes, move || {
+        let json = answer::json(&finished.result());
         (Event::default().event("end").data(&json), json.len())
     })
     .await?;

@@ -2,7 +2,8 @@
 //!
 //! With keys, a request needs one. Without, the server is on loopback, and every program of this machine may ask; but a
 //! page in a browser on this machine may not, whatever name its author has given to 127.0.0.1 (DNS rebinding), so that
-//! a foreign `Host` or `Origin` is refused.
+//! a foreign `Host` is refused. With keys or without, so is a foreign `Origin`: a page of somebody else's asks only if the
+//! configuration says so.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -22,10 +23,10 @@ const OPEN: [&str; 6] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let callers = app.callers();
-    let admitted = match &*callers {
+    let admitted = refuse_foreign_pages(&app.config.origins, &request).and_then(|()| match &*callers {
         Callers::Holders(_) if OPEN.contains(&request.uri().path()) => Ok(None),
         Callers::Anyone(_) | Callers::Holders(_) => caller(&callers, &request).map(Some),
-    };
+    });
     match admitted {
         Ok(caller) => caller.and_then(|caller| request.extensions_mut().insert(caller)),
         Err(problem) => return Refused(problem).into_response(),
@@ -35,7 +36,7 @@ pub(super) async fn identify(State(app): State<App>, mut request: Request, next:
 
 fn caller(callers: &Callers, request: &Request) -> Result<Caller, Problem> {
     match callers {
-        Callers::Anyone(caller) => refuse_foreigners(request).map(|()| caller.clone()),
+        Callers::Anyone(caller) => refuse_foreign_hosts(request).map(|()| caller.clone()),
         Callers::Holders(_) => {
             let key = presented(request.headers()).ok_or_else(no_key)?;
             let caller = callers.holder(key).ok_or_else(unknown_key)?;
@@ -56,22 +57,43 @@ fn presented(headers: &HeaderMap) -> Option<&str> {
     }
 }
 
-fn refuse_foreigners(request: &Request) -> Result<(), Problem> {
-    let texts = |name: header::HeaderName| {
-        request.headers().get_all(name).iter().map(|value| value.to_str().unwrap_or_default())
-    };
-    if texts(header::HOST).count() > 1 {
+fn refuse_foreign_hosts(request: &Request) -> Result<(), Problem> {
+    if texts(request, header::HOST).count() > 1 {
         return Err(Problem::new(Code::InvalidRequest, "there is more than one Host header", "send one"));
     }
-    let authority = request.uri().authority().map(Authority::as_str);
-    let host = authority.or_else(|| texts(header::HOST).next()).unwrap_or_default();
-    if let Some(host) = [host].into_iter().chain(texts(header::HOST)).find(|host| !is_loopback(host)) {
-        return Err(foreign("Host", host));
-    }
-    match texts(header::ORIGIN).find(|origin| !is_own(origin, host)) {
-        Some(origin) => Err(foreign("Origin", origin)),
+    let mut hosts = [host(request)].into_iter().chain(texts(request, header::HOST));
+    match hosts.find(|host| !is_loopback(host)) {
+        Some(host) => {
+            let hint = "ask as 127.0.0.1 or localhost; from elsewhere, configure keys";
+            Err(foreign("Host", host, hint))
+        }
         None => Ok(()),
     }
+}
+
+fn refuse_foreign_pages(allowed: &[String], request: &Request) -> Result<(), Problem> {
+    let host = host(request);
+    let is_welcome = |origin: &str| {
+        is_own(origin, host) || allowed.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin))
+    };
+    match texts(request, header::ORIGIN).find(|origin| !is_welcome(origin)) {
+        Some(origin) => {
+            let hint =
+                "pages from elsewhere need to be named in allow-origins of [server]; programs send no Origin";
+            Err(foreign("Origin", origin, hint))
+        }
+        None => Ok(()),
+    }
+}
+
+fn texts(request: &Request, name: header::HeaderName) -> impl Iterator<Item = &str> {
+    request.headers().get_all(name).iter().map(|value| value.to_str().unwrap_or_default())
+}
+
+/// What the client takes this server for.
+fn host(request: &Request) -> &str {
+    let authority = request.uri().authority().map(Authority::as_str);
+    authority.or_else(|| texts(request, header::HOST).next()).unwrap_or_default()
 }
 
 /// A name that no name server can point elsewhere, perhaps with a port, and with nothing else: before an `@` it would be
@@ -92,15 +114,17 @@ fn is_loopback_name(name: &str) -> bool {
         || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// A page of this server's own.
+/// A page of this server's own, perhaps from behind a proxy that speaks TLS. Whether the name is one that the server may
+/// have is asked where that matters: without keys.
 fn is_own(origin: &str, host: &str) -> bool {
-    origin.strip_prefix("http://").is_some_and(|origin| origin.eq_ignore_ascii_case(host))
+    let name = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    name.is_some_and(|name| !name.is_empty() && name.eq_ignore_ascii_case(host))
 }
 
-fn foreign(header: &str, value: &str) -> Problem {
+fn foreign(header: &str, value: &str, hint: &str) -> Problem {
     let value: String = value.chars().take(100).collect();
     let message = format!("the {header} '{}' is not this server's", value.escape_debug());
-    Problem::new(Code::Forbidden, message, "ask as 127.0.0.1 or localhost; from elsewhere, configure keys")
+    Problem::new(Code::Forbidden, message, hint)
 }
 
 fn no_key() -> Problem {
@@ -140,7 +164,8 @@ mod tests {
                 .iter()
                 .fold(Request::builder().uri(uri), |request, (name, value)| request.header(*name, *value));
             let request = request.body(axum::body::Body::empty()).unwrap();
-            refuse_foreigners(&request).err().map(|problem| problem.error.code)
+            let refused = refuse_foreign_pages(&[], &request).and_then(|()| refuse_foreign_hosts(&request));
+            refused.err().map(|problem| problem.error.code)
         };
         assert_eq!(code("/", &[("host", "localhost:1"), ("origin", "http://localhost:1")]), None);
         assert_eq!(code("/", &[("host", "localhost"), ("host", "localhost")]), Some(Code::InvalidRequest));
@@ -154,8 +179,23 @@ mod tests {
     #[test]
     fn an_origin_is_this_servers_or_foreign() {
         assert!(is_own("http://127.0.0.1:8787", "127.0.0.1:8787"));
-        for origin in ["null", "", "http://127.0.0.1:3000", "https://127.0.0.1:8787", "http://evil.org"] {
+        assert!(is_own("https://Code.example.org", "code.example.org"));
+        for origin in ["null", "", "http://127.0.0.1:3000", "http://", "127.0.0.1:8787", "http://evil.org"] {
             assert!(!is_own(origin, "127.0.0.1:8787"), "{origin}");
+        }
+        assert!(!is_own("http://", ""));
+    }
+
+    #[test]
+    fn a_foreign_page_is_welcome_if_it_is_named() {
+        let from = |origin: &str| {
+            let request = Request::builder().header("host", "code.example.org").header("origin", origin);
+            let request = request.body(axum::body::Body::empty()).unwrap();
+            refuse_foreign_pages(&["https://app.example.org".to_owned()], &request)
+        };
+        assert!(from("https://app.example.org").is_ok() && from("https://code.example.org").is_ok());
+        for origin in ["https://app.example.org.evil.org", "http://app.example.org", "null"] {
+            assert_eq!(from(origin).unwrap_err().error.code, Code::Forbidden, "{origin}");
         }
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, header};
+use axum::{Extension, Json};
 use belljar_core::request::BackendChoice;
 use belljar_wire::{Backends, Code, Languages, Problem};
 use serde::Serialize;
@@ -13,6 +13,7 @@ use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
 use super::{App, Refused};
+use crate::caller::Caller;
 use crate::runs::Runs;
 
 /// For how long an answer about languages is good: a caller that asks often must not make interpreters start often.
@@ -20,20 +21,38 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// The last answer about languages.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastAnswer(Arc<Mutex<Option<(Instant, Languages)>>>);
+pub(crate) struct LastAnswer(Arc<Mutex<Option<Answer>>>);
+
+#[derive(Debug)]
+struct Answer {
+    of: BackendChoice,
+    asked: Instant,
+    languages: Languages,
+}
 
 impl LastAnswer {
+    /// The languages that the caller may use, and what would run them, as of a moment ago.
+    ///
+    /// # Errors
+    /// That there is no backend, or that the question was lost.
+    pub(crate) async fn get(&self, runs: &Runs, caller: &Caller) -> Result<Languages, Problem> {
+        let mut known = self.ask(runs, caller.defaults().backend()).await?;
+        let allowed = &caller.allowance().languages;
+        known.languages.retain(|language| allowed.contains(&language.name));
+        Ok(known)
+    }
+
     /// What the backend says of its runtimes. Whoever comes while one asks waits for that one's answer.
-    pub(crate) async fn get(&self, runs: &Runs, choice: BackendChoice) -> Result<Languages, Problem> {
+    async fn ask(&self, runs: &Runs, of: BackendChoice) -> Result<Languages, Problem> {
         let mut last = self.0.lock().await;
-        if let Some((_, answer)) = last.as_ref().filter(|(asked, _)| asked.elapsed() < FRESH) {
-            return Ok(answer.clone());
+        if let Some(answer) = last.as_ref().filter(|last| last.of == of && last.asked.elapsed() < FRESH) {
+            return Ok(answer.languages.clone());
         }
         let runs = runs.clone();
-        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), choice));
-        let answer = asking.await.map_err(|_| lost())??;
-        *last = Some((Instant::now(), answer.clone()));
-        Ok(answer)
+        let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), of));
+        let languages = asking.await.map_err(|_| lost())??;
+        *last = Some(Answer { of, asked: Instant::now(), languages: languages.clone() });
+        Ok(languages)
     }
 }
 
@@ -43,7 +62,7 @@ pub(super) struct Status {
     status: &'static str,
 }
 
-/// Every language, what would run it, and how to get what is missing
+/// Every language that the caller may use, what would run it, and how to get what is missing
 #[utoipa::path(
     get, path = "/v1/languages", tag = "host", operation_id = "listLanguages",
     responses(
@@ -56,16 +75,11 @@ pub(super) struct Status {
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
-pub(super) async fn languages(State(app): State<App>) -> Result<Json<Languages>, Refused> {
-    Ok(Json(all_languages(&app).await?))
-}
-
-/// Every language and what would run it, as of a moment ago.
-///
-/// # Errors
-/// That there is no backend, or that the question was lost.
-pub(crate) async fn all_languages(app: &App) -> Result<Languages, Problem> {
-    app.languages.get(&app.runs, BackendChoice::Auto).await
+pub(super) async fn languages(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Languages>, Refused> {
+    Ok(Json(app.languages.get(&app.runs, &caller).await?))
 }
 
 /// Every backend and what it can guarantee
@@ -79,8 +93,8 @@ pub(crate) async fn all_languages(app: &App) -> Result<Languages, Problem> {
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
-pub(super) async fn backends(State(app): State<App>) -> Json<Backends> {
-    Json(Backends::of(app.runs.engine(), BackendChoice::Auto, &[]))
+pub(super) async fn backends(State(app): State<App>, Extension(caller): Extension<Caller>) -> Json<Backends> {
+    Json(for_requests_of(&app, &caller))
 }
 
 /// That the server answers
@@ -90,7 +104,7 @@ pub(super) async fn health() -> Json<Status> {
     Json(Status { status: "ok" })
 }
 
-/// That a run would be taken
+/// That a run would be taken, of one caller at least
 #[utoipa::path(get, path = "/readyz", tag = "host", operation_id = "readiness", security(()),
     responses(
         (status = 200, description = "It would", body = Status),
@@ -101,13 +115,16 @@ pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Re
         let message = "the server is shutting down";
         return Err(Problem::new(Code::BackendUnavailable, message, "ask another, or later").into());
     }
-    match Backends::of(app.runs.engine(), BackendChoice::Auto, &[]).problem {
-        None => Ok(Json(Status { status: "ready" })),
-        Some(problem) => {
-            let error = belljar_wire::Fault { code: Code::BackendUnavailable, ..problem.error };
-            Err(Problem { error, ..problem }.into())
+    let mut last = None;
+    for caller in app.callers().all() {
+        match for_requests_of(&app, caller).problem {
+            None => return Ok(Json(Status { status: "ready" })),
+            problem => last = problem,
         }
     }
+    let problem = last.unwrap_or_else(lost);
+    let error = belljar_wire::Fault { code: Code::BackendUnavailable, ..problem.error };
+    Err(Problem { error, ..problem }.into())
 }
 
 /// What was counted, for Prometheus
@@ -124,6 +141,12 @@ pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Re
 pub(super) async fn metrics(State(app): State<App>) -> ([(HeaderName, &'static str); 1], String) {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     ([(header::CONTENT_TYPE, kind)], app.runs.metrics().text(app.runs.engine()))
+}
+
+/// Every backend, as it is for requests of this caller's that say nothing of backends and guarantees.
+fn for_requests_of(app: &App, caller: &Caller) -> Backends {
+    let defaults = caller.defaults();
+    Backends::of(app.runs.engine(), defaults.backend(), &defaults.waived())
 }
 
 fn lost() -> Problem {

@@ -1,6 +1,6 @@
 //! HTTP, version 1 of the contract.
 
-mod answer;
+pub(crate) mod answer;
 pub(crate) mod body;
 mod docs;
 mod events;
@@ -14,13 +14,14 @@ pub(crate) mod text;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use belljar_core::allowance::Allowance;
 use tokio::sync::{Semaphore, watch};
 
-use crate::caller::{Callers, Key};
+use crate::caller::Callers;
 use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
+
+use body::Memory;
 
 pub use docs::openapi;
 pub(crate) use host::LastAnswer;
@@ -36,8 +37,8 @@ pub struct App {
     pub config: Arc<Config>,
     callers: Arc<RwLock<Arc<Callers>>>,
     pub(crate) replays: Arc<Replays>,
-    /// Memory for the bodies of requests and for results, in bytes.
-    pub(crate) body_memory: Arc<Semaphore>,
+    /// Memory for the bodies of requests and for answers.
+    pub(crate) memory: Memory,
     pub(crate) languages: LastAnswer,
     /// Places for WebSockets, which are no connections any more to those who count them.
     pub(crate) sockets: Arc<Semaphore>,
@@ -49,12 +50,12 @@ impl App {
     /// The handlers' surroundings.
     #[must_use]
     pub fn new(runs: Runs, config: Config) -> App {
-        let callers = Callers::new(&config.keys, &config.anonymous, None);
+        let callers = Callers::new(&config, None);
         App {
             runs,
             callers: Arc::new(RwLock::new(Arc::new(callers))),
             replays: Arc::new(Replays::new(config.kept)),
-            body_memory: Arc::new(Semaphore::new(config.body_memory.min(Semaphore::MAX_PERMITS))),
+            memory: Memory::new(config.body_memory),
             languages: LastAnswer::default(),
             sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
             draining: Arc::default(),
@@ -69,8 +70,8 @@ impl App {
     }
 
     /// Lets others ask from now on. What is under way goes on as it was admitted.
-    pub fn replace_callers(&self, keys: &[Key], anonymous: &Allowance) {
+    pub fn replace_callers(&self, config: &Config) {
         let mut callers = self.callers.write().unwrap_or_else(PoisonError::into_inner);
-        *callers = Arc::new(Callers::new(keys, anonymous, Some(&callers)));
+        *callers = Arc::new(Callers::new(config, Some(&callers)));
     }
 }

@@ -100,7 +100,7 @@ pub(super) async fn find(
     let id = identifier(id)?;
     match app.runs.find(&caller, &id)? {
         Found::Running => Ok((StatusCode::ACCEPTED, Json(RunState::running(&id))).into_response()),
-        Found::Finished(end) => answer::result(&app, end?, Duration::ZERO).await,
+        Found::Finished(end) => Ok(answer::result(&app, end?, Duration::ZERO).await?),
     }
 }
 
@@ -191,10 +191,18 @@ impl Manner {
     fn of(headers: &HeaderMap) -> Manner {
         let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let mut kinds = accepted.flat_map(|value| value.split(','));
-        let is_stream =
-            |kind: &str| kind.split(';').next().is_some_and(|kind| kind.trim() == "text/event-stream");
-        if kinds.any(is_stream) { Manner::AsItHappens } else { Manner::AtTheEnd }
+        if kinds.any(wants_events) { Manner::AsItHappens } else { Manner::AtTheEnd }
     }
+}
+
+/// Whether one of the kinds that a client accepts is a stream of events; `q=0` says that it is not (RFC 9110, 12.4.2).
+fn wants_events(kind: &str) -> bool {
+    let mut parts = kind.split(';').map(str::trim);
+    let is_stream = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"));
+    let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
+    let refused =
+        quality.and_then(|text| text.trim().parse::<f32>().ok()).is_some_and(|quality| quality <= 0.0);
+    is_stream && !refused
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<Key>, Refused> {
@@ -205,6 +213,36 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<Key>, Refused> {
         (Some(_), Some(_)) => {
             let message = "there are two Idempotency-Key headers";
             Err(Problem::new(Code::InvalidRequest, message, "send one").into())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_are_told_to_those_who_want_them() {
+        let manner = |accept: &'static [&'static str]| {
+            let values = accept.iter().map(|value| (header::ACCEPT, HeaderValue::from_static(value)));
+            Manner::of(&values.collect())
+        };
+        for accept in [
+            &["text/event-stream"][..],
+            &["application/json", "text/event-stream"],
+            &["application/json, Text/Event-Stream;q=0.001"],
+            &["text/event-stream; charset=utf-8; q=1"],
+        ] {
+            assert_eq!(manner(accept), Manner::AsItHappens, "{accept:?}");
+        }
+        for accept in [
+            &[][..],
+            &["*/*"],
+            &["text/event-stream;q=0"],
+            &["text/event-stream; Q=0.000, application/json"],
+            &["text/event-streams"],
+        ] {
+            assert_eq!(manner(accept), Manner::AtTheEnd, "{accept:?}");
         }
     }
 }

@@ -21,6 +21,12 @@ use crate::runs::Finished;
 const MAX_IMAGE: usize = 1 << 20;
 const MAX_IMAGES: usize = 4 << 20;
 
+/// The most bytes that an answer has on the wire, near enough: text and structure, each with its output, the names of
+/// files and their content, all of it escaped; and pictures in base64.
+pub(super) fn most_bytes(max_text: usize) -> usize {
+    max_text.saturating_mul(2 * 3 * 6) + MAX_IMAGES / 3 * 4
+}
+
 /// A run that took place.
 pub(super) fn finished(run: &Finished, max_text: usize) -> CallToolResult {
     let mut result = run.result();

@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use belljar_core::backend::Stream;
-use belljar_wire::{Code, Limits, Problem, RunRequest};
+use belljar_wire::{Code, Problem, RunRequest};
 use rmcp::model::JsonObject;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::excerpt::Window;
-use super::{Config, Defaults, tools};
+use super::{Config, tools};
 
 /// Which run, and what of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,19 +29,12 @@ pub(super) enum Part {
     File(String),
 }
 
-/// The request of a call, with the operator's choices where it has none of its own.
-pub(super) fn run_request(arguments: JsonObject, defaults: &Defaults) -> Result<RunRequest, Problem> {
+/// The request of a call.
+pub(super) fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
     let mut arguments = known(arguments, &tools::run_arguments())?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
-    let mut request: RunRequest = understood(arguments)?;
-    let Defaults { backend, network, image, waive, limits } = defaults.clone();
-    request.backend = request.backend.or(backend);
-    request.network = request.network.or(network);
-    request.image = request.image.or(image);
-    request.waive = waive;
-    request.limits = filled(request.limits, limits);
-    Ok(request)
+    understood(arguments)
 }
 
 /// Which run `get_run` is about.
@@ -130,18 +123,6 @@ fn understood<T: DeserializeOwned>(arguments: JsonObject) -> Result<T, Problem> 
     })
 }
 
-fn filled(own: Limits, defaults: Limits) -> Limits {
-    Limits {
-        timeout_ms: own.timeout_ms.or(defaults.timeout_ms),
-        cpu_ms: own.cpu_ms.or(defaults.cpu_ms),
-        memory_bytes: own.memory_bytes.or(defaults.memory_bytes),
-        cpus: own.cpus.or(defaults.cpus),
-        pids: own.pids.or(defaults.pids),
-        disk_bytes: own.disk_bytes.or(defaults.disk_bytes),
-        output_bytes: own.output_bytes.or(defaults.output_bytes),
-    }
-}
-
 fn invalid(message: &str, hint: &str) -> Problem {
     Problem::new(Code::InvalidRequest, message, hint)
 }
@@ -158,25 +139,15 @@ mod tests {
     #[test]
     fn limits_are_flat_for_a_model_and_nested_in_the_contract() {
         let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500, "stdin": null}));
-        let request = run_request(call, &Defaults::default()).unwrap();
+        let request = run_request(call).unwrap();
         assert_eq!(request.limits.timeout_ms, Some(500));
         assert_eq!((request.language.as_str(), request.stdin), ("python", None));
     }
 
     #[test]
-    fn the_operators_choices_stand_where_a_call_makes_none() {
-        let limits = Limits { timeout_ms: Some(1), pids: Some(7), ..Limits::default() };
-        let defaults = Defaults { waive: vec!["disk".into()], limits, ..Defaults::default() };
-        let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500}));
-        let request = run_request(call, &defaults).unwrap();
-        assert_eq!((request.limits.timeout_ms, request.limits.pids), (Some(500), Some(7)));
-        assert_eq!(request.waive, ["disk"]);
-    }
-
-    #[test]
     fn a_model_cannot_waive_a_guarantee() {
         let call = object(json!({"language": "python", "code": "1", "waive": ["memory"]}));
-        let problem = run_request(call, &Defaults::default()).unwrap_err().error;
+        let problem = run_request(call).unwrap_err().error;
         assert_eq!(problem.message, "there is no argument 'waive'");
         assert_eq!(problem.field.as_deref(), Some("waive"));
         assert!(problem.hint.starts_with("the arguments are "), "{}", problem.hint);
@@ -189,7 +160,7 @@ mod tests {
             (json!({"language": 3, "code": ""}), "invalid type: integer `3`, expected a string"),
             (json!({"language": "python", "code": "1", "pids": -1}), "not negative"),
         ] {
-            let message = run_request(object(call), &Defaults::default()).unwrap_err().error.message;
+            let message = run_request(object(call)).unwrap_err().error.message;
             assert!(message.contains(expected), "{message}");
         }
     }
@@ -206,7 +177,7 @@ mod tests {
         let described = tools::run_arguments();
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
-        let request = run_request(call, &Defaults::default()).unwrap();
+        let request = run_request(call).unwrap();
         let limits = json!(request.limits);
         assert!(
             tools::LIMITS.iter().all(|name| limits[name] == json!(1) || limits[name] == json!(1.0)),

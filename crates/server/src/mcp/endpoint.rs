@@ -22,11 +22,12 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::service::{Service, Who};
+use super::refusal;
+use super::service::{Held, Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
-use crate::http::body::{Received, Share, receive};
-use crate::http::{App, Refused};
+use crate::http::App;
+use crate::http::body::{Received, receive};
 
 const SESSION: &str = "mcp-session-id";
 /// The longest session id that can be one of ours.
@@ -34,7 +35,8 @@ const MAX_SESSION: usize = 64;
 
 /// What is mounted; the guard of [`http`](crate::http) stands before it.
 pub(crate) fn router(app: &App) -> Router {
-    let service = Service::new(app.runs.clone(), &app.config, Who::OfTheRequest, app.languages.clone());
+    let (languages, memory) = (app.languages.clone(), app.memory.clone());
+    let service = Service::new(app.runs.clone(), &app.config, Who::OfTheRequest, languages, memory);
     mount(service, app.clone())
 }
 
@@ -69,7 +71,8 @@ fn transport(config: &Config) -> StreamableHttpServerConfig {
         .with_sse_keep_alive(Some(config.heartbeat))
         .with_max_request_body_bytes(config.max_body);
     if config.keys.is_empty() {
-        transport.with_allowed_origins(["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"])
+        let own = ["http://localhost:*", "http://127.0.0.1:*", "http://[::1]:*"].map(str::to_owned);
+        transport.with_allowed_origins(own.into_iter().chain(config.origins.iter().cloned()))
     } else {
         transport.disable_allowed_hosts()
     }
@@ -79,24 +82,37 @@ async fn serve<S: ServerHandler + Clone>(
     State(endpoint): State<Endpoint<S>>,
     Extension(caller): Extension<Caller>,
     request: Request,
-) -> Result<Response, Refused> {
-    let (parts, body) = request.into_parts();
-    let Received { bytes, share } = receive(&endpoint.app, body).await?;
+) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let Received { bytes, share } = match receive(&endpoint.app, body).await {
+        Ok(received) => received,
+        Err(problem) => return refusal::problem(&problem),
+    };
+    if let Some(refusal) = refusal::no_json(&bytes) {
+        return refusal;
+    }
     let message = Message::read(&bytes);
     let session = session_of(&parts.headers);
     if let (Some(session), Some(id)) = (&session, message.cancelled()) {
         endpoint.flights.cancel(&Flight::new(&caller, session, id));
-        return Ok(StatusCode::ACCEPTED.into_response());
+        return StatusCode::ACCEPTED.into_response();
     }
     let ticket = session
         .zip(message.id.as_ref())
         .map(|(session, id)| endpoint.flights.clone().take_off(Flight::new(&caller, &session, id)));
-    let request = Request::from_parts(parts, Body::from(bytes));
-    let mut response = endpoint.protocol.handle(request).await.map(Body::new);
-    if message.is_initialize() && response.status().is_success() {
+    let held = Held::default();
+    held.set(Some(share));
+    parts.extensions.insert(held.clone());
+    let request = Request::from_parts(parts.clone(), Body::from(bytes));
+    let response = endpoint.protocol.handle(request).await.map(Body::new);
+    let mut response = refusal::worded(response, &parts, refusal::id_of(message.id.as_ref())).await;
+    if !response.status().is_success() {
+        return response;
+    }
+    if message.is_initialize() {
         response.headers_mut().insert(SESSION, new_session());
     }
-    Ok(until_cancelled(response, ticket, share))
+    until_cancelled(response, ticket, held)
 }
 
 /// What has to be known of a message here.
@@ -141,7 +157,7 @@ fn new_session() -> HeaderValue {
 }
 
 /// The response, for as long as the client wants it. A body that ends early ends the run behind it.
-fn until_cancelled(response: Response, ticket: Option<Ticket>, share: Share) -> Response {
+fn until_cancelled(response: Response, ticket: Option<Ticket>, held: Held) -> Response {
     let mut cancelled = ticket.as_ref().map(|ticket| ticket.cancelled.subscribe());
     let stop = async move {
         match &mut cancelled {
@@ -150,7 +166,7 @@ fn until_cancelled(response: Response, ticket: Option<Ticket>, share: Share) -> 
         }
     };
     let held_to_the_end = move |frame| {
-        let _ = (&ticket, &share);
+        let _ = (&ticket, &held);
         frame
     };
     response.map(|body| {

@@ -24,6 +24,7 @@ use serde_json::{Value, json};
 use super::endpoint;
 use crate::caller::Caller;
 use crate::config::Config;
+use crate::defaults::Defaults;
 use crate::http::App;
 use crate::listen;
 use crate::runs::Runs;
@@ -37,7 +38,7 @@ pub fn serve_fixtures(listener: TcpListener, stop: impl Future<Output = ()>) -> 
     let (front, config) = (threads("belljar-fixtures", 2)?, Config::default());
     let runs = Runs::new(Engine::new(Vec::new(), as_it_is), &config, front.handle().clone());
     let app = App::new(runs, config);
-    let nobody = Caller::anonymous(Allowance::boxed());
+    let nobody = Caller::anonymous(Allowance::boxed(), &Defaults::default());
     let router = endpoint::mount(Fixtures, app.clone()).layer(Extension(nobody));
     listener.set_nonblocking(true).map_err(ServeError::Listen)?;
     let served = front.block_on(async {

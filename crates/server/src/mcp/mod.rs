@@ -2,7 +2,7 @@
 //!
 //! In reading order: `tools` is what a model is told that it can do; `call` makes a request of what it then asks for;
 //! `service` carries that out, with `progress` on the way; `answer` is what the model gets to read, and `excerpt` keeps
-//! that short. [`serve_stdio`] and `endpoint` are the two transports. Both eras of the protocol are served on both of
+//! that short. [`serve_stdio`] and `endpoint` are the two transports; `refusal` is what the second says to what is no MCP. Both eras of the protocol are served on both of
 //! them: the one that begins with `initialize`, and the one since 2026-07-28 in which every request stands alone.
 //! `fixtures` is there for the protocol's own conformance runner, and no part of the product.
 
@@ -12,6 +12,7 @@ mod endpoint;
 mod excerpt;
 mod fixtures;
 mod progress;
+mod refusal;
 mod service;
 mod stdio;
 mod tools;
@@ -19,7 +20,7 @@ mod tools;
 use std::fmt;
 use std::time::Duration;
 
-use belljar_wire::{Code, Limits, Problem};
+use belljar_wire::{Code, Problem};
 
 pub use fixtures::serve_fixtures;
 pub use stdio::serve_stdio;
@@ -35,30 +36,12 @@ pub struct Config {
     pub answer_within: Duration,
     /// The most characters of output in one answer.
     pub max_text: usize,
-    /// What a call that says nothing about it gets.
-    pub defaults: Defaults,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config {
-            tool_name: ToolName::default(),
-            answer_within: Duration::from_secs(45),
-            max_text: 30_000,
-            defaults: Defaults::default(),
-        }
+        Config { tool_name: ToolName::default(), answer_within: Duration::from_secs(45), max_text: 30_000 }
     }
-}
-
-/// The operator's choices, for whatever a call leaves out.
-#[derive(Debug, Clone, Default)]
-#[allow(missing_docs, reason = "the fields are those of a request")]
-pub struct Defaults {
-    pub backend: Option<String>,
-    pub network: Option<String>,
-    pub image: Option<String>,
-    pub waive: Vec<String>,
-    pub limits: Limits,
 }
 
 /// The name of a tool.

@@ -1,10 +1,9 @@
 //! The tools, carried out.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::request::Parts;
-use belljar_core::request::BackendChoice;
 use belljar_wire::{Code, Problem};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
@@ -21,7 +20,9 @@ use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
 use super::{Config, answer};
 use crate::caller::Caller;
 use crate::http::LastAnswer;
-use crate::runs::{End, Found, Run, RunEvent, Runs};
+use crate::http::answer::{PATIENCE, elsewhere, room};
+use crate::http::body::{Memory, Share};
+use crate::runs::{End, Finished, Found, Run, RunEvent, Runs};
 
 /// How long a cancelled run may take to be gone before its caller is told that it is still there.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
@@ -39,6 +40,26 @@ struct Shared {
     tools: Vec<Tool>,
     who: Who,
     languages: LastAnswer,
+    memory: Memory,
+}
+
+/// The memory that an answer takes until it has been sent, held by whoever sends it. Before there is an answer, it is the
+/// request's.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Held(Arc<Mutex<Option<Share>>>);
+
+impl Held {
+    pub(super) fn set(&self, share: Option<Share>) {
+        // Whoever panicked while it held the lock had changed it whole or not at all.
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = share;
+    }
+}
+
+/// One call of a tool.
+struct Call<'a> {
+    caller: &'a Caller,
+    held: Held,
+    progress: Progress,
 }
 
 /// Who asks.
@@ -51,38 +72,39 @@ pub(super) enum Who {
 }
 
 impl Service {
-    pub(super) fn new(runs: Runs, config: &crate::Config, who: Who, languages: LastAnswer) -> Service {
+    pub(super) fn new(
+        runs: Runs,
+        config: &crate::Config,
+        who: Who,
+        languages: LastAnswer,
+        memory: Memory,
+    ) -> Service {
         let (config, kept) = (config.mcp.clone(), config.kept.age);
         let tools = tools::all(&config, kept);
-        Service(Arc::new(Shared { runs, config, kept, tools, who, languages }))
+        Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory }))
     }
 
     async fn call(
         &self,
-        caller: &Caller,
+        call: Call<'_>,
         name: &str,
         arguments: JsonObject,
-        progress: Progress,
     ) -> Result<CallToolResult, Problem> {
         match name {
-            LIST_LANGUAGES => self.list_languages(caller, arguments).await,
-            GET_RUN => self.get_run(caller, arguments, progress).await,
-            CANCEL_RUN => self.cancel_run(caller, arguments).await,
-            _ => self.run_code(caller, arguments, progress).await,
+            LIST_LANGUAGES => self.list_languages(call.caller, arguments).await,
+            GET_RUN => self.get_run(call, arguments).await,
+            CANCEL_RUN => self.cancel_run(call, arguments).await,
+            _ => self.run_code(call, arguments).await,
         }
     }
 
-    async fn run_code(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        progress: Progress,
-    ) -> Result<CallToolResult, Problem> {
+    async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
+        let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let request = call::run_request(arguments, &config.defaults)?;
+        let request = call::run_request(arguments)?;
         let mut run = runs.start(caller, request).await?;
         match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
-            Ok(end) => Ok(answer::finished(&*end?, config.max_text)),
+            Ok(end) => self.tell(end?, &held).await,
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
@@ -91,31 +113,51 @@ impl Service {
         }
     }
 
-    async fn get_run(
-        &self,
-        caller: &Caller,
-        arguments: JsonObject,
-        progress: Progress,
-    ) -> Result<CallToolResult, Problem> {
+    async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
+        let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
         let Lookup { id, wait, part } = call::lookup(arguments, config)?;
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
             (Found::Running, _) => Ok(answer::running(&id, *kept)),
-            (Found::Finished(end), None) => Ok(answer::finished(&*end?, config.max_text)),
-            (Found::Finished(end), Some((part, window))) => answer::part(&*end?, &part, window),
+            (Found::Finished(end), None) => self.tell(end?, &held).await,
+            (Found::Finished(end), Some((part, window))) => {
+                self.render(end?, &held, move |finished| answer::part(finished, &part, window)).await?
+            }
         }
     }
 
-    async fn cancel_run(&self, caller: &Caller, arguments: JsonObject) -> Result<CallToolResult, Problem> {
+    async fn cancel_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
+        let Call { caller, held, .. } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
         let id = call::run_id(arguments)?;
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
         match runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await? {
             Found::Running => Ok(answer::running(&id, *kept)),
-            Found::Finished(end) => Ok(answer::finished(&*end?, config.max_text)),
+            Found::Finished(end) => self.tell(end?, &held).await,
         }
+    }
+
+    async fn tell(&self, finished: Arc<Finished>, held: &Held) -> Result<CallToolResult, Problem> {
+        let max_text = self.0.config.max_text;
+        self.render(finished, held, move |finished| answer::finished(finished, max_text)).await
+    }
+
+    /// Makes an answer of a run, if there is memory for it. What was read from the request is of no use any more.
+    async fn render<T: Send + 'static>(
+        &self,
+        finished: Arc<Finished>,
+        held: &Held,
+        render: impl FnOnce(&Finished) -> T + Send + 'static,
+    ) -> Result<T, Problem> {
+        held.set(None);
+        let bytes = finished.bytes();
+        let mut share = room(&self.0.memory, bytes, PATIENCE).await?;
+        let rendered = elsewhere(bytes, move || render(&finished)).await?;
+        share.shrink_to(answer::most_bytes(self.0.config.max_text));
+        held.set(Some(share));
+        Ok(rendered)
     }
 
     async fn list_languages(
@@ -124,13 +166,8 @@ impl Service {
         arguments: JsonObject,
     ) -> Result<CallToolResult, Problem> {
         call::nothing(arguments)?;
-        let Shared { runs, config, languages, .. } = self.0.as_ref();
-        let backend = config.defaults.backend.as_deref();
-        let choice = backend.map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?;
-        let mut known = languages.get(runs, choice).await?;
-        let allowed = &caller.allowance().languages;
-        known.languages.retain(|language| allowed.contains(&language.name));
-        Ok(answer::languages(&known))
+        let Shared { runs, languages, .. } = self.0.as_ref();
+        Ok(answer::languages(&languages.get(runs, caller).await?))
     }
 
     /// A run that is not there any more cannot be waited for, but it can be made again.
@@ -140,6 +177,12 @@ impl Service {
                 format!("{}; run the code again with {}", problem.error.hint, self.0.config.tool_name);
         }
         problem
+    }
+
+    /// Where the memory of the answer is to be kept; on standard output, with the answer itself alone.
+    fn held(context: &RequestContext<RoleServer>) -> Held {
+        let parts = context.extensions.get::<Parts>();
+        parts.and_then(|parts| parts.extensions.get::<Held>()).cloned().unwrap_or_default()
     }
 
     /// Nobody is nobody: without a caller there is nothing to be had.
@@ -192,13 +235,13 @@ impl ServerHandler for Service {
     ) -> Result<CallToolResponse, ErrorData> {
         let Some(tool) = self.tool(&request.name) else { return Err(no_such_tool(&request.name)) };
         let caller = self.caller(&context)?;
-        let progress = Progress::of(&context);
+        let call = Call { caller: &caller, held: Service::held(&context), progress: Progress::of(&context) };
         let arguments = request.arguments.unwrap_or_default();
         // A run that nobody waits for any more ends with the future that waits for it.
         let answered = tokio::select! {
             biased;
             () = context.ct.cancelled() => Err(cancelled()),
-            answered = self.call(&caller, &tool.name, arguments, progress) => answered,
+            answered = self.call(call, &tool.name, arguments) => answered,
         };
         Ok(answered.unwrap_or_else(|problem| answer::problem(&problem)).into())
     }

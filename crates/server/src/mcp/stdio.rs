@@ -13,6 +13,7 @@ use super::service::{Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::http::LastAnswer;
+use crate::http::body::Memory;
 use crate::runs::Runs;
 use crate::server::{LAST_RITES, ServeError, threads};
 
@@ -30,7 +31,8 @@ pub fn serve_stdio(
     let front = threads("belljar-mcp", 1)?;
     let engine = engine.with_slots(Slots::new(config.slots, config.queue));
     let runs = Runs::new(engine, config, work.handle().clone());
-    let service = Service::new(runs.clone(), config, Who::Always(caller), LastAnswer::default());
+    let memory = Memory::new(config.body_memory);
+    let service = Service::new(runs.clone(), config, Who::Always(caller), LastAnswer::default(), memory);
     let served = front.block_on(async {
         let served = tokio::select! {
             served = converse(service) => served,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
@@ -20,7 +21,8 @@ use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
 use crate::compat::time::{USUAL, millis, unless_less};
 use crate::http::App;
-use crate::http::body;
+use crate::http::answer;
+use crate::http::body::{self, Received};
 
 /// Every language that their server knows, and ours for it if there is one.
 const LANGUAGES: &[(&str, Option<&str>)] = &[
@@ -96,18 +98,17 @@ pub(super) async fn run_code(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Json<Answer>, Refusal> {
-    // Kept until the answer: what was read from it is as large.
+) -> Result<Response, Refusal> {
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     let answer = match asked.job(&caller.allowance().ceilings)? {
-        Wanted::Here(job) => run(&app, &caller, *job).await,
-        Wanted::Elsewhere(name) => return Ok(Json(Answer::unavailable(&name))),
+        Wanted::Here(job) => run(&app, &caller, *job, received).await,
+        Wanted::Elsewhere(name) => return Ok(Json(Answer::unavailable(&name)).into_response()),
     };
     match answer {
         Err(problem) if is_everyones(&problem) => Err(problem.into()),
-        Err(problem) => Ok(Json(Answer::error(problem.error.message))),
-        Ok(answer) => Ok(Json(answer)),
+        Err(problem) => Ok(Json(Answer::error(problem.error.message)).into_response()),
+        Ok(answer) => Ok(answer),
     }
 }
 
@@ -125,21 +126,14 @@ pub(super) async fn conduct(
     Ok(to_the_end(run).await?.0)
 }
 
-async fn run(app: &App, caller: &Caller, job: Job) -> Result<Answer, Problem> {
+/// The body is kept until the run has ended: what was read from it is as large.
+async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
     let Job { language, request, local, clocks, fetch } = job;
     let concluded = conduct(app, caller, language, request, local, clocks).await?;
-    if was_cancelled(&concluded) {
-        return Ok(Answer::error("the run was cancelled".to_owned()));
-    }
-    let commands = Commands::new(&concluded);
-    Ok(Answer {
-        status: commands.status(),
-        message: String::new(),
-        compile_result: commands.compile,
-        run_result: commands.run,
-        executor_pod_name: None,
-        files: fetch.fetched(concluded.report().files.as_deref().unwrap_or_default()),
-    })
+    drop(received);
+    let bytes = concluded.bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&concluded, &fetch);
+    answer::counted(&app.memory, bytes, answer::PATIENCE, make).await
 }
 
 /// Whether somebody else than the code and its clocks ended it.
@@ -165,7 +159,7 @@ impl Asked {
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let stdin = invalid::optional_text("stdin", self.stdin)?;
         let files = files::given(self.files)?;
-        let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default());
+        let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default())?;
         // Theirs go to pytest and to nothing else.
         invalid::texts("args", self.args)?;
         let Some(language) = ours else { return Ok(Wanted::Elsewhere(name)) };
@@ -200,6 +194,21 @@ fn with_php_tag(code: String) -> String {
 }
 
 impl Answer {
+    fn new(concluded: &Concluded, fetch: &Fetch) -> Answer {
+        if was_cancelled(concluded) {
+            return Answer::error("the run was cancelled".to_owned());
+        }
+        let commands = Commands::new(concluded);
+        Answer {
+            status: commands.status(),
+            message: String::new(),
+            compile_result: commands.compile,
+            run_result: commands.run,
+            executor_pod_name: None,
+            files: fetch.fetched(concluded.report().files.as_deref().unwrap_or_default()),
+        }
+    }
+
     fn error(message: String) -> Answer {
         Answer {
             status: Status::SandboxError,

@@ -16,6 +16,9 @@ const WORKING_DIR: &str = "/sandbox/";
 /// The longest path that is looked at; a box takes none that is longer.
 const MAX_PATH: usize = 1024;
 
+/// By how many names one file may be asked for: it is in the answer by each of them.
+const MAX_NAMES: usize = 8;
+
 /// The files of a request: their paths, and what is in them, in base64. One without content is left out, as there.
 pub(super) fn given(files: Entries<Shallow>) -> Result<Vec<LocalFile>, Fault> {
     let files = match files {
@@ -53,14 +56,23 @@ fn file(path: &str, content: Shallow) -> Result<Option<LocalFile>, Fault> {
 pub(super) struct Fetch(BTreeMap<String, Vec<String>>);
 
 impl Fetch {
-    pub(super) fn new(names: Vec<String>) -> Fetch {
+    pub(super) fn new(names: Vec<String>) -> Result<Fetch, Fault> {
         let mut fetch = Fetch::default();
         for name in names {
-            if let Ok(path) = BoxPath::parse(relative(&name)) {
-                fetch.0.entry(path.as_str().to_owned()).or_default().push(name);
+            let Ok(path) = BoxPath::parse(relative(&name)) else { continue };
+            let known = fetch.0.entry(path.as_str().to_owned()).or_default();
+            known.push(name);
+            if known.len() > MAX_NAMES {
+                let message = format!("Value error, a file is asked for by more than {MAX_NAMES} names");
+                return Err(Fault::at(&["fetch_files"], "value_error", message));
             }
         }
-        fetch
+        Ok(fetch)
+    }
+
+    /// How often the content of a file can be in the answer.
+    pub(super) fn copies(&self) -> usize {
+        self.0.values().map(Vec::len).max().unwrap_or(0)
     }
 
     /// The patterns that mean them, and nothing else.
@@ -121,7 +133,8 @@ mod tests {
     #[test]
     fn a_file_is_fetched_by_every_name_that_it_was_asked_for_by() {
         let names = ["a*.txt", "/sandbox/a*.txt", "../x", "/etc/passwd", "b/c"];
-        let fetch = Fetch::new(names.map(str::to_owned).to_vec());
+        let fetch = Fetch::new(names.map(str::to_owned).to_vec()).unwrap();
+        assert_eq!(fetch.copies(), 2);
         assert_eq!(fetch.patterns(), ["a[*].txt", "b/c"]);
         let files = [("a*.txt", 1), ("other", 2)]
             .map(|(path, byte)| CollectedFile { path: path.into(), content: vec![byte] });
@@ -130,6 +143,14 @@ mod tests {
             fetched.into_iter().collect::<Vec<_>>(),
             [("/sandbox/a*.txt".to_owned(), "AQ==".to_owned()), ("a*.txt".to_owned(), "AQ==".to_owned()),]
         );
+    }
+
+    #[test]
+    fn one_file_cannot_be_asked_for_by_any_number_of_names() {
+        let names = |number: usize| (0..number).map(|n| format!("{}a", "./".repeat(n))).collect();
+        assert!(Fetch::new(names(MAX_NAMES)).is_ok());
+        let fault = serde_json::to_string(&Fetch::new(names(MAX_NAMES + 1)).unwrap_err()).unwrap();
+        assert!(fault.contains(r#""loc":["body","fetch_files"]"#), "{fault}");
     }
 
     #[test]

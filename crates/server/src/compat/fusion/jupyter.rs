@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
@@ -25,10 +26,11 @@ use super::result::{Command, Status};
 use super::{Refusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
-use crate::compat::staged::Clocks;
+use crate::compat::staged::{Clocks, Concluded};
 use crate::compat::time::{LONGEST, millis, unless_less};
 use crate::http::App;
-use crate::http::body;
+use crate::http::answer;
+use crate::http::body::{self, Received};
 
 /// The program of the run.
 const DRIVER: &str = include_str!("jupyter.py");
@@ -107,39 +109,24 @@ pub(super) async fn run_jupyter(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Json<Answer>, Refusal> {
-    // Kept until the answer: what was read from it is as large.
+) -> Result<Response, Refusal> {
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
-    match run(&app, &caller, asked.job(&caller.allowance().ceilings)?).await {
+    match run(&app, &caller, asked.job(&caller.allowance().ceilings)?, received).await {
         Err(problem) if is_everyones(&problem) => Err(problem.into()),
-        Err(problem) => Ok(Json(Answer::error(problem.error.message))),
-        Ok(answer) => Ok(Json(answer)),
+        Err(problem) => Ok(Json(Answer::error(problem.error.message)).into_response()),
+        Ok(answer) => Ok(answer),
     }
 }
 
-async fn run(app: &App, caller: &Caller, job: Job) -> Result<Answer, Problem> {
+/// The body is kept until the run has ended: what was read from it is as large.
+async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
     let Job { request, local, clocks, fetch, results, cells } = job;
     let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
-    if was_cancelled(&concluded) {
-        return Ok(Answer::error("the run was cancelled".to_owned()));
-    }
-    let report = concluded.report();
-    let files = report.files.as_deref().unwrap_or_default();
-    let (read, message) = match Results::find(files, &results) {
-        Ok(read) => (read, String::new()),
-        Err(message) => (Results::default(), message),
-    };
-    // A cell may end the program as if all were well.
-    let whole = read.cells.len() == cells && !read.stopped && report.outcome == Outcome::Exited(0);
-    Ok(Answer {
-        status: if whole { Status::Success } else { Status::Failed },
-        message,
-        driver: Some(Command::new(&concluded)),
-        cells: read.cells,
-        executor_pod_name: None,
-        files: fetch.fetched(files),
-    })
+    drop(received);
+    let bytes = concluded.bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&concluded, &fetch, &results, cells);
+    answer::counted(&app.memory, bytes, answer::PATIENCE, make).await
 }
 
 fn python() -> Result<Language, Problem> {
@@ -155,7 +142,7 @@ impl Asked {
         let default = unless_less(DEFAULT_TIME, ceilings);
         let time = invalid::seconds("total_timeout", &self.total_timeout, ceilings)?.unwrap_or(default);
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
-        let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default());
+        let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default())?;
         // No cell can have guessed it before, and no file of the request can be in its place.
         let results = format!(".{}.json", RunId::new());
         let order = Order {
@@ -226,6 +213,29 @@ fn is_list_of_objects(json: &RawValue) -> bool {
 }
 
 impl Answer {
+    /// Of so many cells, whose results are in that file.
+    fn new(concluded: &Concluded, fetch: &Fetch, results: &str, cells: usize) -> Answer {
+        if was_cancelled(concluded) {
+            return Answer::error("the run was cancelled".to_owned());
+        }
+        let report = concluded.report();
+        let files = report.files.as_deref().unwrap_or_default();
+        let (read, message) = match Results::find(files, results) {
+            Ok(read) => (read, String::new()),
+            Err(message) => (Results::default(), message),
+        };
+        // A cell may end the program as if all were well.
+        let whole = read.cells.len() == cells && !read.stopped && report.outcome == Outcome::Exited(0);
+        Answer {
+            status: if whole { Status::Success } else { Status::Failed },
+            message,
+            driver: Some(Command::new(concluded)),
+            cells: read.cells,
+            executor_pod_name: None,
+            files: fetch.fetched(files),
+        }
+    }
+
     fn error(message: String) -> Answer {
         Answer {
             status: Status::SandboxError,

@@ -25,7 +25,6 @@ use crate::compat::shallow::Shallow;
 use crate::compat::staged::{Stage, Staged, Turn};
 use crate::compat::stdin::{self, Writer};
 use crate::http::App;
-use crate::http::body::Share;
 use crate::http::text::Text;
 use crate::runs::End;
 
@@ -52,7 +51,7 @@ pub(super) async fn connect(
         }
     };
     let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
-    let share = match Share::of(&app, COST) {
+    let share = match app.memory.share(COST) {
         Ok(share) => share,
         Err(problem) => return Refusal::from(problem).into_response(),
     };

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::{Extension, Json};
+use axum::response::Response;
 use belljar_core::outcome::{Outcome, TimeLimit};
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ use crate::compat::encoding::to_text;
 use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
 use crate::compat::time::millis;
 use crate::http::App;
-use crate::http::body;
+use crate::http::{answer, body};
 
 /// What a job came to.
 #[derive(Debug, Serialize)]
@@ -63,7 +64,7 @@ pub(super) async fn execute(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Executed>, Refusal> {
+) -> Result<Response, Refusal> {
     let received = body::receive(&app, body).await?;
     let asked = read(&headers, &received.bytes)?;
     let (runtime, Job { request, local, clocks }) = prepare(&app, &caller, asked).await?;
@@ -71,13 +72,16 @@ pub(super) async fn execute(
     let run = Staged::watch(run, runtime.language, clocks, &app.runs, &caller);
     let (concluded, output) = to_the_end(run).await?;
     drop(received);
-    Ok(Json(Executed::new(runtime, &concluded, &output)))
+    // What was written is told twice, as it came and by stream; what a compiler wrote, as that of both stages.
+    let bytes = concluded.bytes().saturating_mul(if concluded.reached == Stage::Compile { 4 } else { 2 });
+    let make = move || Executed::new(runtime, &concluded, &output);
+    Ok(answer::counted(&app.memory, bytes, answer::PATIENCE, make).await?)
 }
 
 /// The runtime that is meant, and the job for it.
 pub(super) async fn prepare(app: &App, caller: &Caller, asked: Asked) -> Result<(Runtime, Job), Refusal> {
     let draft = asked.draft()?;
-    let runtime = runtimes::find(&app.runs, &draft.language, &draft.version).await?;
+    let runtime = runtimes::find(&app.runs, caller, &draft.language, &draft.version).await?;
     let runtime = runtime.filter(|runtime| caller.allowance().languages.contains(&runtime.language.name));
     let runtime = runtime.ok_or_else(|| draft.unknown_runtime())?;
     Ok((runtime, draft.job(runtime, &caller.allowance().ceilings)?))

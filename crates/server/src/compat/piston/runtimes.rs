@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 use belljar_core::language::Language;
-use belljar_core::request::{BackendChoice, Network};
+use belljar_core::request::Network;
 use belljar_engine::Engine;
 use belljar_wire::{Code, Problem};
 use serde::Serialize;
@@ -11,8 +11,8 @@ use serde::Serialize;
 use super::Refusal;
 use super::version::Version;
 use crate::caller::Caller;
+use crate::defaults::Defaults;
 use crate::http::App;
-use crate::http::host::all_languages;
 use crate::runs::Runs;
 
 /// Where Piston's name for a language is another than ours.
@@ -48,7 +48,7 @@ pub(super) async fn list(
 
 /// Every language that the caller may use, with its version if it is installed.
 pub(super) async fn known(app: &App, caller: &Caller) -> Result<Vec<(Language, Option<Version>)>, Refusal> {
-    let languages = all_languages(app).await?.languages;
+    let languages = app.languages.get(&app.runs, caller).await?.languages;
     let permitted = |language: &Language| caller.allowance().languages.contains(&language.name);
     let known = Language::all().filter(permitted).map(|language| {
         let status = languages.iter().find(|status| status.name == language.name);
@@ -58,11 +58,16 @@ pub(super) async fn known(app: &App, caller: &Caller) -> Result<Vec<(Language, O
 }
 
 /// The runtime that a client means by a language and a range of versions, if it is installed.
-pub(super) async fn find(runs: &Runs, name: &str, range: &str) -> Result<Option<Runtime>, Problem> {
+pub(super) async fn find(
+    runs: &Runs,
+    caller: &Caller,
+    name: &str,
+    range: &str,
+) -> Result<Option<Runtime>, Problem> {
     let Some(language) = by_name(name) else { return Ok(None) };
-    let runs = runs.clone();
+    let (runs, caller) = (runs.clone(), caller.clone());
     // It may start an interpreter and wait for its answer.
-    let asking = tokio::task::spawn_blocking(move || label(runs.engine(), language));
+    let asking = tokio::task::spawn_blocking(move || label(runs.engine(), caller.defaults(), language));
     let version = asking.await.unwrap_or_else(|_| Err(lost()))?.map(|label| Version::of_label(&label));
     Ok(version.filter(|version| version.satisfies(range)).map(|version| Runtime { language, version }))
 }
@@ -88,8 +93,8 @@ impl Told {
 }
 
 /// What would run a language, `CPython 3.11.7`, if anything would.
-fn label(engine: &Engine, language: Language) -> Result<Option<String>, Problem> {
-    let placement = engine.place(BackendChoice::Auto, &Network::None, &[])?;
+fn label(engine: &Engine, defaults: &Defaults, language: Language) -> Result<Option<String>, Problem> {
+    let placement = engine.place(defaults.backend(), &Network::None, &defaults.waived())?;
     Ok(placement.backend.runtime(language).ok().map(|runtime| runtime.label))
 }
 

@@ -1,0 +1,76 @@
+//! What is nobody's fault but the server's or its host's.
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, geteuid, prlimit};
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// The user that nothing belongs to.
+const NOBODY: u32 = 65534;
+
+fn hello() -> Value {
+    json!({"language": "sh", "code": "echo hello"})
+}
+
+#[test]
+fn a_box_that_cannot_be_built_is_an_internal_error() {
+    let server = Server::start();
+    assert_eq!(server.post("/v1/runs", &hello()).status, 200, "the control");
+    let most = u64::try_from(descriptors(&server)).unwrap() + 4;
+    // Enough for a connection, and not for the pipes of a box.
+    let narrow = Rlimit { current: Some(most), maximum: Some(4096) };
+    let wide = prlimit(Some(server.pid()), Resource::Nofile, narrow).unwrap();
+    let failed = server.post("/v1/runs", &hello());
+    assert_eq!(failed.error(), (500, "internal".into(), String::new()));
+    let message = failed.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("os error 24"), "{message}");
+    let wide = Rlimit { maximum: Some(4096), current: wide.current.map(|most| most.min(4096)) };
+    prlimit(Some(server.pid()), Resource::Nofile, wide).unwrap();
+    assert_eq!(server.post("/v1/runs", &hello()).result()["stdout"], json!("hello\n"));
+}
+
+#[test]
+fn a_guarantee_that_the_host_cannot_keep_is_named() {
+    let server = of_nobody("[server.allow]\nwaive = ['memory', 'pids', 'cpu']\n");
+    let refused = server.post("/v1/runs", &hello());
+    assert_eq!(refused.error(), (501, "guarantee_unmet".into(), String::new()));
+    assert!(refused.json()["error"]["message"].as_str().unwrap().contains("memory"), "{:?}", refused.json());
+    let ready = server.get("/readyz");
+    assert_eq!(ready.error(), (503, "backend_unavailable".into(), String::new()));
+    // The control: the same host runs it for whoever does without.
+    let waived = json!({"language": "sh", "code": "echo hello", "waive": ["memory", "pids", "cpu"]});
+    assert_eq!(server.post("/v1/runs", &waived).result()["stdout"], json!("hello\n"));
+}
+
+#[test]
+fn a_guarantee_that_the_operator_waives_is_not_missed_by_any_surface() {
+    let waive = "['memory', 'pids', 'cpu']";
+    let server = of_nobody(&format!("waive = {waive}\n[server.allow]\nwaive = {waive}\n"));
+    assert_eq!(server.get("/readyz").status, 200);
+    assert_eq!(server.post("/v1/runs", &hello()).result()["stdout"], json!("hello\n"));
+    let piston = json!({"language": "dash", "version": "*", "files": [{"content": "echo hello"}]});
+    assert_eq!(server.post("/api/v2/execute", &piston).result()["run"]["stdout"], json!("hello\n"));
+    let fusion = json!({"language": "bash", "code": "echo hello"});
+    assert_eq!(server.post("/run_code", &fusion).result()["run_result"]["stdout"], json!("hello\n"));
+}
+
+/// A server of a user who may not make cgroups, so that some guarantees cannot be kept.
+fn of_nobody(config: &str) -> Server {
+    assert!(geteuid().is_root(), "only root can start a server as somebody else");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("belljar.toml"), config).unwrap();
+    std::os::unix::fs::chown(folder.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let binary = folder.path().join("belljar");
+    std::fs::copy(env!("CARGO_BIN_EXE_belljar"), &binary).unwrap();
+    let mut command = Command::new(&binary);
+    command.args(["serve", "--listen", "127.0.0.1:0"]).uid(NOBODY).gid(NOBODY);
+    Server::spawn_in(command, folder.path().join("state"), folder)
+}
+
+fn descriptors(server: &Server) -> usize {
+    let path = format!("/proc/{}/fd", server.pid().as_raw_nonzero());
+    std::fs::read_dir(path).unwrap().count()
+}
