@@ -2,7 +2,8 @@
 //!
 //! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
 //! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
-//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back.
+//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
+//! that was made before its request, `pool` keeps some of them.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +14,8 @@ mod host;
 mod keeper;
 mod layout;
 mod memory;
+mod parked;
+mod pool;
 pub mod runtimes;
 mod state;
 mod stdin;
@@ -21,23 +24,28 @@ mod trial;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec, Source,
 };
-use belljar_core::guarantee::Offer;
+use belljar_core::guarantee::{Offer, resolve};
 use belljar_core::language::Language;
-use belljar_core::limits::show_duration;
+use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
+use belljar_core::path::BoxPath;
+use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network, Stdin};
 use belljar_jail::Standby;
-use belljar_jail::plan::CgroupEntry;
+use belljar_jail::plan::{CgroupEntry, Identity, Plan};
 
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
 use crate::execution::{NativeExecution, Terms};
 use crate::host::Host;
 use crate::keeper::Keeper;
-use crate::layout::{Draft, Ground};
+use crate::layout::{Draft, Ground, Supply};
+use crate::parked::{Parked, ParkedTerms, Stamped};
+use crate::pool::Pool;
+pub use crate::pool::{Bounds, PoolSettings};
 use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
@@ -55,6 +63,8 @@ pub struct Settings {
     pub overrides: Vec<(Language, PathBuf)>,
     /// A box in waiting for the first run, if the program made one early.
     pub standby: Option<Standby>,
+    /// The boxes that are to wait for runs, where runs keep coming.
+    pub pool: Option<PoolSettings>,
 }
 
 /// The native backend on this host.
@@ -65,6 +75,7 @@ pub struct Native {
     swept: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
+    pool: Option<Pool>,
 }
 
 impl Native {
@@ -84,28 +95,132 @@ impl Native {
         });
         // Where PID 1 has to be born into its cgroup, one that is there already is of no use.
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
-        Native { host, offer, swept, runtimes, standby: Mutex::new(standby) }
+        // What cannot be limited anew cannot be made before its limits are known.
+        let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
+        Native { host, offer, swept, runtimes, standby: Mutex::new(standby), pool: pool.map(Pool::new) }
     }
 
-    /// The whole of a start: while the keeper loads, everything that it needs is made ready.
+    /// A start: in a box that waits, if one suits the request, else in one that is made for it.
     async fn begin(
         &self,
         sandbox: SandboxSpec,
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
+        if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
+            return Ok(Box::new(running));
+        }
+        Ok(Box::new(self.begin_cold(sandbox, execution).await?))
+    }
+
+    /// While the keeper loads, everything that it needs is made ready.
+    async fn begin_cold(
+        &self,
+        sandbox: SandboxSpec,
+        execution: ExecutionSpec,
+    ) -> Result<NativeExecution, BackendError> {
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let runtime = self.runtimes.find(execution.language)?;
-        let cgroup = self.make_cgroup(&sandbox)?;
-        let draft = self.draft(&sandbox, &execution, &runtime, keeper.id(), cgroup.as_ref())?;
-        let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        let draft = self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
         let terms = Terms {
             runtime: runtime.label,
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
         };
-        Ok(Box::new(NativeExecution::begin(keeper, draft, cgroup, input, terms).await?))
+        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
+        Ok(running)
+    }
+
+    /// A start in a box that has been waiting. `None`: there is none, or none for this request, which is as it was.
+    fn begin_warm(
+        &self,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Option<NativeExecution>, BackendError> {
+        let language = execution.language;
+        let (Some(pool), Some(parking)) = (&self.pool, &language.parking) else { return Ok(None) };
+        if !pool.keeps(language) {
+            return Ok(None);
+        }
+        if !parked::could_suit(parking, sandbox, execution) {
+            pool.count_unfit(language);
+            return Ok(None);
+        }
+        let runtime = Stamped::new(self.runtimes.find(language)?);
+        while let Some(parked) = pool.take(language) {
+            if parked.terms().runtime != runtime {
+                pool.put_back(language, parked);
+                pool.clear(language);
+                break;
+            }
+            let wanted = self.draft_like(&parked.terms().plan, sandbox, execution, runtime.runtime())?.plan;
+            if !parked::suits(parked.terms(), &wanted, sandbox) {
+                pool.put_back(language, parked);
+                pool.count_unfit(language);
+                return Ok(None);
+            }
+            match parked.supply(&wanted, sandbox, execution) {
+                Ok(running) => {
+                    pool.count_hit(language);
+                    return running.map(Some);
+                }
+                Err(dead) => pool.lose(language, *dead),
+            }
+        }
+        pool.count_miss(language);
+        Ok(None)
+    }
+
+    /// Makes a box that waits for a run of this language.
+    async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
+        let finder = self.clone();
+        let finding = tokio::task::spawn_blocking(move || finder.runtimes.find(language));
+        let runtime = finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))??;
+        let (sandbox, execution) = self.unspecific(language)?;
+        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
+        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        let draft =
+            self.draft(&sandbox, &execution, &runtime, Supply::Later, keeper.id(), cgroup.as_ref())?;
+        let (plan, source) = (draft.plan.clone(), draft.source.clone());
+        let terms = Terms {
+            runtime: runtime.label.clone(),
+            limits: sandbox.limits,
+            cpu_time: None,
+            collect: Vec::new(),
+        };
+        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        let SandboxSpec { limits, enforcement, .. } = sandbox;
+        let terms = ParkedTerms { plan, limits, enforcement, runtime: Stamped::new(runtime) };
+        Parked::when_booted(booting, terms, source.as_str(), ours).await
+    }
+
+    /// The request that most requests of a language are like: nothing but defaults.
+    fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+        let unfit = |what: &'static str| setup("park a box", io::Error::other(what));
+        let enforcement =
+            resolve(&self.offer, &[]).map_err(|_| unfit("this host cannot keep every guarantee"))?;
+        let (limits, execution_limits) =
+            LimitsRequest::default().resolve().map_err(|_| unfit("the usual limits are out of range"))?;
+        let parking = language.parking.ok_or_else(|| unfit("its runtime cannot wait for code"))?;
+        let name = BoxPath::parse(parking.source).map_err(|_| unfit("its file has no proper name"))?;
+        let (workspace, env, image) = (None, Vec::new(), None);
+        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
+        let execution = ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: Vec::new() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: execution_limits,
+        };
+        Ok((sandbox, execution))
     }
 
     fn keeper(&self) -> io::Result<Keeper> {
@@ -113,12 +228,12 @@ impl Native {
         standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
     }
 
-    fn make_cgroup(&self, sandbox: &SandboxSpec) -> Result<Option<BoxCgroup>, BackendError> {
+    fn make_cgroup(&self, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
         if let Cgroups::Unavailable { .. } = self.host.cgroups {
             return Ok(None);
         }
         let name = BoxName::next().map_err(|source| setup("name the box", source))?;
-        let made = self.host.cgroups.create(&name, &sandbox.limits);
+        let made = self.host.cgroups.create(&name, limits);
         made.map(Some).map_err(|error| setup("make the box's cgroup", io::Error::other(error)))
     }
 
@@ -127,18 +242,40 @@ impl Native {
         sandbox: &SandboxSpec,
         execution: &ExecutionSpec,
         runtime: &Runtime,
+        supply: Supply,
         keeper: u32,
         cgroup: Option<&BoxCgroup>,
     ) -> Result<Draft, BackendError> {
-        let ground = Ground {
+        let ground = self.ground(
             runtime,
-            identity: host::identity(self.host.opener, keeper),
-            opener: self.host.opener,
-            cgroup: cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
-            orphans: cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
-            landlock: self.host.landlock > 0,
-        };
-        layout::draft(sandbox, execution, ground)
+            host::identity(self.host.opener, keeper),
+            cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
+            cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
+        );
+        layout::draft(sandbox, execution, supply, ground)
+    }
+
+    /// The plan that would have been made for this request, had it been there when this box was made.
+    fn draft_like(
+        &self,
+        made: &Plan,
+        sandbox: &SandboxSpec,
+        execution: &ExecutionSpec,
+        runtime: &Runtime,
+    ) -> Result<Draft, BackendError> {
+        let ground = self.ground(runtime, made.identity, made.cgroup.clone(), made.orphans.clone());
+        layout::draft(sandbox, execution, Supply::Later, ground)
+    }
+
+    fn ground<'a>(
+        &self,
+        runtime: &'a Runtime,
+        identity: Identity,
+        cgroup: CgroupEntry,
+        orphans: Vec<PathBuf>,
+    ) -> Ground<'a> {
+        let landlock = self.host.landlock > 0;
+        Ground { runtime, identity, opener: self.host.opener, cgroup, orphans, landlock }
     }
 }
 
@@ -184,11 +321,28 @@ impl Backend for Native {
         Box::pin(self.begin(sandbox, execution))
     }
 
+    fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        let pool = self.pool.clone()?;
+        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
+    }
+
+    fn retire(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(pool) = &self.pool {
+                pool.close().await;
+            }
+        })
+    }
+
+    fn pool(&self) -> Option<PoolStatus> {
+        self.pool.as_ref().map(Pool::status)
+    }
+
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
-        let draft = self.draft(sandbox, execution, &runtime, std::process::id(), None)?;
+        let draft = self.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\

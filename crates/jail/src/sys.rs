@@ -22,6 +22,56 @@ pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Does something with files as the user (and group) of this number on the host, without root's rights over the files of
+/// others. What is made belongs to that user. It is this thread alone that changes, and only meanwhile.
+///
+/// # Errors
+/// That this process may not be that user, or what `work` says.
+pub fn with_files_of<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()) == (id, id) {
+        return work();
+    }
+    let _back = FileOwner::become_other(id)?;
+    work()
+}
+
+/// Who a thread was as far as files are concerned, and will be again.
+struct FileOwner {
+    user: u32,
+    group: u32,
+}
+
+impl FileOwner {
+    fn become_other(id: u32) -> io::Result<FileOwner> {
+        // The group first: changing it takes a right that the user may cost.
+        let before = FileOwner { group: set_file_group(id), user: rustix::process::geteuid().as_raw() };
+        set_file_user(id);
+        // Neither call says whether it did anything; asking for an impossible number says who one is.
+        if (set_file_user(u32::MAX), set_file_group(u32::MAX)) == (id, id) {
+            return Ok(before);
+        }
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+impl Drop for FileOwner {
+    fn drop(&mut self) {
+        set_file_user(self.user);
+        set_file_group(self.group);
+    }
+}
+
+/// Returns who it was before.
+fn set_file_user(id: u32) -> u32 {
+    // SAFETY: takes an integer and changes nothing but this thread's credentials.
+    unsafe { libc::setfsuid(id) }.cast_unsigned()
+}
+
+fn set_file_group(id: u32) -> u32 {
+    // SAFETY: takes an integer and changes nothing but this thread's credentials.
+    unsafe { libc::setfsgid(id) }.cast_unsigned()
+}
+
 /// Forks into new namespaces, and into a cgroup of version 2 if one is given. The parent also gets a pidfd.
 ///
 /// The caller must be single-threaded: the child goes on as an ordinary Rust program, and a lock that another

@@ -213,6 +213,42 @@ impl BoxCgroup {
         Ok(Counters { cpu, memory_peak: memory.peak, oom_kills: memory.oom_kills })
     }
 
+    /// Changes the limits of a box that is there, and sees that they are in force.
+    ///
+    /// # Errors
+    /// A limit was not taken: the box may be using more already. Some of the others may have been changed.
+    pub fn relimit(&self, before: &BoxLimits, after: &BoxLimits) -> Result<(), CgroupError> {
+        let (old, new) = (self.version.knobs(&Caps::from(before)), self.version.knobs(&Caps::from(after)));
+        let mut changed: Vec<Knob> = new.into_iter().filter(|knob| !old.contains(knob)).collect();
+        if after.memory.get() > before.memory.get() {
+            // Memory and swap together may never be less than memory alone, so together they go first.
+            changed.sort_by_key(|knob| knob.file != v1::TOGETHER);
+        }
+        let set = |knob: &Knob| self.turn(knob).and_then(|()| self.check(knob));
+        changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
+    }
+
+    /// How much memory is charged to it now.
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn memory_in_use(&self) -> Result<u64, CgroupError> {
+        let file = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        self.unless_unmet(
+            Guarantee::Memory,
+            self.file(Controller::Memory, file).and_then(|file| read_number(&file)),
+        )
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Pid> {
+        self.groups.first().map(|group| members(&group.dir)).unwrap_or_default()
+    }
+
     /// Removes it. The box must be dead; the kernel may take a moment to see it so.
     ///
     /// # Errors
@@ -362,6 +398,14 @@ pub struct Counters {
     pub memory_peak: u64,
     /// How many processes were killed for want of memory.
     pub oom_kills: u64,
+}
+
+impl Counters {
+    /// The same, but for CPU time that was used before.
+    #[must_use]
+    pub fn since(self, before: Duration) -> Counters {
+        Counters { cpu: self.cpu.saturating_sub(before), ..self }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@ pub(crate) mod log;
 mod notify;
 #[cfg(feature = "otel")]
 mod otel;
+pub(crate) mod pool;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -58,11 +59,12 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
+    let pool = pool::configured(&settings.pool, &settings.config)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
     warn_of_what_does_not_apply(&settings);
     let listener = listener(args, &settings, &config, environment)?;
-    let engine = compose::engine(settings.host, None);
+    let engine = compose::pooled_engine(settings.host, pool);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, exposed, app);
@@ -180,6 +182,7 @@ fn reloaded(
 ) -> Result<usize, Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
+    pool::configured(&settings.pool, &settings.config)?;
     if config.keys.is_empty() && exposed {
         let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
         return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));
