@@ -22,6 +22,7 @@ use belljar_jail::with_files_of;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
+use rustix::thread::CapabilitySet;
 
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::runtimes::Runtime;
@@ -177,13 +178,15 @@ impl Parked {
         if *limits != self.terms.limits {
             cgroup.relimit(&self.terms.limits, limits).map_err(io::Error::other)?;
         }
-        let changed: Vec<_> = changed_rlimits(&self.terms.plan, wanted).collect();
+        let before = &self.terms.plan.confinement.rlimits;
+        let changed: Vec<_> =
+            wanted.confinement.rlimits.iter().filter(|limit| !before.contains(limit)).collect();
         if changed.is_empty() {
             return Ok(());
         }
         // PID 1 is among them, to which they mean nothing: all that it may do is wait.
         for process in cgroup.processes() {
-            for (resource, limit) in &changed {
+            for (resource, limit) in changed.iter().copied() {
                 let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
                 rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
             }
@@ -253,25 +256,24 @@ pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -
         && terms.enforcement == sandbox.enforcement
 }
 
-/// The limits of each process that a request wants otherwise.
-fn changed_rlimits<'a>(made: &'a Plan, wanted: &'a Plan) -> impl Iterator<Item = (Resource, u64)> + 'a {
-    let before = &made.confinement.rlimits;
-    wanted.confinement.rlimits.iter().filter(|limit| !before.contains(limit)).copied()
+/// Only those that depend on the request, none may go, and not everybody may raise one.
+fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
+    let (made, wanted) = (&made.confinement.rlimits, &wanted.confinement.rlimits);
+    let limit_of = |rlimits: &[(Resource, u64)], resource: Resource| {
+        rlimits.iter().find(|(of, _)| *of == resource).map(|(_, limit)| *limit)
+    };
+    let stays = |(resource, _): &(Resource, u64)| limit_of(wanted, *resource).is_some();
+    let can_change = |(resource, limit): &(Resource, u64)| {
+        let lowers = limit_of(made, *resource).is_none_or(|before| *limit <= before);
+        kernels(*resource).is_ok() && (lowers || may_raise_limits())
+    };
+    let mut changed = wanted.iter().filter(|limit| !made.contains(limit));
+    made.iter().all(stays) && changed.all(can_change)
 }
 
-/// Only those that depend on the request, none may go, and it takes root to raise one.
-fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
-    let before = |resource: Resource| {
-        made.confinement.rlimits.iter().find(|(of, _)| *of == resource).map_or(u64::MAX, |(_, limit)| *limit)
-    };
-    let stay = made
-        .confinement
-        .rlimits
-        .iter()
-        .all(|(resource, _)| wanted.confinement.rlimits.iter().any(|(of, _)| of == resource));
-    let is_root = made.identity.init.is_some();
-    stay && changed_rlimits(made, wanted)
-        .all(|(resource, limit)| kernels(resource).is_ok() && (is_root || limit <= before(resource)))
+fn may_raise_limits() -> bool {
+    let held = rustix::thread::capabilities(None);
+    held.is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
 /// The limits that can be changed from outside.

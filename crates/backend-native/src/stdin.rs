@@ -21,10 +21,12 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 pub(crate) fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
     match stdin {
         Stdin::Empty => Ok(()),
-        Stdin::Bytes(bytes) => {
-            let poured = pour(&pipe, &bytes)?;
-            feed_rest(pipe, bytes, poured)
-        }
+        Stdin::Bytes(bytes) => match pour(&pipe, &bytes) {
+            Ok(poured) => feed_rest(pipe, bytes, poured),
+            // It has ended already, or does not want to read.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(error),
+        },
         Stdin::Stream(stream) => pump_beside(stream, File::from(pipe)),
     }
 }
@@ -92,9 +94,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_any_more_is_an_error_before_the_first_byte() {
+    fn a_pipe_that_nobody_reads_any_more_is_an_error_before_the_first_byte_but_not_to_a_feeder() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         assert_eq!(pour(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        feed(writer, Stdin::Bytes(b"x".to_vec())).unwrap();
     }
 }

@@ -135,8 +135,8 @@ pub struct Parking {
 /// What makes a runtime go back in the file of the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rewind {
-    /// This text in one of the first two lines.
-    Head(&'static str),
+    /// This text in a comment (after a `#`) in one of the first two lines.
+    Comment(&'static str),
     /// This text anywhere.
     Anywhere(&'static str),
 }
@@ -161,9 +161,17 @@ impl Rewind {
         let has = |part: &[u8], text: &str| part.windows(text.len()).any(|window| window == text.as_bytes());
         match self {
             Rewind::Anywhere(text) => has(code, text),
-            Rewind::Head(text) => code.split(|byte| *byte == b'\n').take(2).any(|line| has(line, text)),
+            Rewind::Comment(text) => {
+                let mut comments = code.split(|byte| *byte == b'\n').take(2).filter_map(comment);
+                comments.any(|comment| has(comment, text))
+            }
         }
     }
+}
+
+/// What follows the first `#` of a line.
+fn comment(line: &[u8]) -> Option<&[u8]> {
+    line.iter().position(|byte| *byte == b'#').map(|at| &line[at..])
 }
 
 /// What has to happen to code before it is put into the box.
@@ -271,7 +279,7 @@ pub static ROWS: &[Row] = &[
             // The user's own packages are looked for while booting.
             looked_for: &[".local"],
             // A declared encoding makes it read its file anew.
-            rewinds: &[Rewind::Head("coding")],
+            rewinds: &[Rewind::Comment("coding")],
             most_code: 256 << 10,
         }),
         image: Some("python:3.11-slim"),
@@ -664,7 +672,8 @@ mod tests {
         assert!(!takes("python", "# -*- coding: latin-1 -*-\nprint(1)"));
         assert!(!takes("python", "#!/usr/bin/python\n# coding: latin-1\n"));
         assert!(!takes("python", "\r# coding: latin-1"));
-        assert!(takes("python", "import os\nimport re\nencoding = 'latin-1'"));
+        assert!(takes("python", "text = open('x', encoding='latin-1')\nprint(text)"));
+        assert!(takes("python", "import os\nimport re\n# coding: latin-1"));
         assert!(!takes("perl", "print <DATA>;\n__DATA__\nx"));
         assert!(takes("perl", "print 1"));
         assert!(!takes("bash", &"#".repeat(BYTE_BY_BYTE + 1)));
