@@ -146,7 +146,7 @@ impl Native {
         if !pool.keeps(language) {
             return Ok(None);
         }
-        if !parked::could_suit(parking, sandbox, execution) {
+        if !parked::could_suit(parking, &pool.limits(), sandbox, execution) {
             pool.count_unfit(language);
             return Ok(None);
         }
@@ -180,7 +180,8 @@ impl Native {
         let finder = self.clone();
         let finding = tokio::task::spawn_blocking(move || finder.runtimes.find(language));
         let runtime = finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))??;
-        let (sandbox, execution) = self.unspecific(language)?;
+        let limits = self.pool.as_ref().map(Pool::limits);
+        let (sandbox, execution) = self.unspecific(language, limits)?;
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let cgroup = self.make_cgroup(&sandbox.limits)?;
         let draft =
@@ -193,6 +194,9 @@ impl Native {
             collect: Vec::new(),
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        if let Some(cgroup) = &cgroup {
+            cgroup.give_way();
+        }
         let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let terms = ParkedTerms { plan, limits, enforcement, runtime: Stamped::new(runtime) };
@@ -200,12 +204,17 @@ impl Native {
     }
 
     /// The request that most requests of a language are like: nothing but defaults.
-    fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+    fn unspecific(
+        &self,
+        language: Language,
+        limits: Option<BoxLimits>,
+    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let unfit = |what: &'static str| setup("park a box", io::Error::other(what));
         let enforcement =
             resolve(&self.offer, &[]).map_err(|_| unfit("this host cannot keep every guarantee"))?;
-        let (limits, execution_limits) =
+        let (usual, execution_limits) =
             LimitsRequest::default().resolve().map_err(|_| unfit("the usual limits are out of range"))?;
+        let limits = limits.unwrap_or(usual);
         let parking = language.parking.ok_or_else(|| unfit("its runtime cannot wait for code"))?;
         let name = BoxPath::parse(parking.source).map_err(|_| unfit("its file has no proper name"))?;
         let (workspace, env, image) = (None, Vec::new(), None);

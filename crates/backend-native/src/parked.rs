@@ -175,6 +175,7 @@ impl Parked {
     /// Limits that the kernel lets others change while a process lives.
     fn take_limits(&self, wanted: &Plan, limits: &BoxLimits) -> io::Result<()> {
         let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
+        cgroup.stop_giving_way().map_err(io::Error::other)?;
         if *limits != self.terms.limits {
             cgroup.relimit(&self.terms.limits, limits).map_err(io::Error::other)?;
         }
@@ -220,14 +221,22 @@ impl std::fmt::Debug for Parked {
 }
 
 /// Whether a request could be run in a parked box at all, before one is looked at.
-pub(crate) fn could_suit(parking: &Parking, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
-    let ExecutionSpec { source, files, .. } = execution;
+pub(crate) fn could_suit(
+    parking: &Parking,
+    parked: &BoxLimits,
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+) -> bool {
+    let ExecutionSpec { source, files, args, .. } = execution;
     let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();
     let pages = |length: usize| (length as u64).div_ceil(4096) * 4096;
     let on_disk = pages(source.text.len()) + files.iter().map(|file| pages(file.content.len())).sum::<u64>();
     sandbox.workspace.is_none()
         && sandbox.image.is_none()
         && sandbox.network == Network::None
+        && sandbox.env.is_empty()
+        && sandbox.limits.disk == parked.disk
+        && args.is_empty()
         && !source.named_by_caller
         && source.name.as_str() == parking.source
         && parking.takes(&source.text)
@@ -347,4 +356,137 @@ fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: u32) -> rustix::i
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(mode), beneath)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::backend::Source;
+    use belljar_core::guarantee::{Guarantee, Offer, Standing, resolve};
+    use belljar_core::language::Language;
+    use belljar_core::limits::LimitsRequest;
+    use belljar_core::path::BoxPath;
+    use belljar_core::request::{Arg, EnvVar, InputFile};
+    use belljar_jail::plan::{CgroupEntry, IdPair, Identity, Opener};
+
+    use crate::layout::{self, Ground, Supply};
+
+    fn sandbox(limits: LimitsRequest, waived: &[Guarantee]) -> SandboxSpec {
+        let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
+        SandboxSpec {
+            limits: limits.resolve().unwrap().0,
+            network: Network::None,
+            workspace: None,
+            env: Vec::new(),
+            image: None,
+            enforcement: resolve(&everything, waived).unwrap(),
+        }
+    }
+
+    fn execution(limits: LimitsRequest) -> ExecutionSpec {
+        let language = Language::by_name("python").unwrap();
+        let name = BoxPath::parse("main.py").unwrap();
+        ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: b"print(1)".to_vec() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: limits.resolve().unwrap().1,
+        }
+    }
+
+    fn plan(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Plan {
+        let runtime = runtime();
+        let ground = Ground {
+            runtime: &runtime,
+            identity: Identity { code: IdPair { inside: 1000, outside: 70_001 }, init: None },
+            opener: Opener::Keeper,
+            cgroup: CgroupEntry::V1 { tasks: vec!["/cgroup/tasks".into()] },
+            orphans: Vec::new(),
+            landlock: true,
+        };
+        layout::draft(sandbox, execution, Supply::Later, ground).unwrap().plan
+    }
+
+    fn runtime() -> Runtime {
+        Runtime { label: "Test 1.0".into(), program: "/opt/test".into(), mounts: vec!["/opt/test".into()] }
+    }
+
+    fn fits(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
+        let usual = self::sandbox(LimitsRequest::default(), &[]);
+        let terms = ParkedTerms {
+            plan: plan(&usual, &self::execution(LimitsRequest::default())),
+            limits: usual.limits,
+            enforcement: usual.enforcement.clone(),
+            runtime: Stamped::new(runtime()),
+        };
+        could_suit(&execution.language.parking.unwrap(), &usual.limits, sandbox, execution)
+            && suits(&terms, &plan(sandbox, execution), sandbox)
+    }
+
+    fn fits_with(limits: LimitsRequest) -> bool {
+        fits(&sandbox(limits, &[]), &execution(limits))
+    }
+
+    fn fits_after(change: impl FnOnce(&mut SandboxSpec, &mut ExecutionSpec)) -> bool {
+        let (mut sandbox, mut execution) =
+            (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
+        change(&mut sandbox, &mut execution);
+        fits(&sandbox, &execution)
+    }
+
+    fn file(path: &str, length: usize) -> InputFile {
+        InputFile { path: BoxPath::parse(path).unwrap(), content: vec![0; length], executable: false }
+    }
+
+    #[test]
+    fn what_can_be_given_to_a_box_later_fits() {
+        assert!(fits_after(|_, _| {}), "the control");
+        assert!(fits_after(|_, execution| execution.stdin = Stdin::Bytes(vec![0; 1 << 20])));
+        assert!(fits_after(|_, execution| execution.files.push(file("a/b.py", 1000))));
+        let limits = LimitsRequest::default();
+        assert!(fits_with(LimitsRequest { memory: Some(64 << 20), cpus: Some(0.5), ..limits }));
+        assert!(fits_with(LimitsRequest { memory: Some(1 << 30), ..limits }));
+        assert!(fits_with(LimitsRequest { pids: Some(10), ..limits }));
+        assert!(fits_with(LimitsRequest { cpu_time: Some(Duration::from_secs(1)), ..limits }));
+        assert!(fits_with(LimitsRequest { timeout: Some(Duration::from_secs(60)), ..limits }));
+    }
+
+    #[test]
+    fn what_a_box_was_made_with_must_be_what_is_wanted() {
+        let limits = LimitsRequest::default();
+        assert!(!fits_with(LimitsRequest { disk: Some(1 << 20), ..limits }));
+        assert!(!fits(&sandbox(limits, &[Guarantee::Memory]), &execution(limits)));
+        assert!(!fits_after(|_, execution| execution.args = Arg::parse_all(vec!["a".into()]).unwrap()));
+        assert!(!fits_after(|sandbox, _| {
+            sandbox.env = EnvVar::parse_all(vec![("A".into(), "b".into())]).unwrap();
+        }));
+        assert!(!fits_after(|sandbox, _| sandbox.image = Some("alpine".into())));
+        assert!(!fits_after(|sandbox, _| sandbox.network = Network::Full));
+        assert!(!fits_after(|_, execution| execution.source.named_by_caller = true));
+        assert!(!fits_after(|_, execution| execution.source.name = BoxPath::parse("main.mjs").unwrap()));
+        assert!(!fits_after(|_, execution| execution.files.push(file("main.py", 1))));
+        assert!(!fits_after(|_, execution| execution.files.push(file(".local/x", 1))));
+        assert!(!fits_after(|_, execution| execution.files.push(file("large", MOST_INPUT))));
+    }
+
+    #[test]
+    fn another_runtime_is_another_plan() {
+        let (sandbox, execution) =
+            (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
+        let wanted = plan(&sandbox, &execution);
+        let mut other = wanted.clone();
+        other.commands[0].program = "/opt/other".into();
+        let terms = |plan: Plan| ParkedTerms {
+            plan,
+            limits: sandbox.limits,
+            enforcement: sandbox.enforcement.clone(),
+            runtime: Stamped::new(runtime()),
+        };
+        assert!(suits(&terms(wanted.clone()), &wanted, &sandbox), "the control");
+        assert!(!suits(&terms(other), &wanted, &sandbox));
+    }
 }

@@ -228,6 +228,31 @@ impl BoxCgroup {
         changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
     }
 
+    /// Lets everybody else go first where CPUs are scarce, as far as the kernel has a way to say so.
+    pub fn give_way(&self) {
+        // It is no worse than before if this cannot be said.
+        let _ = self.set_weight(Weight::Least);
+    }
+
+    /// Takes its share of the CPUs again, like everybody.
+    ///
+    /// # Errors
+    /// It has given way, and cannot take that back.
+    pub fn stop_giving_way(&self) -> Result<(), CgroupError> {
+        self.set_weight(Weight::Usual)
+    }
+
+    fn set_weight(&self, weight: Weight) -> Result<(), CgroupError> {
+        let (file, value) = match (self.version, weight) {
+            (Version::V1, Weight::Least) => ("cpu.shares", "64"),
+            (Version::V1, Weight::Usual) => ("cpu.shares", "1024"),
+            (Version::V2, Weight::Least) => ("cpu.weight", "6"),
+            (Version::V2, Weight::Usual) => ("cpu.weight", "100"),
+        };
+        let knob = Knob::new(Controller::Cpu, file, value, Demand::Must);
+        self.unless_unmet(Guarantee::Cpu, self.turn(&knob))
+    }
+
     /// How much memory is charged to it now.
     ///
     /// # Errors
@@ -536,6 +561,13 @@ impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// A share of the CPUs where they are scarce; the second is what the kernel gives everybody.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Least,
+    Usual,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::backend::BackendError;
 use belljar_core::language::Language;
+use belljar_core::limits::BoxLimits;
 use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
 
@@ -34,6 +35,8 @@ pub struct PoolSettings {
     pub memory: u64,
     /// After how long one that waits is replaced.
     pub max_age: Duration,
+    /// What a box is made with: the limits of most requests.
+    pub limits: BoxLimits,
     /// The languages, and how many boxes of each.
     pub languages: Vec<(Language, Bounds)>,
 }
@@ -46,6 +49,7 @@ pub(crate) struct Pool(Arc<Shared>);
 struct Shared {
     memory: u64,
     max_age: Duration,
+    limits: BoxLimits,
     /// How many are made at a time.
     abreast: usize,
     shelves: Mutex<Shelves>,
@@ -92,10 +96,16 @@ impl Pool {
         Pool(Arc::new(Shared {
             memory: settings.memory,
             max_age: settings.max_age,
+            limits: settings.limits,
             abreast: (cores / 2).max(1),
             shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
             changed: Notify::new(),
         }))
+    }
+
+    /// What its boxes are made with.
+    pub(crate) fn limits(&self) -> BoxLimits {
+        self.0.limits
     }
 
     /// Whether boxes of this language are kept.

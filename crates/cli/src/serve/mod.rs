@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
 use belljar_wire::{Code, Limits, Problem};
@@ -59,7 +60,7 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
-    let pool = pool::configured(&settings.pool, &settings.config)?;
+    let pool = pooled(&settings, &config)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
     warn_of_what_does_not_apply(&settings);
@@ -86,6 +87,12 @@ fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> 
         config.drain = drain_time(text)?;
     }
     Ok(config)
+}
+
+/// Boxes that wait are made with the limits of a caller who names none: with keys, the holder of the first.
+fn pooled(settings: &Settings, config: &Config) -> Result<Option<PoolSettings>, Problem> {
+    let caller = config.keys.first().map_or(&config.anonymous, |key| &key.allowance);
+    pool::configured(&settings.pool, &settings.config, &caller.ceilings)
 }
 
 /// Callers of a server name what they want themselves. Whoever has set it for `belljar run` should know.
@@ -182,7 +189,7 @@ fn reloaded(
 ) -> Result<usize, Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
-    pool::configured(&settings.pool, &settings.config)?;
+    pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {
         let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
         return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));

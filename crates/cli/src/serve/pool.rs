@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
+use belljar_core::limits::LimitsRequest;
 use belljar_native::{Bounds, PoolSettings};
 use belljar_wire::Problem;
 use serde::Deserialize;
@@ -37,8 +39,13 @@ struct BoundsTable {
     max: Option<usize>,
 }
 
-/// The pool that is wanted, if one is. `place` is the file's name, for messages.
-pub(crate) fn configured(table: &PoolTable, place: &str) -> Result<Option<PoolSettings>, Problem> {
+/// The pool that is wanted, if one is. `place` is the file's name, for messages; the ceilings are those of the callers that
+/// boxes are kept for.
+pub(crate) fn configured(
+    table: &PoolTable,
+    place: &str,
+    ceilings: &Ceilings,
+) -> Result<Option<PoolSettings>, Problem> {
     let at = |option: &'static str| Place { place, table: "pool", option };
     let memory = at("memory").size(table.memory.as_ref())?.map_or(USUAL_MEMORY, |size| size as u64);
     let max_age = at("max-age").time(table.max_age.as_ref())?.unwrap_or(USUAL_AGE);
@@ -46,7 +53,8 @@ pub(crate) fn configured(table: &PoolTable, place: &str) -> Result<Option<PoolSe
         None => USUAL.into_iter().filter_map(Language::by_name).map(|name| (name, USUAL_BOUNDS)).collect(),
         Some(tables) => languages(tables, place)?,
     };
-    let settings = PoolSettings { memory, max_age, languages };
+    let (limits, _) = LimitsRequest::default().within(ceilings).resolve()?;
+    let settings = PoolSettings { memory, max_age, limits, languages };
     Ok(table.enabled.unwrap_or(true).then_some(settings))
 }
 
@@ -83,10 +91,12 @@ fn bounds(table: &BoundsTable, at: &Place<'_>) -> Result<Bounds, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::limits::Bytes;
 
     fn read(text: &str) -> Result<Option<PoolSettings>, String> {
         let table: PoolTable = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
-        configured(&table, "belljar.toml").map_err(|problem| problem.error.message)
+        let ceilings = Ceilings { disk: Some(Bytes::new(1 << 20)), ..Ceilings::default() };
+        configured(&table, "belljar.toml", &ceilings).map_err(|problem| problem.error.message)
     }
 
     #[test]
@@ -96,6 +106,7 @@ mod tests {
         assert_eq!(names, USUAL);
         assert!(pool.languages.iter().all(|(_, bounds)| *bounds == USUAL_BOUNDS));
         assert_eq!((pool.memory, pool.max_age), (USUAL_MEMORY, USUAL_AGE));
+        assert_eq!(pool.limits.disk, Bytes::new(1 << 20), "as a request that names none would have it");
     }
 
     #[test]
