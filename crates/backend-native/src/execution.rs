@@ -15,6 +15,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::cgroup::{BoxCgroup, Counters};
@@ -32,6 +33,16 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most output that is taken in at once.
 const BUFFER: usize = 64 * 1024;
+
+/// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
+const MOST_BURIALS: u32 = 8;
+static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
+
+/// Waits until no box is being taken apart any more.
+pub(crate) async fn all_buried() {
+    // It fails only if the semaphore was closed, which nobody does.
+    let _ = BURIALS.acquire_many(MOST_BURIALS).await;
+}
 
 /// What an execution needs to know of the request.
 pub(crate) struct Terms {
@@ -259,6 +270,18 @@ impl NativeExecution {
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
+        match (self.start, BURIALS.try_acquire()) {
+            // Whoever did not wait for the box to be made need not wait for it to be taken apart.
+            (Start::Warm, Ok(permit)) => drop(tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                self.take_apart()
+            })),
+            (Start::Warm | Start::Zygote | Start::Cold, _) => self.take_apart()?,
+        }
+        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+    }
+
+    fn take_apart(mut self) -> Result<(), BackendError> {
         // From here on the keeper removes what we would not come to remove, while we do.
         self.socket = None;
         self.keeper.hang_up();
@@ -266,7 +289,7 @@ impl NativeExecution {
             cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
         }
         self.keeper.dismiss();
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+        Ok(())
     }
 
     fn collect(&self) -> Vec<CollectedFile> {

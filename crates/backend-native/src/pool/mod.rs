@@ -17,6 +17,7 @@ use belljar_core::limits::BoxLimits;
 use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
 
+use crate::execution::all_buried;
 use crate::parked::Parked;
 pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
@@ -25,7 +26,7 @@ use policy::{Demand, PRESUMED_MEMORY, Stock};
 const ROUND: Duration = Duration::from_millis(500);
 /// How long to wait with a refill that is not urgent: whoever has just come may be followed by others.
 const COURTESY: Duration = Duration::from_millis(5);
-/// How long boxes that are being made may take to notice that there is no pool any more.
+/// How long boxes that are being made or taken apart may take to be gone after the pool was closed.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// What the pool is to hold.
@@ -190,7 +191,8 @@ impl Pool {
             // It fails only if destroying a box panicked, and then the next one is still to be waited for.
             let _ = grave.await;
         }
-        let _ = tokio::time::timeout(CLOSING, self.nothing_boots()).await;
+        let settled = async { tokio::join!(self.nothing_boots(), all_buried()) };
+        let _ = tokio::time::timeout(CLOSING, settled).await;
     }
 
     async fn nothing_boots(&self) {
@@ -218,13 +220,15 @@ impl Pool {
         if shelves.closed {
             return Review { gone: Vec::new(), to_make: Vec::new(), closed: true };
         }
-        let gone = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(self.0.max_age, now)).collect();
+        let mut gone: Vec<_> =
+            shelves.of.iter_mut().flat_map(|shelf| shelf.discard(self.0.max_age, now)).collect();
         let mut to_make = Vec::new();
-        loop {
-            let stocks: Vec<Stock> = shelves.of.iter().map(|shelf| shelf.stock(now)).collect();
-            let Some(next) = policy::next(&stocks, self.0.memory, self.0.abreast) else { break };
+        while let Some(next) = policy::next(&shelves.stocks(now), self.0.memory, self.0.abreast) {
             shelves.of[next].booting += 1;
             to_make.push(shelves.of[next].language);
+        }
+        while let Some(excess) = policy::excess(&shelves.stocks(now), self.0.memory) {
+            gone.extend(shelves.of[excess].ready.pop_front());
         }
         Review { gone, to_make, closed: false }
     }
@@ -294,6 +298,10 @@ struct Review {
 }
 
 impl Shelves {
+    fn stocks(&self, now: Instant) -> Vec<Stock> {
+        self.of.iter().map(|shelf| shelf.stock(now)).collect()
+    }
+
     fn shelf(&mut self, language: Language) -> Option<&mut Shelf> {
         self.of.iter_mut().find(|shelf| shelf.language == language)
     }

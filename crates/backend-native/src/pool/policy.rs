@@ -73,20 +73,30 @@ impl Stock {
         self.memory + self.typical_memory * self.booting as u64
     }
 
+    /// What those have that there are always to be, as far as there are.
+    fn committed_to_minimum(&self) -> u64 {
+        self.typical_memory * self.has().min(self.min) as u64
+    }
+
     pub(super) fn is_below_minimum(&self) -> bool {
         self.has() < self.min
     }
 }
 
 /// Of which language a box is to be made next, if of any: first where there are fewer than there are always to be, then
-/// where most are missing; as long as no more than `abreast` are being made, and memory lasts.
+/// where most are missing; as long as no more than `abreast` are being made, and memory lasts. What a burst of one language
+/// has taken is no reason not to make the few of another: [`excess`] then takes it back.
 pub(super) fn next(stocks: &[Stock], memory: u64, abreast: usize) -> Option<usize> {
     let booting: usize = stocks.iter().map(|stock| stock.booting).sum();
     let committed: u64 = stocks.iter().map(Stock::committed).sum();
+    let to_minimum: u64 = stocks.iter().map(Stock::committed_to_minimum).sum();
     if booting >= abreast {
         return None;
     }
-    let affordable = |stock: &Stock| committed.saturating_add(stock.typical_memory) <= memory;
+    let affordable = |stock: &Stock| {
+        let counted = if stock.is_below_minimum() { to_minimum } else { committed };
+        counted.saturating_add(stock.typical_memory) <= memory
+    };
     let lacking = stocks
         .iter()
         .enumerate()
@@ -94,6 +104,15 @@ pub(super) fn next(stocks: &[Stock], memory: u64, abreast: usize) -> Option<usiz
     lacking
         .max_by_key(|(_, stock)| (stock.is_below_minimum(), stock.target - stock.has()))
         .map(|(index, _)| index)
+}
+
+/// Of which language one that waits is to go because all together have too much memory, if any: of that which has most
+/// beyond what there is always to be.
+pub(super) fn excess(stocks: &[Stock], memory: u64) -> Option<usize> {
+    let committed: u64 = stocks.iter().map(Stock::committed).sum();
+    let beyond = |stock: &Stock| stock.ready.saturating_sub(stock.min);
+    let most = stocks.iter().enumerate().max_by_key(|(_, stock)| beyond(stock))?;
+    (committed > memory && beyond(most.1) > 0).then_some(most.0)
 }
 
 /// How many of those that wait are more than are to wait.
@@ -153,6 +172,17 @@ mod tests {
         assert_eq!(next(&[stock(9, 3, 0)], 3 << 20, 2), None);
         assert_eq!(next(&[stock(9, 2, 0)], 3 << 20, 2), Some(0));
         assert_eq!(next(&[stock(9, 1, 1)], 2 << 20, 2), None, "one that boots has its share");
+    }
+
+    #[test]
+    fn a_burst_of_one_language_does_not_keep_another_from_its_minimum() {
+        let (burst, empty) = (stock(9, 9, 0), stock(1, 0, 0));
+        assert_eq!(next(&[burst, empty], 9 << 20, 2), Some(1));
+        assert_eq!(next(&[stock(10, 9, 0), stock(1, 1, 0)], 10 << 20, 2), None, "the control");
+        let full = [burst, stock(1, 0, 1)];
+        assert_eq!(excess(&full, 9 << 20), Some(0));
+        assert_eq!(excess(&full, 10 << 20), None);
+        assert_eq!(excess(&[stock(1, 1, 0), stock(1, 1, 0)], 1 << 20), None, "minima are not given up");
     }
 
     #[test]
