@@ -146,7 +146,7 @@ impl Parked {
         self.take_limits(wanted, &sandbox.limits)?;
         self.write_files(execution)?;
         let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
-        let booting = cgroup.counters().map_err(io::Error::other)?.cpu;
+        let booting = cgroup.cpu_used().map_err(io::Error::other)?;
         Ok(Begun { booting, poured: stdin::pour(&self.gate, &execution.source.text)? })
     }
 

@@ -483,3 +483,49 @@ pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     use std::os::unix::ffi::OsStrExt;
     c_string(path.as_os_str().as_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    use super::*;
+
+    /// A directory in which everybody may make files.
+    fn open_dir() -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("belljar-files-of-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn files_are_made_as_another_user_without_roots_rights_and_only_meanwhile() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = if own == 0 { 65_534 } else { own };
+        let dir = open_dir();
+        let closed = dir.join("closed");
+        std::fs::write(&closed, "x").unwrap();
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        let refused = with_files_of(other, || {
+            std::fs::write(dir.join("theirs"), "x")?;
+            Ok(std::fs::read(&closed).is_err())
+        });
+        std::fs::write(dir.join("ours"), "x").unwrap();
+        let owner = |name: &str| std::fs::metadata(dir.join(name)).unwrap().uid();
+        let owners = (owner("theirs"), owner("ours"));
+        let readable_again = own != 0 || std::fs::read(&closed).is_ok();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(refused.unwrap(), "root's rights are gone meanwhile");
+        assert_eq!(owners, (other, own));
+        assert!(readable_again);
+    }
+
+    #[test]
+    fn an_error_gives_the_thread_back_to_its_user() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = if own == 0 { 65_534 } else { own };
+        let failed: io::Result<()> = with_files_of(other, || Err(io::ErrorKind::InvalidInput.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(set_file_user(u32::MAX), own);
+    }
+}

@@ -209,8 +209,16 @@ impl BoxCgroup {
     /// A counter that this host does have cannot be read.
     pub fn counters(&self) -> Result<Counters, CgroupError> {
         let memory = self.unless_unmet(Guarantee::Memory, self.memory_counters())?;
-        let cpu = self.unless_unmet(Guarantee::Cpu, self.cpu_time())?;
+        let cpu = self.cpu_used()?;
         Ok(Counters { cpu, memory_peak: memory.peak, oom_kills: memory.oom_kills })
+    }
+
+    /// The CPU time of the whole tree so far, as in [`counters`](BoxCgroup::counters).
+    ///
+    /// # Errors
+    /// It is counted here and cannot be read.
+    pub fn cpu_used(&self) -> Result<Duration, CgroupError> {
+        self.unless_unmet(Guarantee::Cpu, self.cpu_time())
     }
 
     /// Changes the limits of a box that is there, and sees that they are in force.
@@ -228,10 +236,11 @@ impl BoxCgroup {
         changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
     }
 
-    /// Lets everybody else go first where CPUs are scarce, as far as the kernel has a way to say so.
+    /// Leaves most of the CPUs to others where they are scarce, as far as the kernel has a way to say so. Not all of
+    /// them: under load that lasts, it would never get anywhere.
     pub fn give_way(&self) {
         // It is no worse than before if this cannot be said.
-        let _ = self.set_weight(Weight::Least);
+        let _ = self.set_weight(Weight::Less);
     }
 
     /// Takes its share of the CPUs again, like everybody.
@@ -244,9 +253,9 @@ impl BoxCgroup {
 
     fn set_weight(&self, weight: Weight) -> Result<(), CgroupError> {
         let (file, value) = match (self.version, weight) {
-            (Version::V1, Weight::Least) => ("cpu.shares", "64"),
+            (Version::V1, Weight::Less) => ("cpu.shares", "256"),
             (Version::V1, Weight::Usual) => ("cpu.shares", "1024"),
-            (Version::V2, Weight::Least) => ("cpu.weight", "6"),
+            (Version::V2, Weight::Less) => ("cpu.weight", "25"),
             (Version::V2, Weight::Usual) => ("cpu.weight", "100"),
         };
         let knob = Knob::new(Controller::Cpu, file, value, Demand::Must);
@@ -563,10 +572,10 @@ impl fmt::Display for Controller {
     }
 }
 
-/// A share of the CPUs where they are scarce; the second is what the kernel gives everybody.
+/// A share of the CPUs where they are scarce: a quarter of what the kernel gives everybody, or that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
-    Least,
+    Less,
     Usual,
 }
 

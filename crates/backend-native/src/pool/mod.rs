@@ -16,8 +16,9 @@ use belljar_core::language::Language;
 use belljar_core::limits::BoxLimits;
 use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
+use tokio::task::JoinError;
 
-use crate::execution::all_buried;
+use crate::execution::{all_buried, setup};
 use crate::parked::Parked;
 pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
@@ -276,7 +277,8 @@ where
             let (pool, making) = (pool.clone(), make(language));
             tokio::spawn(async move {
                 let began = Instant::now();
-                let made = making.await;
+                // A task of its own, so that one which panics is still counted as having ended.
+                let made = tokio::spawn(making).await.unwrap_or_else(|lost| Err(failed(lost)));
                 pool.made(language, made, began.elapsed());
             });
         }
@@ -394,6 +396,10 @@ impl Shelf {
             memory: self.memory(),
         }
     }
+}
+
+fn failed(lost: JoinError) -> BackendError {
+    setup("make a box that waits")(std::io::Error::other(lost))
 }
 
 /// Destroys a box, which takes a moment, beside whatever is going on.

@@ -217,11 +217,29 @@ fn a_box_is_used_once() {
 }
 
 #[test]
+fn a_box_that_waited_holds_nothing_of_another_run() {
+    let server = Server::with("[pool.languages.python]\nmin = 2\nmax = 2\n", &[]);
+    let secret = format!("planted-{}-here", std::process::id());
+    let planted = with(
+        python(&format!("secret = '{secret}'\nopen('/tmp/x', 'w').write(secret)\nprint(len(secret))")),
+        &json!({"stdin": secret, "files": [{"path": "secret.txt", "content": secret}]}),
+    );
+    // What is looked for is spelled so that looking for it does not put it into memory; the control is there.
+    let code =
+        include_str!("pool/look_through_memory.py").replace("SECRET", &secret.replace("here", "he[r]e"));
+    for _ in 0..2 {
+        assert_eq!(run_warm(&server, &planted)["stdout"], json!(format!("{}\n", secret.len())));
+    }
+    let result = run_warm(&server, &python(&code));
+    assert_eq!(result["stdout"], json!("['control'] ['main.py']\n['2']\n"), "{result}");
+}
+
+#[test]
 fn a_warm_run_is_told_as_it_happens_and_can_be_cancelled() {
     let server = Server::with(PYTHON, &[]);
     eventually("a box waits", || pool_of(&server, "python")["ready"].as_u64() > Some(0));
     let body = with(
-        python("print('ready', flush=True)\nimport time\ntime.sleep(300)"),
+        python("import os, time\nos.write(1, b'ready\\n')\ntime.sleep(300)"),
         &json!({"limits": {"timeout_ms": 300_000}}),
     );
     let mut events = server.stream(&body);
