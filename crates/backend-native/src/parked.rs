@@ -185,7 +185,8 @@ impl Parked {
         if changed.is_empty() {
             return Ok(());
         }
-        // PID 1 is among them, to which they mean nothing: all that it may do is wait.
+        // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
+        // now would take every other number to have been given away since it was read.
         for process in cgroup.processes() {
             for (resource, limit) in changed.iter().copied() {
                 let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };

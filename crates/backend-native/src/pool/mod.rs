@@ -69,6 +69,7 @@ struct Shelves {
 struct Shelf {
     language: Language,
     bounds: Bounds,
+    max_age: Duration,
     /// The oldest first.
     ready: VecDeque<Parked>,
     booting: usize,
@@ -94,7 +95,8 @@ impl Pool {
     pub(crate) fn new(settings: PoolSettings) -> Pool {
         let now = Instant::now();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let of = settings.languages.into_iter().map(|(language, bounds)| Shelf::new(language, bounds, now));
+        let shelf = |(language, bounds)| Shelf::new(language, bounds, settings.max_age, now);
+        let of = settings.languages.into_iter().map(shelf);
         Pool(Arc::new(Shared {
             memory: settings.memory,
             max_age: settings.max_age,
@@ -221,8 +223,7 @@ impl Pool {
         if shelves.closed {
             return Review { gone: Vec::new(), to_make: Vec::new(), closed: true };
         }
-        let mut gone: Vec<_> =
-            shelves.of.iter_mut().flat_map(|shelf| shelf.discard(self.0.max_age, now)).collect();
+        let mut gone: Vec<_> = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(now)).collect();
         let mut to_make = Vec::new();
         while let Some(next) = policy::next(&shelves.stocks(now), self.0.memory, self.0.abreast) {
             shelves.of[next].booting += 1;
@@ -310,10 +311,11 @@ impl Shelves {
 }
 
 impl Shelf {
-    fn new(language: Language, bounds: Bounds, now: Instant) -> Shelf {
+    fn new(language: Language, bounds: Bounds, max_age: Duration, now: Instant) -> Shelf {
         Shelf {
             language,
             bounds,
+            max_age,
             ready: VecDeque::new(),
             booting: 0,
             demand: Demand::none(now),
@@ -342,7 +344,7 @@ impl Shelf {
     }
 
     /// Takes out what has died, what is too old, and what is too much.
-    fn discard(&mut self, max_age: Duration, now: Instant) -> Vec<Parked> {
+    fn discard(&mut self, now: Instant) -> Vec<Parked> {
         let mut gone = Vec::new();
         for mut parked in mem::take(&mut self.ready) {
             if parked.lives() {
@@ -352,7 +354,7 @@ impl Shelf {
             }
         }
         self.counted.losses += gone.len() as u64;
-        while let Some(old) = self.ready.pop_front_if(|parked| parked.age() >= max_age) {
+        while let Some(old) = self.ready.pop_front_if(|parked| parked.age() >= self.max_age) {
             gone.push(old);
         }
         let surplus = policy::surplus(&self.stock(now));
@@ -361,10 +363,12 @@ impl Shelf {
     }
 
     fn stock(&self, now: Instant) -> Stock {
+        let old = policy::aging_at(self.max_age);
         Stock {
             min: self.bounds.min,
             target: self.demand.target(self.bounds, now),
             ready: self.ready.len(),
+            aging: self.ready.iter().take_while(|parked| parked.age() >= old).count(),
             booting: self.booting,
             memory: self.memory(),
             typical_memory: self.typical_memory,

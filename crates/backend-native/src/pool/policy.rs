@@ -55,6 +55,8 @@ pub(super) struct Stock {
     pub(super) min: usize,
     pub(super) target: usize,
     pub(super) ready: usize,
+    /// Of those that are ready, the ones that are soon too old.
+    pub(super) aging: usize,
     pub(super) booting: usize,
     /// What those that are ready have, in bytes.
     pub(super) memory: u64,
@@ -65,8 +67,9 @@ pub(super) struct Stock {
 }
 
 impl Stock {
+    /// One that is soon too old does not count, so that another is there before it goes; then it is surplus.
     fn has(&self) -> usize {
-        self.ready + self.booting
+        self.ready.saturating_sub(self.aging) + self.booting
     }
 
     fn committed(&self) -> u64 {
@@ -115,6 +118,11 @@ pub(super) fn excess(stocks: &[Stock], memory: u64) -> Option<usize> {
     (committed > memory && beyond(most.1) > 0).then_some(most.0)
 }
 
+/// When a box that may grow so old is to be replaced.
+pub(super) fn aging_at(max_age: Duration) -> Duration {
+    max_age / 10 * 9
+}
+
 /// How many of those that wait are more than are to wait.
 pub(super) fn surplus(stock: &Stock) -> usize {
     stock.ready.saturating_sub(stock.target)
@@ -134,7 +142,7 @@ mod tests {
 
     fn stock(target: usize, ready: usize, booting: usize) -> Stock {
         let (memory, typical_memory) = ((ready as u64) << 20, 1 << 20);
-        Stock { min: 1, target, ready, booting, memory, typical_memory, may_try: true }
+        Stock { min: 1, target, ready, aging: 0, booting, memory, typical_memory, may_try: true }
     }
 
     #[test]
@@ -190,6 +198,15 @@ mod tests {
         assert_eq!(next(&[Stock { may_try: false, ..stock(9, 0, 0) }], 1 << 30, 2), None);
         assert!(pause_after(1) < pause_after(4));
         assert_eq!(pause_after(u32::MAX), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn what_is_soon_too_old_is_replaced_before_it_goes() {
+        let old = Stock { aging: 1, ..stock(1, 1, 0) };
+        assert_eq!((next(&[old], 1 << 30, 2), surplus(&old)), (Some(0), 0));
+        let replaced = Stock { aging: 1, ..stock(1, 2, 0) };
+        assert_eq!((next(&[replaced], 1 << 30, 2), surplus(&replaced)), (None, 1));
+        assert!(aging_at(Duration::from_secs(10)) < Duration::from_secs(10));
     }
 
     #[test]
