@@ -234,7 +234,7 @@ const fn run(argv: &'static [&'static str]) -> Stage {
 }
 
 /// What a shell reads byte by byte where it cannot go back, so that much of it takes longer than starting anew.
-const BYTE_BY_BYTE: usize = 4 << 10;
+const BYTE_BY_BYTE: usize = 8 << 10;
 
 /// A runtime that looks for nothing before it opens its file, and reads that from the beginning to the end.
 const fn parked(source: &'static str) -> Parking {
