@@ -3,7 +3,7 @@
 //! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
 //! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
 //! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
-//! that was made before its request, `pool` keeps some of them.
+//! that was made before its request, `pool` keeps some of them, and `warm` makes and takes them.
 
 #![forbid(unsafe_code)]
 
@@ -20,6 +20,7 @@ pub mod runtimes;
 mod state;
 mod stdin;
 mod trial;
+mod warm;
 
 use std::ffi::OsString;
 use std::io;
@@ -27,23 +28,21 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec, Source,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
 };
-use belljar_core::guarantee::{Offer, resolve};
+use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
-use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
-use belljar_core::path::BoxPath;
+use belljar_core::limits::{BoxLimits, show_duration};
 use belljar_core::pool::PoolStatus;
-use belljar_core::request::{BackendName, Network, Stdin};
+use belljar_core::request::{BackendName, Network};
 use belljar_jail::Standby;
-use belljar_jail::plan::{CgroupEntry, Identity, Plan};
+use belljar_jail::plan::{CgroupEntry, Identity};
 
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
 use crate::execution::{NativeExecution, Terms};
 use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
-use crate::parked::{Parked, ParkedTerms, Stamped};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
@@ -108,7 +107,7 @@ impl Native {
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
         if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
-            return Ok(Box::new(running));
+            return Ok(running);
         }
         Ok(Box::new(self.begin_cold(sandbox, execution).await?))
     }
@@ -133,103 +132,6 @@ impl Native {
         let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
         Ok(running)
-    }
-
-    /// A start in a box that has been waiting. `None`: there is none, or none for this request, which is as it was.
-    fn begin_warm(
-        &self,
-        sandbox: &SandboxSpec,
-        execution: &mut ExecutionSpec,
-    ) -> Result<Option<NativeExecution>, BackendError> {
-        let language = execution.language;
-        let (Some(pool), Some(parking)) = (&self.pool, &language.parking) else { return Ok(None) };
-        if !pool.keeps(language) {
-            return Ok(None);
-        }
-        if !parked::could_suit(parking, &pool.limits(), sandbox, execution) {
-            pool.count_unfit(language);
-            return Ok(None);
-        }
-        let runtime = Stamped::new(self.runtimes.find(language)?);
-        while let Some(parked) = pool.take(language) {
-            if parked.terms().runtime != runtime {
-                pool.put_back(language, parked);
-                pool.clear(language);
-                break;
-            }
-            let wanted = self.draft_like(&parked.terms().plan, sandbox, execution, runtime.runtime())?.plan;
-            if !parked::suits(parked.terms(), &wanted, sandbox) {
-                pool.put_back(language, parked);
-                pool.count_unfit(language);
-                return Ok(None);
-            }
-            match parked.supply(&wanted, sandbox, execution) {
-                Ok(running) => {
-                    pool.count_hit(language);
-                    return running.map(Some);
-                }
-                Err(dead) => pool.lose(language, *dead),
-            }
-        }
-        pool.count_miss(language);
-        Ok(None)
-    }
-
-    /// Makes a box that waits for a run of this language.
-    async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
-        let finder = self.clone();
-        let finding = tokio::task::spawn_blocking(move || finder.runtimes.find(language));
-        let runtime = finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))??;
-        let limits = self.pool.as_ref().map(Pool::limits);
-        let (sandbox, execution) = self.unspecific(language, limits)?;
-        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
-        let cgroup = self.make_cgroup(&sandbox.limits)?;
-        let draft =
-            self.draft(&sandbox, &execution, &runtime, Supply::Later, keeper.id(), cgroup.as_ref())?;
-        let (plan, source) = (draft.plan.clone(), draft.source.clone());
-        let terms = Terms {
-            runtime: runtime.label.clone(),
-            limits: sandbox.limits,
-            cpu_time: None,
-            collect: Vec::new(),
-        };
-        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        if let Some(cgroup) = &cgroup {
-            cgroup.give_way();
-        }
-        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
-        let SandboxSpec { limits, enforcement, .. } = sandbox;
-        let terms = ParkedTerms { plan, limits, enforcement, runtime: Stamped::new(runtime) };
-        Parked::when_booted(booting, terms, source.as_str(), ours).await
-    }
-
-    /// The request that most requests of a language are like: nothing but defaults.
-    fn unspecific(
-        &self,
-        language: Language,
-        limits: Option<BoxLimits>,
-    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
-        let unfit = |what: &'static str| setup("park a box", io::Error::other(what));
-        let enforcement =
-            resolve(&self.offer, &[]).map_err(|_| unfit("this host cannot keep every guarantee"))?;
-        let (usual, execution_limits) =
-            LimitsRequest::default().resolve().map_err(|_| unfit("the usual limits are out of range"))?;
-        let limits = limits.unwrap_or(usual);
-        let parking = language.parking.ok_or_else(|| unfit("its runtime cannot wait for code"))?;
-        let name = BoxPath::parse(parking.source).map_err(|_| unfit("its file has no proper name"))?;
-        let (workspace, env, image) = (None, Vec::new(), None);
-        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
-        let execution = ExecutionSpec {
-            id: String::new(),
-            language,
-            source: Source { name, named_by_caller: false, text: Vec::new() },
-            args: Vec::new(),
-            stdin: Stdin::Empty,
-            files: Vec::new(),
-            collect: Vec::new(),
-            limits: execution_limits,
-        };
-        Ok((sandbox, execution))
     }
 
     fn keeper(&self) -> io::Result<Keeper> {
@@ -262,18 +164,6 @@ impl Native {
             cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
         );
         layout::draft(sandbox, execution, supply, ground)
-    }
-
-    /// The plan that would have been made for this request, had it been there when this box was made.
-    fn draft_like(
-        &self,
-        made: &Plan,
-        sandbox: &SandboxSpec,
-        execution: &ExecutionSpec,
-        runtime: &Runtime,
-    ) -> Result<Draft, BackendError> {
-        let ground = self.ground(runtime, made.identity, made.cgroup.clone(), made.orphans.clone());
-        layout::draft(sandbox, execution, Supply::Later, ground)
     }
 
     fn ground<'a>(
