@@ -1,7 +1,7 @@
 //! One program in one box, from the plan to the last byte and the counters.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_core::Field;
@@ -9,12 +9,13 @@ use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, F
 use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
-use belljar_core::request::{Glob, Stdin};
+use belljar_core::request::Glob;
 use belljar_jail::message::Reply;
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::cgroup::{BoxCgroup, Counters};
@@ -22,7 +23,6 @@ use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
-use crate::stdin::Feed;
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
@@ -30,6 +30,19 @@ const BUILD_LIMIT: Duration = Duration::from_secs(20);
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
 /// How long the keeper may take to say that a box which was killed is dead.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The most output that is taken in at once.
+const BUFFER: usize = 64 * 1024;
+
+/// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
+const MOST_BURIALS: u32 = 8;
+static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
+
+/// Waits until no box is being taken apart any more.
+pub(crate) async fn all_buried() {
+    // It fails only if the semaphore was closed, which nobody does.
+    let _ = BURIALS.acquire_many(MOST_BURIALS).await;
+}
 
 /// What an execution needs to know of the request.
 pub(crate) struct Terms {
@@ -51,6 +64,9 @@ pub(crate) struct NativeExecution {
     offered: Option<OwnedFd>,
     source: BoxPath,
     terms: Terms,
+    start: Start,
+    /// CPU time that was used before the run began.
+    booting: Duration,
     watch: Interval,
     killed_at: Option<Instant>,
     cpu_exhausted: bool,
@@ -71,13 +87,12 @@ impl NativeExecution {
         mut keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
-        input: Stdin,
+        stdin: OwnedFd,
         terms: Terms,
     ) -> Result<NativeExecution, BackendError> {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
-        let (stdin, feed) = Feed::prepare(input).map_err(setup("make a pipe for stdin"))?;
-        let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
+        let ends = ProgramEnds { stdin: Some(stdin), stdout: stdout_end, stderr: stderr_end };
         match keeper.order(draft.plan, &draft.contents, ends) {
             // A keeper that is gone already has said why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -86,7 +101,6 @@ impl NativeExecution {
             Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
             Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
-        feed.begin().map_err(setup("feed stdin"))?;
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -95,11 +109,13 @@ impl NativeExecution {
             socket: Some(socket),
             stdout: Some(stdout),
             stderr: Some(stderr),
-            buffer: Vec::with_capacity(64 * 1024),
+            buffer: Vec::new(),
             cgroup,
             offered: None,
             source: draft.source,
             terms,
+            start: Start::Cold,
+            booting: Duration::ZERO,
             watch,
             killed_at: None,
             cpu_exhausted: false,
@@ -112,6 +128,30 @@ impl NativeExecution {
                 Err(setup("build the box in time")(io::ErrorKind::TimedOut.into()))
             }
         }
+    }
+
+    /// Whether nothing has ended it, as far as its keeper has said.
+    pub(crate) fn lives(&mut self) -> bool {
+        let said = self.keeper.hear();
+        self.ended.is_none() && said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// The cgroup of the box.
+    pub(crate) fn cgroup(&self) -> Option<&BoxCgroup> {
+        self.cgroup.as_ref()
+    }
+
+    /// The working directory of the box, where it was offered.
+    pub(crate) fn working_dir(&self) -> Option<BorrowedFd<'_>> {
+        self.offered.as_ref().map(AsFd::as_fd)
+    }
+
+    /// From now on it is the run of this request, whose program has been waiting. What was used until now is not its.
+    pub(crate) fn become_run(&mut self, terms: Terms, booting: Duration) {
+        self.terms = terms;
+        self.start = Start::Warm;
+        self.booting = booting;
+        self.watch.reset();
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
@@ -171,11 +211,13 @@ impl NativeExecution {
 
     /// Reads what is there; `None` if that was nothing, or the end of the stream.
     fn read(&mut self, stream: Stream) -> Option<usize> {
+        self.buffer.clear();
+        // Not sooner: a box that waits for a run needs none.
+        self.buffer.reserve(BUFFER);
         let pipe = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        self.buffer.clear();
         match pipe.as_ref()?.try_read_buf(&mut self.buffer) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             Ok(0) | Err(_) => {
@@ -193,6 +235,7 @@ impl NativeExecution {
             self.keeper.kill();
         }
         let Some(Ok(counters)) = self.cgroup.as_ref().map(BoxCgroup::counters) else { return };
+        let counters = counters.since(self.booting);
         if self.killed_at.is_none() && self.terms.cpu_time.is_some_and(|limit| counters.cpu > limit) {
             self.cpu_exhausted = true;
             self.kill_tree();
@@ -224,9 +267,22 @@ impl NativeExecution {
                 .map_err(|error| setup("read the box's counters")(io::Error::other(error)))?,
             None => Counters { cpu: ended.cpu, memory_peak: ended.max_rss, oom_kills: 0 },
         };
+        let counters = counters.since(self.booting);
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
+        match (self.start, BURIALS.try_acquire()) {
+            // Whoever did not wait for the box to be made need not wait for it to be taken apart.
+            (Start::Warm, Ok(permit)) => drop(tokio::task::spawn_blocking(move || {
+                let _permit = permit;
+                self.take_apart()
+            })),
+            (Start::Warm | Start::Zygote | Start::Cold, _) => self.take_apart()?,
+        }
+        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+    }
+
+    fn take_apart(mut self) -> Result<(), BackendError> {
         // From here on the keeper removes what we would not come to remove, while we do.
         self.socket = None;
         self.keeper.hang_up();
@@ -234,7 +290,7 @@ impl NativeExecution {
             cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
         }
         self.keeper.dismiss();
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+        Ok(())
     }
 
     fn collect(&self) -> Vec<CollectedFile> {
@@ -265,7 +321,7 @@ impl NativeExecution {
 
 impl Execution for NativeExecution {
     fn start(&self) -> Start {
-        Start::Cold
+        self.start
     }
 
     fn runtime(&self) -> &str {
@@ -362,7 +418,7 @@ fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
 }
 
 /// A step of ours that failed.
-fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
+pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     move |source| BackendError::Setup {
         step: step.to_owned(),
         hint: "`belljar doctor` shows what this host can do".into(),

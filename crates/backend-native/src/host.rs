@@ -155,7 +155,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
         Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
     let cannot = |error: io::Error| Obstacle::new("order a trial box", &error);
-    let ends = ProgramEnds { stdin: None, stdout: null().map_err(cannot)?, stderr: null().map_err(cannot)? };
+    let [stdin, stdout, stderr] = [null(), null(), null()];
+    let ends = ProgramEnds {
+        stdin: Some(stdin.map_err(cannot)?),
+        stdout: stdout.map_err(cannot)?,
+        stderr: stderr.map_err(cannot)?,
+    };
     match keeper.order(draft.plan, &draft.contents, ends) {
         Ok(()) => {}
         Err(OrderError::Unsent(error)) => return Err(cannot(error)),

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
-use belljar_core::request::Stdin;
 use belljar_jail::plan::{
     Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
     ScratchPart, StdinFrom, Step,
@@ -63,15 +62,28 @@ pub(crate) struct Draft {
     pub(crate) source: BoxPath,
 }
 
+/// When the code and its files come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Supply {
+    /// With the plan.
+    Now,
+    /// When the box is there: a pipe stands for the code until then. Not with a workspace, to which nothing can be added.
+    Later,
+}
+
 /// Everything that will be done for one run, in order.
 pub(crate) fn draft(
     sandbox: &SandboxSpec,
     execution: &ExecutionSpec,
+    supply: Supply,
     ground: Ground<'_>,
 ) -> Result<Draft, BackendError> {
     check_workspace(sandbox)?;
     let source = name_source(sandbox, execution)?;
-    let (files, contents) = inputs(sandbox, execution, &source)?;
+    let (files, contents) = match supply {
+        Supply::Now => inputs(sandbox, execution, &source)?,
+        Supply::Later => (Vec::new(), Vec::new()),
+    };
     let mut layout = Layout::default();
 
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
@@ -95,7 +107,10 @@ pub(crate) fn draft(
     // After the scratch space: a runtime may live in /tmp.
     ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
     match &sandbox.workspace {
-        None => layout.step(Step::Inputs { dir: SANDBOX.into(), files }),
+        None => layout.step(match supply {
+            Supply::Now => Step::Inputs { dir: SANDBOX.into(), files },
+            Supply::Later => Step::Pipe(Path::new(SANDBOX).join(source.as_str())),
+        }),
         Some(workspace) => {
             let source = layout.source(workspace.as_path());
             let owner = match ground.opener {
@@ -108,7 +123,7 @@ pub(crate) fn draft(
     layout.step(Step::Proc);
     layout.step(Step::Pivot);
     layout.step(Step::SealRoot);
-    if !execution.collect.is_empty() {
+    if supply == Supply::Later || !execution.collect.is_empty() {
         layout.step(Step::Offer(SANDBOX.into()));
     }
 
@@ -234,13 +249,13 @@ fn commands(
         if is_program {
             argv.extend(execution.args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
         }
-        let reads = is_program && !matches!(execution.stdin, Stdin::Empty);
         Command {
             program: word(stage.argv[0]).into(),
             argv,
             env: env.clone(),
             cwd: cwd.clone(),
-            stdin: if reads { StdinFrom::Caller } else { StdinFrom::Nothing },
+            // Always a pipe, so that a program finds the same whether there is anything in it or not.
+            stdin: if is_program { StdinFrom::Caller } else { StdinFrom::Nothing },
         }
     };
     stages.iter().enumerate().map(command).collect()
@@ -365,7 +380,7 @@ mod tests {
     use belljar_core::language::Language;
     use belljar_core::limits::LimitsRequest;
     use belljar_core::path::Workspace;
-    use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network};
+    use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
     use belljar_jail::plan::IdPair;
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
@@ -420,7 +435,7 @@ mod tests {
             orphans: Vec::new(),
             landlock: true,
         };
-        draft(sandbox, execution, ground)
+        draft(sandbox, execution, Supply::Now, ground)
     }
 
     /// What differs from host to host: which parts of `/usr` there are.

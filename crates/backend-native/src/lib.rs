@@ -2,7 +2,8 @@
 //!
 //! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
 //! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
-//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back.
+//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
+//! that was made before its request, `pool` keeps some of them, and `warm` makes and takes them.
 
 #![forbid(unsafe_code)]
 
@@ -13,31 +14,37 @@ mod host;
 mod keeper;
 mod layout;
 mod memory;
+mod parked;
+mod pool;
 pub mod runtimes;
 mod state;
 mod stdin;
 mod trial;
+mod warm;
 
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
-use belljar_core::limits::show_duration;
-use belljar_core::request::{BackendName, Network, Stdin};
+use belljar_core::limits::{BoxLimits, show_duration};
+use belljar_core::pool::PoolStatus;
+use belljar_core::request::{BackendName, Network};
 use belljar_jail::Standby;
-use belljar_jail::plan::CgroupEntry;
+use belljar_jail::plan::{CgroupEntry, Identity};
 
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
 use crate::execution::{NativeExecution, Terms};
 use crate::host::Host;
 use crate::keeper::Keeper;
-use crate::layout::{Draft, Ground};
+use crate::layout::{Draft, Ground, Supply};
+use crate::pool::Pool;
+pub use crate::pool::{Bounds, PoolSettings};
 use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
@@ -55,6 +62,8 @@ pub struct Settings {
     pub overrides: Vec<(Language, PathBuf)>,
     /// A box in waiting for the first run, if the program made one early.
     pub standby: Option<Standby>,
+    /// The boxes that are to wait for runs, where runs keep coming.
+    pub pool: Option<PoolSettings>,
 }
 
 /// The native backend on this host.
@@ -65,6 +74,7 @@ pub struct Native {
     swept: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
+    pool: Option<Pool>,
 }
 
 impl Native {
@@ -84,28 +94,44 @@ impl Native {
         });
         // Where PID 1 has to be born into its cgroup, one that is there already is of no use.
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
-        Native { host, offer, swept, runtimes, standby: Mutex::new(standby) }
+        // What cannot be limited anew cannot be made before its limits are known.
+        let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
+        Native { host, offer, swept, runtimes, standby: Mutex::new(standby), pool: pool.map(Pool::new) }
     }
 
-    /// The whole of a start: while the keeper loads, everything that it needs is made ready.
+    /// A start: in a box that waits, if one suits the request, else in one that is made for it.
     async fn begin(
         &self,
         sandbox: SandboxSpec,
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
+        if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
+            return Ok(running);
+        }
+        Ok(Box::new(self.begin_cold(sandbox, execution).await?))
+    }
+
+    /// While the keeper loads, everything that it needs is made ready.
+    async fn begin_cold(
+        &self,
+        sandbox: SandboxSpec,
+        execution: ExecutionSpec,
+    ) -> Result<NativeExecution, BackendError> {
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let runtime = self.runtimes.find(execution.language)?;
-        let cgroup = self.make_cgroup(&sandbox)?;
-        let draft = self.draft(&sandbox, &execution, &runtime, keeper.id(), cgroup.as_ref())?;
-        let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        let draft = self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
         let terms = Terms {
             runtime: runtime.label,
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
         };
-        Ok(Box::new(NativeExecution::begin(keeper, draft, cgroup, input, terms).await?))
+        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
+        Ok(running)
     }
 
     fn keeper(&self) -> io::Result<Keeper> {
@@ -113,12 +139,12 @@ impl Native {
         standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
     }
 
-    fn make_cgroup(&self, sandbox: &SandboxSpec) -> Result<Option<BoxCgroup>, BackendError> {
+    fn make_cgroup(&self, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
         if let Cgroups::Unavailable { .. } = self.host.cgroups {
             return Ok(None);
         }
         let name = BoxName::next().map_err(|source| setup("name the box", source))?;
-        let made = self.host.cgroups.create(&name, &sandbox.limits);
+        let made = self.host.cgroups.create(&name, limits);
         made.map(Some).map_err(|error| setup("make the box's cgroup", io::Error::other(error)))
     }
 
@@ -127,18 +153,28 @@ impl Native {
         sandbox: &SandboxSpec,
         execution: &ExecutionSpec,
         runtime: &Runtime,
+        supply: Supply,
         keeper: u32,
         cgroup: Option<&BoxCgroup>,
     ) -> Result<Draft, BackendError> {
-        let ground = Ground {
+        let ground = self.ground(
             runtime,
-            identity: host::identity(self.host.opener, keeper),
-            opener: self.host.opener,
-            cgroup: cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
-            orphans: cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
-            landlock: self.host.landlock > 0,
-        };
-        layout::draft(sandbox, execution, ground)
+            host::identity(self.host.opener, keeper),
+            cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
+            cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
+        );
+        layout::draft(sandbox, execution, supply, ground)
+    }
+
+    fn ground<'a>(
+        &self,
+        runtime: &'a Runtime,
+        identity: Identity,
+        cgroup: CgroupEntry,
+        orphans: Vec<PathBuf>,
+    ) -> Ground<'a> {
+        let landlock = self.host.landlock > 0;
+        Ground { runtime, identity, opener: self.host.opener, cgroup, orphans, landlock }
     }
 }
 
@@ -184,11 +220,28 @@ impl Backend for Native {
         Box::pin(self.begin(sandbox, execution))
     }
 
+    fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        let pool = self.pool.clone()?;
+        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
+    }
+
+    fn retire(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async {
+            if let Some(pool) = &self.pool {
+                pool.close().await;
+            }
+        })
+    }
+
+    fn pool(&self) -> Option<PoolStatus> {
+        self.pool.as_ref().map(Pool::status)
+    }
+
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
-        let draft = self.draft(sandbox, execution, &runtime, std::process::id(), None)?;
+        let draft = self.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\

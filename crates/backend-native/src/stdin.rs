@@ -5,39 +5,64 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 use belljar_core::request::Stdin;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-/// What a fresh pipe holds without anyone reading.
-const PIPE_CAPACITY: usize = 64 * 1024;
+/// A pipe: the program's end and ours.
+///
+/// A host file is never handed over itself: through `/proc/self/fd/0` the code could open it anew for writing.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
+}
 
-/// What is still to be fed.
-pub(crate) struct Feed(Option<(Box<dyn Read + Send>, File)>);
-
-impl Feed {
-    /// The program's end of the pipe, if there is anything to feed; a little is in the pipe already.
-    ///
-    /// A host file is never handed over itself: through `/proc/self/fd/0` the code could open it anew for writing.
-    pub(crate) fn prepare(stdin: Stdin) -> io::Result<(Option<OwnedFd>, Feed)> {
-        let source: Box<dyn Read + Send> = match stdin {
-            Stdin::Empty => return Ok((None, Feed(None))),
-            Stdin::Bytes(bytes) if bytes.len() <= PIPE_CAPACITY => {
-                let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-                File::from(writer).write_all(&bytes)?;
-                return Ok((Some(reader), Feed(None)));
-            }
-            Stdin::Bytes(bytes) => Box::new(io::Cursor::new(bytes)),
-            Stdin::Stream(stream) => stream,
-        };
-        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-        Ok((Some(reader), Feed(Some((source, File::from(writer))))))
+/// Feeds all of it to whoever reads the pipe: what fits at once, the rest from a thread of its own, because reading and
+/// writing may both take for ever.
+pub(crate) fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
+    match stdin {
+        Stdin::Empty => Ok(()),
+        Stdin::Bytes(bytes) => match pour(&pipe, &bytes) {
+            Ok(poured) => feed_rest(pipe, bytes, poured),
+            // It has ended already, or does not want to read.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(error),
+        },
+        Stdin::Stream(stream) => pump_beside(stream, File::from(pipe)),
     }
+}
 
-    /// Feeds the rest, on a thread of its own: reading and writing may both take for ever.
-    pub(crate) fn begin(self) -> io::Result<()> {
-        let Some((source, pipe)) = self.0 else { return Ok(()) };
-        let thread = std::thread::Builder::new().name("stdin".into()).stack_size(128 * 1024);
-        thread.spawn(move || pump(source, pipe)).map(drop)
+/// Feeds what is left after the first bytes, if anything is.
+pub(crate) fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Result<()> {
+    if poured >= bytes.len() {
+        return Ok(());
     }
+    let flags = rustix::fs::fcntl_getfl(&pipe)?;
+    rustix::fs::fcntl_setfl(&pipe, flags - OFlags::NONBLOCK)?;
+    let mut rest = io::Cursor::new(bytes);
+    rest.set_position(poured as u64);
+    pump_beside(Box::new(rest), File::from(pipe))
+}
+
+/// Puts into a pipe what fits without anyone reading; says how much that was. An error means that it was nothing.
+pub(crate) fn pour(pipe: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+    let flags = rustix::fs::fcntl_getfl(pipe)?;
+    rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?;
+    let mut poured = 0;
+    while poured < bytes.len() {
+        match rustix::io::retry_on_intr(|| rustix::io::write(pipe, &bytes[poured..])) {
+            Ok(length) => poured += length,
+            Err(Errno::AGAIN) => break,
+            // Whoever was to read it has gone, which is no fault of ours.
+            Err(_) if poured > 0 => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(poured)
+}
+
+fn pump_beside(source: Box<dyn Read + Send>, pipe: File) -> io::Result<()> {
+    let thread = std::thread::Builder::new().name("stdin".into()).stack_size(128 * 1024);
+    thread.spawn(move || pump(source, pipe)).map(drop)
 }
 
 /// Copies until one side has had enough. A program that has ended closes its side, and writing fails.
@@ -51,5 +76,28 @@ fn pump(mut source: Box<dyn Read + Send>, mut pipe: File) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(_) => return,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_a_pipe_holds_arrives_whole_without_blocking_the_feeder() {
+        let (reader, writer) = pipe().unwrap();
+        let bytes: Vec<u8> = (0..300_000_u32).map(|number| number.to_le_bytes()[0]).collect();
+        feed(writer, Stdin::Bytes(bytes.clone())).unwrap();
+        let mut read = Vec::new();
+        File::from(reader).read_to_end(&mut read).unwrap();
+        assert!(read == bytes);
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_any_more_is_an_error_before_the_first_byte_but_not_to_a_feeder() {
+        let (reader, writer) = pipe().unwrap();
+        drop(reader);
+        assert_eq!(pour(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        feed(writer, Stdin::Bytes(b"x".to_vec())).unwrap();
     }
 }

@@ -13,7 +13,7 @@ use belljar_jail::plan::{CgroupEntry, Opener};
 
 use crate::host::{self, Obstacle};
 use crate::keeper::Keeper;
-use crate::layout::{self, Draft, Ground};
+use crate::layout::{self, Draft, Ground, Supply};
 use crate::runtimes::Runtime;
 
 /// Whether a box can be built and a program runs in it.
@@ -79,5 +79,5 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         orphans: Vec::new(),
         landlock,
     };
-    layout::draft(&sandbox, &execution, ground).map_err(|_| impossible())
+    layout::draft(&sandbox, &execution, Supply::Now, ground).map_err(|_| impossible())
 }

@@ -9,6 +9,7 @@ use clap::{Args, FromArgMatches, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
+use crate::pool::PoolArgs;
 use crate::serve::ServeArgs;
 
 const RUN_HELP: &str = "\
@@ -53,6 +54,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Serve MCP on standard input and output, or tell an MCP client to
     Mcp(Box<McpArgs>),
+    /// The boxes that a server keeps waiting for runs
+    Pool(PoolArgs),
     /// Keys for those who may ask the server
     Key(KeyArgs),
     /// Print the OpenAPI description of the HTTP interface

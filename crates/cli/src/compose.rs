@@ -5,12 +5,21 @@ use std::sync::Arc;
 use belljar_core::language::Preparation;
 use belljar_engine::{Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
-use belljar_native::Native;
+use belljar_native::{Native, PoolSettings};
 
 use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
+    assemble(host, standby, None)
+}
+
+/// An engine that keeps boxes waiting, because it is to run many things.
+pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
+    assemble(host, None, pool)
+}
+
+fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
     let native = Native::open(belljar_native::Settings {
         search_path: host.search_path,
         home: host.home,
@@ -18,6 +27,7 @@ pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
         state_dir: host.state_dir,
         overrides: host.runtimes,
         standby,
+        pool,
     });
     Engine::new(vec![Arc::new(native)], prepare)
 }

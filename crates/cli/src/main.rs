@@ -13,6 +13,7 @@ mod key;
 mod languages;
 mod mcp;
 mod output;
+mod pool;
 mod problem;
 mod run;
 mod serve;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
         Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
+        Ok(Cli { command: Command::Pool(args) }) => pool::run(&args, &environment),
         Ok(Cli { command: Command::Key(args) }) => key::run(&args),
         Ok(Cli { command: Command::Openapi }) => {
             problem::say(&belljar_server::http::openapi());

@@ -16,6 +16,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
 /// Where variables come from: the process, or a test.
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) host: Host,
     pub(crate) server: ServerTable,
     pub(crate) keys: Vec<KeyTable>,
+    pub(crate) pool: PoolTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
 }
@@ -97,6 +99,7 @@ impl Settings {
             host: host(environment, runtimes(file.runtimes, &shown)?),
             server: file.server,
             keys: file.keys,
+            pool: file.pool,
             config: shown.clone(),
         })
     }
@@ -273,6 +276,7 @@ struct ConfigFile {
     mcp: McpTable,
     server: ServerTable,
     keys: Vec<KeyTable>,
+    pool: PoolTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -366,7 +370,7 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
             fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
         let hint = "the keys are backend, network, image, waive, [limits] with the names of the options, \
-                    [runtimes], [server], [[keys]] and [mcp]";
+                    [runtimes], [server], [pool], [[keys]] and [mcp]";
         Problem::new(Code::InvalidRequest, message, hint)
     })
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::guarantee::{Enforcement, Offer};
@@ -11,6 +12,7 @@ use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
 use crate::outcome::{CollectedFile, Start};
 use crate::path::{BoxPath, Workspace};
+use crate::pool::PoolStatus;
 use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
 
 /// A future without a runtime, so that this crate needs none.
@@ -50,6 +52,22 @@ pub trait Backend: Send + Sync + fmt::Debug {
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>>;
+
+    /// What is to be done beside the runs, for as long as there may be any: somebody has to drive it. It ends after
+    /// [`retire`](Backend::retire).
+    fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        None
+    }
+
+    /// Lets go of everything that no run uses, and makes no more of it. Runs go on.
+    fn retire(&self) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
+    /// The boxes that wait for a run, if it keeps any.
+    fn pool(&self) -> Option<PoolStatus> {
+        None
+    }
 
     /// What [`start`](Backend::start) would do, for a person to read.
     ///

@@ -110,10 +110,68 @@ pub struct Row {
     pub stages: &'static [Stage],
     /// Environment that this language needs inside a box. The same words stand in its values.
     pub env: &'static [(&'static str, &'static str)],
+    /// How its runtime can be started before there is code for it, if that gains anything.
+    pub parking: Option<Parking>,
     /// The image for backends that take one, where the contract names one.
     pub image: Option<&'static str>,
     /// The Debian package that brings the runtime.
     pub package: &'static str,
+}
+
+/// A runtime that can be started before there is code for it: it boots, opens the file of the code, and waits, because
+/// that is a pipe into which nobody has written yet. It must be a runtime that boots first and opens its file then.
+#[derive(Debug, Clone, Copy)]
+pub struct Parking {
+    /// What the code's file is called after its preparation, if the caller has not named it and it is no module.
+    pub source: &'static str,
+    /// Names in the working directory that it has looked for by then. A file of such a name comes too late.
+    pub looked_for: &'static [&'static str],
+    /// Code that makes it go back in its file, which cannot be done in a pipe.
+    pub rewinds: &'static [Rewind],
+    /// The most bytes of code for which this is faster than starting it anew.
+    pub most_code: usize,
+}
+
+/// What makes a runtime go back in the file of the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rewind {
+    /// This text in a comment (after a `#`) in one of the first two lines.
+    Comment(&'static str),
+    /// This text anywhere.
+    Anywhere(&'static str),
+}
+
+impl Parking {
+    /// Whether this code can be read from a pipe just as from a file.
+    #[must_use]
+    pub fn takes(&self, code: &[u8]) -> bool {
+        code.len() <= self.most_code && !self.rewinds.iter().any(|rewind| rewind.occurs_in(code))
+    }
+
+    /// Whether a file of this path, relative to the working directory, would come too late.
+    #[must_use]
+    pub fn has_looked_for(&self, path: &str) -> bool {
+        let first = path.split('/').next().unwrap_or(path);
+        self.looked_for.contains(&first)
+    }
+}
+
+impl Rewind {
+    fn occurs_in(self, code: &[u8]) -> bool {
+        let has = |part: &[u8], text: &str| part.windows(text.len()).any(|window| window == text.as_bytes());
+        match self {
+            Rewind::Anywhere(text) => has(code, text),
+            Rewind::Comment(text) => {
+                let mut comments = code.split(|byte| *byte == b'\n').take(2).filter_map(comment);
+                comments.any(|comment| has(comment, text))
+            }
+        }
+    }
+}
+
+/// What follows the first `#` of a line.
+fn comment(line: &[u8]) -> Option<&[u8]> {
+    line.iter().position(|byte| *byte == b'#').map(|at| &line[at..])
 }
 
 /// What has to happen to code before it is put into the box.
@@ -175,6 +233,19 @@ const fn run(argv: &'static [&'static str]) -> Stage {
     Stage { argv }
 }
 
+/// What a shell reads byte by byte where it cannot go back, so that much of it takes longer than starting anew.
+const BYTE_BY_BYTE: usize = 8 << 10;
+
+/// A runtime that looks for nothing before it opens its file, and reads that from the beginning to the end.
+const fn parked(source: &'static str) -> Parking {
+    Parking { source, looked_for: &[], rewinds: &[], most_code: 256 << 10 }
+}
+
+/// Node asks whether the files around are modules before it reads the first of them.
+const fn parked_node() -> Parking {
+    Parking { looked_for: &["package.json"], ..parked("main.js") }
+}
+
 /// The table. Order is the contract's.
 pub static ROWS: &[Row] = &[
     Row {
@@ -203,6 +274,14 @@ pub static ROWS: &[Row] = &[
         // charged to the box's disk and never be read again.
         stages: &[run(&["{runtime}", "-u", "-B", "{source}"])],
         env: &[],
+        parking: Some(Parking {
+            source: "main.py",
+            // The user's own packages are looked for while booting.
+            looked_for: &[".local"],
+            // A declared encoding makes it read its file anew.
+            rewinds: &[Rewind::Comment("coding")],
+            most_code: 256 << 10,
+        }),
         image: Some("python:3.11-slim"),
         package: "python3",
     },
@@ -215,6 +294,7 @@ pub static ROWS: &[Row] = &[
         runtime: NODE,
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(parked_node()),
         image: Some("node:22-alpine"),
         package: "nodejs",
     },
@@ -227,6 +307,7 @@ pub static ROWS: &[Row] = &[
         runtime: NODE,
         stages: &[run(&["{runtime}", "--enable-source-maps", "{source}"])],
         env: &[],
+        parking: Some(parked_node()),
         image: Some("node:22-alpine"),
         package: "nodejs",
     },
@@ -248,6 +329,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(Parking { most_code: BYTE_BY_BYTE, ..parked("main.bash") }),
         image: Some("alpine:3.20"),
         package: "bash",
     },
@@ -269,6 +351,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(parked("main.sh")),
         image: Some("alpine:3.20"),
         package: "dash",
     },
@@ -286,6 +369,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(Parking { looked_for: &[".zshenv", ".zshenv.zwc"], ..parked("main.zsh") }),
         image: Some("alpine:3.20"),
         package: "zsh",
     },
@@ -308,6 +392,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: None,
         image: Some("ruby:3.3-alpine"),
         package: "ruby",
     },
@@ -331,6 +416,7 @@ pub static ROWS: &[Row] = &[
         // Whether errors are shown, logged or neither, and where, depends on each distribution's php.ini.
         stages: &[run(&["{runtime}", "-d", "display_errors=stderr", "-d", "log_errors=0", "{source}"])],
         env: &[],
+        parking: Some(parked("main.php")),
         image: Some("php:8.3-cli-alpine"),
         package: "php-cli",
     },
@@ -352,6 +438,11 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(Parking {
+            // What follows is read through a handle on the file, in which programs like to seek.
+            rewinds: &[Rewind::Anywhere("__DATA__"), Rewind::Anywhere("__END__")],
+            ..parked("main.pl")
+        }),
         image: Some("perl:5.40-slim"),
         package: "perl",
     },
@@ -370,6 +461,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
+        parking: Some(parked("main.lua")),
         image: Some("alpine:3.20"),
         package: "lua5.4",
     },
@@ -393,6 +485,7 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "--vanilla", "{source}"])],
         env: &[],
+        parking: None,
         image: Some("r-base:4.4.1"),
         package: "r-base-core",
     },
@@ -413,6 +506,7 @@ pub static ROWS: &[Row] = &[
             run(&["{program}"]),
         ],
         env: &[],
+        parking: None,
         image: None,
         package: "gcc libc6-dev",
     },
@@ -433,6 +527,7 @@ pub static ROWS: &[Row] = &[
             run(&["{program}"]),
         ],
         env: &[],
+        parking: None,
         image: None,
         package: "g++",
     },
@@ -460,6 +555,7 @@ pub static ROWS: &[Row] = &[
             ("GOPROXY", "off"),
             ("CGO_ENABLED", "0"),
         ],
+        parking: None,
         image: None,
         package: "golang-go",
     },
@@ -492,6 +588,7 @@ pub static ROWS: &[Row] = &[
             run(&["{program}"]),
         ],
         env: &[],
+        parking: None,
         image: None,
         package: "rustc",
     },
@@ -522,6 +619,7 @@ pub static ROWS: &[Row] = &[
             "{source}",
         ])],
         env: &[],
+        parking: None,
         image: None,
         package: "default-jdk-headless",
     },
@@ -566,6 +664,36 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_that_makes_its_runtime_go_back_cannot_come_through_a_pipe() {
+        let takes =
+            |name: &str, code: &str| Language::by_name(name).unwrap().parking.unwrap().takes(code.as_bytes());
+        assert!(!takes("python", "# -*- coding: latin-1 -*-\nprint(1)"));
+        assert!(!takes("python", "#!/usr/bin/python\n# coding: latin-1\n"));
+        assert!(!takes("python", "\r# coding: latin-1"));
+        assert!(takes("python", "text = open('x', encoding='latin-1')\nprint(text)"));
+        assert!(takes("python", "import os\nimport re\n# coding: latin-1"));
+        assert!(!takes("perl", "print <DATA>;\n__DATA__\nx"));
+        assert!(takes("perl", "print 1"));
+        assert!(!takes("bash", &"#".repeat(BYTE_BY_BYTE + 1)));
+    }
+
+    #[test]
+    fn a_file_that_a_runtime_looks_for_while_booting_comes_too_late() {
+        let looked =
+            |name: &str, path: &str| Language::by_name(name).unwrap().parking.unwrap().has_looked_for(path);
+        assert!(looked("python", ".local/lib/python3.11/site-packages/x.pth"));
+        assert!(!looked("python", "data/.local"));
+        assert!(looked("node", "package.json") && !looked("node", "lib/package.json"));
+    }
+
+    #[test]
+    fn only_languages_of_one_command_can_be_parked() {
+        for language in Language::all().filter(|language| language.parking.is_some()) {
+            assert_eq!(language.stages.len(), 1, "{language}");
+        }
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -19,7 +19,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::backend::{Backend, Ending, ExecutionSpec, SandboxSpec, Source};
+use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, SandboxSpec, Source};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::ExecutionLimits;
@@ -77,6 +77,18 @@ impl Engine {
     /// The backends that it was given, strongest first.
     pub fn backends(&self) -> impl Iterator<Item = &dyn Backend> {
         self.backends.iter().map(AsRef::as_ref)
+    }
+
+    /// What is to be done beside the runs for as long as there may be any, of each backend that has something to do.
+    pub fn upkeep(&self) -> impl Iterator<Item = BoxFuture<'static, ()>> {
+        self.backends.iter().filter_map(|backend| backend.clone().upkeep())
+    }
+
+    /// Lets go of everything that no run uses.
+    pub async fn retire(&self) {
+        for backend in &self.backends {
+            backend.retire().await;
+        }
     }
 
     /// Lets so many runs happen at a time, and no more.

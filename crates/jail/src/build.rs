@@ -98,6 +98,7 @@ impl<'a> Site<'a> {
             Step::Inputs { dir, files } => {
                 self.put_inputs(dir, files).doing(|| named("write the run's files to", dir))
             }
+            Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
             Step::Proc => self.mount_proc().doing(|| "mount /proc"),
             Step::Pivot => self.pivot().doing(|| "make the new root the root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
@@ -220,6 +221,14 @@ impl<'a> Site<'a> {
             }
         }
         Ok(())
+    }
+
+    fn make_pipe(&self, path: &Path) -> io::Result<()> {
+        let (parent, name) = self.parent_of(path)?;
+        rustix::fs::mknodat(&parent, name, FileType::Fifo, Mode::from_raw_mode(0o644), 0)?;
+        let id = self.code.inside;
+        let (owner, group) = (Some(Uid::from_raw(id)), Some(Gid::from_raw(id)));
+        Ok(rustix::fs::chownat(&parent, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     /// Of `/proc`, the box's own processes and nothing else (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`,

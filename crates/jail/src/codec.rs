@@ -201,6 +201,7 @@ coded_enum!(Step {
     14 => Pivot,
     15 => SealRoot,
     16 => Offer(path),
+    17 => Pipe(path),
 });
 coded_enum!(BindMode { 0 => ReadOnly, 1 => Device });
 coded_struct!(ScratchPart { path, mode, executable });
@@ -252,6 +253,7 @@ mod tests {
                     files: vec![input.clone()],
                 },
                 Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
+                Step::Pipe("/sandbox/p".into()),
                 Step::Proc,
                 Step::Pivot,
                 Step::SealRoot,

@@ -133,6 +133,9 @@ pub enum Step {
         /// What goes there.
         files: Vec<Input>,
     },
+    /// Makes a pipe with this name, owned by the code: where its file would be, so that a runtime waits for what
+    /// is written into it later.
+    Pipe(PathBuf),
     /// Mounts the box's own `/proc`: its processes and nothing else of the kernel's.
     Proc,
     /// Makes the new root the root, and lets go of the host's.
@@ -311,6 +314,7 @@ impl Plan {
                 show_inputs(f, path, files)
             }
             Step::Inputs { dir, files } => show_inputs(f, dir, files),
+            Step::Pipe(path) => writeln!(f, "pipe      {}", path.display()),
             Step::Proc => writeln!(f, "proc      /proc (own processes only)"),
             Step::Pivot => writeln!(f, "pivot     root, detach the host's"),
             Step::SealRoot => writeln!(f, "seal      / read-only"),

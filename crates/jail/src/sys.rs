@@ -22,6 +22,56 @@ pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
+/// Does something with files as the user (and group) of this number on the host, without root's rights over the files of
+/// others. What is made belongs to that user. It is this thread alone that changes, and only meanwhile.
+///
+/// # Errors
+/// That this process may not be that user, or what `work` says.
+pub fn with_files_of<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    if (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()) == (id, id) {
+        return work();
+    }
+    let _back = FileOwner::become_other(id)?;
+    work()
+}
+
+/// Who a thread was as far as files are concerned, and will be again.
+struct FileOwner {
+    user: u32,
+    group: u32,
+}
+
+impl FileOwner {
+    fn become_other(id: u32) -> io::Result<FileOwner> {
+        // The group first: changing it takes a right that the user may cost.
+        let before = FileOwner { group: set_file_group(id), user: rustix::process::geteuid().as_raw() };
+        set_file_user(id);
+        // Neither call says whether it did anything; asking for an impossible number says who one is.
+        if (set_file_user(u32::MAX), set_file_group(u32::MAX)) == (id, id) {
+            return Ok(before);
+        }
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+}
+
+impl Drop for FileOwner {
+    fn drop(&mut self) {
+        set_file_user(self.user);
+        set_file_group(self.group);
+    }
+}
+
+/// Returns who it was before.
+fn set_file_user(id: u32) -> u32 {
+    // SAFETY: takes an integer and changes nothing but this thread's credentials.
+    unsafe { libc::setfsuid(id) }.cast_unsigned()
+}
+
+fn set_file_group(id: u32) -> u32 {
+    // SAFETY: takes an integer and changes nothing but this thread's credentials.
+    unsafe { libc::setfsgid(id) }.cast_unsigned()
+}
+
 /// Forks into new namespaces, and into a cgroup of version 2 if one is given. The parent also gets a pidfd.
 ///
 /// The caller must be single-threaded: the child goes on as an ordinary Rust program, and a lock that another
@@ -511,4 +561,50 @@ pub(crate) fn c_string(bytes: &[u8]) -> io::Result<CString> {
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     use std::os::unix::ffi::OsStrExt;
     c_string(path.as_os_str().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+
+    use super::*;
+
+    /// A directory in which everybody may make files.
+    fn open_dir() -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("belljar-files-of-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        std::fs::set_permissions(&dir, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn files_are_made_as_another_user_without_roots_rights_and_only_meanwhile() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = if own == 0 { 65_534 } else { own };
+        let dir = open_dir();
+        let closed = dir.join("closed");
+        std::fs::write(&closed, "x").unwrap();
+        std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
+        let refused = with_files_of(other, || {
+            std::fs::write(dir.join("theirs"), "x")?;
+            Ok(std::fs::read(&closed).is_err())
+        });
+        std::fs::write(dir.join("ours"), "x").unwrap();
+        let owner = |name: &str| std::fs::metadata(dir.join(name)).unwrap().uid();
+        let owners = (owner("theirs"), owner("ours"));
+        let readable_again = own != 0 || std::fs::read(&closed).is_ok();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(refused.unwrap(), "root's rights are gone meanwhile");
+        assert_eq!(owners, (other, own));
+        assert!(readable_again);
+    }
+
+    #[test]
+    fn an_error_gives_the_thread_back_to_its_user() {
+        let own = rustix::process::geteuid().as_raw();
+        let other = if own == 0 { 65_534 } else { own };
+        let failed: io::Result<()> = with_files_of(other, || Err(io::ErrorKind::InvalidInput.into()));
+        assert_eq!(failed.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(set_file_user(u32::MAX), own);
+    }
 }

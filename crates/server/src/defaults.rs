@@ -3,7 +3,7 @@
 
 use belljar_core::allowance::{Allowance, Ceilings};
 use belljar_core::guarantee::Guarantee;
-use belljar_core::limits::Bytes;
+use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_wire::{Limits, Local, Problem, RunRequest};
 
@@ -25,8 +25,16 @@ impl Defaults {
     /// # Errors
     /// What is wrong, such as a limit out of its range.
     pub fn check(&self) -> Result<(), Problem> {
-        let request = RunRequest { language: "sh".into(), code: "true".into(), ..RunRequest::default() };
-        Ok(self.fill(request).parse(Local::default()).map(drop)?)
+        Ok(self.fill(saying_nothing()).parse(Local::default()).map(drop)?)
+    }
+
+    /// What the box of a caller is limited to that does not say.
+    ///
+    /// # Errors
+    /// As [`check`](Defaults::check).
+    pub fn box_limits(&self, caller: &Allowance) -> Result<BoxLimits, Problem> {
+        let request = self.within(caller).fill(saying_nothing());
+        Ok(request.parse_within(&caller.ceilings, Local::default())?.sandbox.limits)
     }
 
     /// As much of them as a caller may have.
@@ -66,6 +74,10 @@ impl Defaults {
     pub(crate) fn waived(&self) -> Vec<Guarantee> {
         parse_waivers(&self.waive).unwrap_or_default()
     }
+}
+
+fn saying_nothing() -> RunRequest {
+    RunRequest { language: "sh".into(), code: "true".into(), ..RunRequest::default() }
 }
 
 fn may_name(allowance: &Allowance, backend: &str) -> bool {

@@ -1,5 +1,7 @@
 //! What is counted, in the words of Prometheus.
 
+mod pool;
+
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
@@ -15,6 +17,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use pool::PoolMetrics;
+
 /// Everything that is counted. A label takes its values from lists that are ours, never from a request, so that nobody
 /// can make the numbers of series grow.
 #[derive(Debug)]
@@ -28,6 +32,7 @@ pub(crate) struct Metrics {
     requests: Family<RequestLabels, Counter>,
     request_seconds: Family<RouteLabel, Histogram>,
     state: State,
+    pool: PoolMetrics,
 }
 
 /// What is read off when somebody asks.
@@ -85,6 +90,7 @@ impl Metrics {
             requests: Family::default(),
             request_seconds: Family::new_with_constructor(latency),
             state: State::default(),
+            pool: PoolMetrics::default(),
         };
         metrics.register();
         metrics
@@ -127,6 +133,9 @@ impl Metrics {
             self.state.queue.set(slots.waiting() as u64);
         }
         self.state.leaks.set(engine.backends().map(Backend::leaks_cleaned).sum());
+        if let Some(pool) = engine.backends().find_map(Backend::pool) {
+            self.pool.read_off(&pool);
+        }
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
@@ -165,6 +174,7 @@ impl Metrics {
             "Boxes of a crashed predecessor that were removed at the start",
             self.state.leaks.clone(),
         );
+        self.pool.register(registry);
     }
 }
 

@@ -53,6 +53,7 @@ impl Server {
     pub fn new(engine: Engine, config: Config) -> Result<Server, ServeError> {
         let threads = threads("belljar-serve", config.slots.clamp(2, 64) + ANSWERING)?;
         let engine = engine.with_slots(Slots::new(config.slots, config.queue));
+        engine.upkeep().for_each(|upkeep| drop(threads.spawn(upkeep)));
         let runs = Runs::new(engine, &config, threads.handle().clone());
         Ok(Server { app: App::new(runs, config), threads })
     }
@@ -78,7 +79,7 @@ impl Server {
             let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
             // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
             let ending = async {
-                open.close().await;
+                tokio::join!(self.app.runs.engine().retire(), open.close());
                 self.leave_nothing().await;
             };
             if timeout(self.app.config.drain, ending).await.is_err() {
@@ -86,7 +87,8 @@ impl Server {
                 tracing::warn!(runs, "the deadline has come; what still runs is killed");
             }
             self.app.runs.cancel_all();
-            if timeout(LAST_RITES, self.leave_nothing()).await.is_err() {
+            let leaving = async { tokio::join!(self.app.runs.engine().retire(), self.leave_nothing()) };
+            if timeout(LAST_RITES, leaving).await.is_err() {
                 let runs = self.app.runs.count();
                 tracing::error!(runs, "cannot end what still runs; the server exits without it");
             }

@@ -5,12 +5,14 @@
 #![deny(missing_docs)]
 
 mod host;
+mod pool;
 mod problem;
 mod request;
 mod result;
 mod schema;
 
 pub use host::{BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of};
+pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
 pub use result::{File, Isolation, OutputForm, RunResult, RunStarted, RunState, Usage};

@@ -209,8 +209,78 @@ impl BoxCgroup {
     /// A counter that this host does have cannot be read.
     pub fn counters(&self) -> Result<Counters, CgroupError> {
         let memory = self.unless_unmet(Guarantee::Memory, self.memory_counters())?;
-        let cpu = self.unless_unmet(Guarantee::Cpu, self.cpu_time())?;
+        let cpu = self.cpu_used()?;
         Ok(Counters { cpu, memory_peak: memory.peak, oom_kills: memory.oom_kills })
+    }
+
+    /// The CPU time of the whole tree so far, as in [`counters`](BoxCgroup::counters).
+    ///
+    /// # Errors
+    /// It is counted here and cannot be read.
+    pub fn cpu_used(&self) -> Result<Duration, CgroupError> {
+        self.unless_unmet(Guarantee::Cpu, self.cpu_time())
+    }
+
+    /// Changes the limits of a box that is there, and sees that they are in force.
+    ///
+    /// # Errors
+    /// A limit was not taken: the box may be using more already. Some of the others may have been changed.
+    pub fn relimit(&self, before: &BoxLimits, after: &BoxLimits) -> Result<(), CgroupError> {
+        let (old, new) = (self.version.knobs(&Caps::from(before)), self.version.knobs(&Caps::from(after)));
+        let mut changed: Vec<Knob> = new.into_iter().filter(|knob| !old.contains(knob)).collect();
+        if after.memory.get() > before.memory.get() {
+            // Memory and swap together may never be less than memory alone, so together they go first.
+            changed.sort_by_key(|knob| knob.file != v1::TOGETHER);
+        }
+        let set = |knob: &Knob| self.turn(knob).and_then(|()| self.check(knob));
+        changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
+    }
+
+    /// Leaves most of the CPUs to others where they are scarce, as far as the kernel has a way to say so. Not all of
+    /// them: under load that lasts, it would never get anywhere.
+    pub fn give_way(&self) {
+        // It is no worse than before if this cannot be said.
+        let _ = self.set_weight(Weight::Less);
+    }
+
+    /// Takes its share of the CPUs again, like everybody.
+    ///
+    /// # Errors
+    /// It has given way, and cannot take that back.
+    pub fn stop_giving_way(&self) -> Result<(), CgroupError> {
+        self.set_weight(Weight::Usual)
+    }
+
+    fn set_weight(&self, weight: Weight) -> Result<(), CgroupError> {
+        let (file, value) = match (self.version, weight) {
+            (Version::V1, Weight::Less) => ("cpu.shares", "256"),
+            (Version::V1, Weight::Usual) => ("cpu.shares", "1024"),
+            (Version::V2, Weight::Less) => ("cpu.weight", "25"),
+            (Version::V2, Weight::Usual) => ("cpu.weight", "100"),
+        };
+        let knob = Knob::new(Controller::Cpu, file, value, Demand::Must);
+        self.unless_unmet(Guarantee::Cpu, self.turn(&knob))
+    }
+
+    /// How much memory is charged to it now.
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn memory_in_use(&self) -> Result<u64, CgroupError> {
+        let file = match self.version {
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        self.unless_unmet(
+            Guarantee::Memory,
+            self.file(Controller::Memory, file).and_then(|file| read_number(&file)),
+        )
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn processes(&self) -> Vec<Pid> {
+        self.groups.first().map(|group| members(&group.dir)).unwrap_or_default()
     }
 
     /// Removes it. The box must be dead; the kernel may take a moment to see it so.
@@ -364,6 +434,14 @@ pub struct Counters {
     pub oom_kills: u64,
 }
 
+impl Counters {
+    /// The same, but for CPU time that was used before.
+    #[must_use]
+    pub fn since(self, before: Duration) -> Counters {
+        Counters { cpu: self.cpu.saturating_sub(before), ..self }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct MemoryCounters {
     peak: u64,
@@ -492,6 +570,13 @@ impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
+}
+
+/// A share of the CPUs where they are scarce: a quarter of what the kernel gives everybody, or that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weight {
+    Less,
+    Usual,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -95,6 +95,50 @@ fn memory_beyond_the_limit_kills_and_is_counted() {
 }
 
 #[test]
+fn limits_can_be_raised_and_lowered_while_a_box_is_there() {
+    let cgroups = cgroups("relimit");
+    let hog = "x=$(head -c 100000000 /dev/zero | tr '\\0' x); exit 7";
+    let usual = limits(LimitsRequest::default());
+    let with_memory = |memory| limits(LimitsRequest { memory: Some(memory), ..Default::default() });
+
+    let raised = new_box(&cgroups, LimitsRequest { memory: Some(32 << 20), ..Default::default() });
+    raised.give_way();
+    raised.relimit(&with_memory(32 << 20), &with_memory(1 << 30)).unwrap();
+    raised.stop_giving_way().unwrap();
+    assert_eq!(run(&raised, hog), 7);
+
+    let lowered = new_box(&cgroups, LimitsRequest::default());
+    lowered.relimit(&usual, &with_memory(32 << 20)).unwrap();
+    assert_eq!(run(&lowered, hog), -9);
+
+    let fork = "for i in $(seq 5); do sleep 0.3 & done; wait; exit 7";
+    let fewer = new_box(&cgroups, LimitsRequest::default());
+    assert_eq!(run(&fewer, fork), 7, "the control");
+    fewer.relimit(&usual, &limits(LimitsRequest { pids: Some(4), ..Default::default() })).unwrap();
+    assert_ne!(run(&fewer, fork), 7);
+}
+
+#[test]
+fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid() {
+    let cgroups = cgroups("relimit-used");
+    let cgroup = new_box(&cgroups, LimitsRequest { memory: Some(256 << 20), ..Default::default() });
+    let holder = start(&cgroup, "x=$(head -c 30000000 /dev/zero | tr '\\0' x); sleep 60");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while cgroup.memory_in_use().unwrap() < 30_000_000 {
+        assert!(Instant::now() < deadline, "it does not fill its memory");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let before = limits(LimitsRequest { memory: Some(256 << 20), ..Default::default() });
+    let after = limits(LimitsRequest { memory: Some(8 << 20), ..Default::default() });
+    // Version 1 refuses, version 2 kills: either way nobody takes the box for one that is limited and well.
+    let refused = cgroup.relimit(&before, &after).is_err();
+    let killed = cgroup.counters().unwrap().oom_kills > 0;
+    assert!(refused || killed);
+    drop(cgroup);
+    end(holder);
+}
+
+#[test]
 fn one_process_beyond_the_limit_cannot_be_made() {
     let cgroups = cgroups("pids");
     // The shell stands for the first process of the box, which the caller does not count.

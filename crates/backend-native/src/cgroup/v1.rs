@@ -87,13 +87,16 @@ impl V1 {
     }
 }
 
+/// The limit on memory and swap together.
+pub(super) const TOGETHER: &str = "memory.memsw.limit_in_bytes";
+
 /// Memory and swap together may not exceed memory alone, so no swap is used; the second limit may never be below the
 /// first, which is why it is set later.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     use Controller::{Cpu, Memory, Pids};
     vec![
         Knob::new(Memory, "memory.limit_in_bytes", caps.memory, Demand::Must),
-        Knob::new(Memory, "memory.memsw.limit_in_bytes", caps.memory, Demand::UnlessNoSwap),
+        Knob::new(Memory, TOGETHER, caps.memory, Demand::UnlessNoSwap),
         Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
         // What waits in sockets is counted apart, and unlimited unless told otherwise.
         Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory, Demand::Welcome),

@@ -4,6 +4,7 @@ pub(crate) mod log;
 mod notify;
 #[cfg(feature = "otel")]
 mod otel;
+pub(crate) mod pool;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
 use belljar_wire::{Code, Problem};
@@ -58,10 +60,11 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
+    let pool = pooled(&settings, &config)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
     let listener = listener(args, &settings, &config, environment)?;
-    let engine = compose::engine(settings.host, None);
+    let engine = compose::pooled_engine(settings.host, pool);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, exposed, app);
@@ -88,6 +91,12 @@ fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> 
         config.drain = drain_time(text)?;
     }
     Ok(config)
+}
+
+/// Boxes that wait are made with the limits of a caller who names none: with keys, the holder of the first.
+fn pooled(settings: &Settings, config: &Config) -> Result<Option<PoolSettings>, Problem> {
+    let caller = config.keys.first().map_or(&config.anonymous, |key| &key.allowance);
+    pool::configured(&settings.pool, &settings.config, config.defaults.box_limits(caller)?)
 }
 
 fn drain_time(text: &str) -> Result<Duration, Problem> {
@@ -164,6 +173,7 @@ fn reloaded(
 ) -> Result<usize, Problem> {
     let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
     let config = configured(args, &settings)?;
+    pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {
         let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
         return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));

@@ -186,20 +186,20 @@ fn ceilings<'a>(
 }
 
 /// Where a value stands, for the message about it.
-struct Place<'a> {
-    place: &'a str,
-    table: &'static str,
-    option: &'static str,
+pub(super) struct Place<'a> {
+    pub(super) place: &'a str,
+    pub(super) table: &'static str,
+    pub(super) option: &'static str,
 }
 
 impl Place<'_> {
-    fn size(&self, text: Option<&Scalar>) -> Result<Option<usize>, Problem> {
+    pub(super) fn size(&self, text: Option<&Scalar>) -> Result<Option<usize>, Problem> {
         let Some(Scalar(text)) = text else { return Ok(None) };
         let size = Bytes::parse(text).map_err(|fault| self.wrong(&fault.to_string(), "512K, 64M or 1G"))?;
         usize::try_from(size.get()).map(Some).map_err(|_| self.wrong("too much", "1G"))
     }
 
-    fn time(&self, text: Option<&Scalar>) -> Result<Option<Duration>, Problem> {
+    pub(super) fn time(&self, text: Option<&Scalar>) -> Result<Option<Duration>, Problem> {
         let Some(Scalar(text)) = text else { return Ok(None) };
         let time = parse_duration(text).map_err(|fault| self.wrong(&fault.to_string(), "500ms or 10s"))?;
         let most = Duration::from_secs(7 * 24 * 3600);
@@ -218,12 +218,12 @@ impl Place<'_> {
         text.parse().map(Some).map_err(|_| self.wrong("not a number of processes", "50"))
     }
 
-    fn wrong(&self, message: &str, example: &str) -> Problem {
+    pub(super) fn wrong(&self, message: &str, example: &str) -> Problem {
         let message = format!("{}: {message}", self.name());
         Problem::new(Code::InvalidRequest, message, format!("write it as in {example}"))
     }
 
-    fn blame(&self, mut problem: Problem) -> Problem {
+    pub(super) fn blame(&self, mut problem: Problem) -> Problem {
         problem.error.message = format!("{}: {}", self.name(), problem.error.message);
         problem
     }

@@ -60,6 +60,7 @@ fn the_description_and_the_page_that_shows_it_come_from_the_binary() {
         "/v1/runs/{id}/cancel",
         "/v1/languages",
         "/v1/backends",
+        "/v1/pool",
         "/healthz",
         "/readyz",
         "/metrics",

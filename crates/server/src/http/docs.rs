@@ -25,7 +25,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
-        runs::create, runs::find, runs::cancel, host::languages, host::backends, host::health, host::readiness,
+        runs::create, runs::find, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics,
     ),
     modifiers(&Keys),

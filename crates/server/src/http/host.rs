@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::{Extension, Json};
 use belljar_core::request::BackendChoice;
-use belljar_wire::{Backends, Code, Languages, Problem};
+use belljar_wire::{Backends, Code, Languages, Pool, Problem};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -95,6 +95,21 @@ pub(super) async fn languages(
 )]
 pub(super) async fn backends(State(app): State<App>, Extension(caller): Extension<Caller>) -> Json<Backends> {
     Json(for_requests_of(&app, &caller))
+}
+
+/// The boxes that wait for a run
+#[utoipa::path(
+    get, path = "/v1/pool", tag = "host", operation_id = "showPool",
+    responses(
+        (status = 200, description = "How many of each language, and how they are used", body = Pool),
+        (status = 401, description = "No key, or one that is not known", body = Problem),
+        (status = 403, description = "A foreign Host or Origin", body = Problem),
+        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn pool(State(app): State<App>) -> Json<Pool> {
+    Json(Pool::of(app.runs.engine()))
 }
 
 /// That the server answers

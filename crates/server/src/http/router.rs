@@ -16,6 +16,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
+        .route("/v1/pool", get(host::pool))
         .route("/healthz", get(host::health))
         .route("/readyz", get(host::readiness))
         .route("/metrics", get(host::metrics))

@@ -1,0 +1,493 @@
+//! A parked box: built like any other, its runtime booted with the command line, environment, limits and confinement of a
+//! cold run, and then stopped by the one thing that is different: the file of the code is a pipe, and nobody has written
+//! into it. The code arrives, the file takes the pipe's place, and from there on it is a run like any other.
+//!
+//! So that a program finds what it would have found cold, nothing is imitated here: the runtime does its ordinary start.
+//! What was decided before the request was known has to be what the request wants, and that is not argued case by case:
+//! the plan that would be made for it is compared with the plan that the box was made from.
+
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path};
+use std::time::{Duration, Instant};
+
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::guarantee::Enforcement;
+use belljar_core::language::Parking;
+use belljar_core::limits::BoxLimits;
+use belljar_core::request::{Network, Stdin};
+use belljar_jail::plan::{Confinement, Plan, Resource};
+use belljar_jail::with_files_of;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::process::Rlimit;
+use rustix::thread::CapabilitySet;
+
+use crate::execution::{NativeExecution, Terms, setup};
+use crate::runtimes::Runtime;
+use crate::stdin;
+
+/// How long a runtime may take to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(20);
+/// How often it is looked whether it has, at first and at most.
+const FIRST_LOOK: Duration = Duration::from_millis(2);
+const LAST_LOOK: Duration = Duration::from_millis(20);
+/// The most bytes of code and files that are written into a box from outside: they are not charged to it.
+const MOST_INPUT: usize = 256 << 10;
+/// What the code's file is called until it takes the pipe's place.
+const ARRIVING: &str = ".arriving";
+
+/// A box whose runtime waits for code. Dropping it destroys the box, which takes a moment.
+pub(crate) struct Parked {
+    execution: NativeExecution,
+    /// What it was made from.
+    terms: ParkedTerms,
+    /// Where the code goes in. That it could be opened says that the runtime reads at the other end.
+    gate: OwnedFd,
+    /// Where what the program reads goes in.
+    stdin: OwnedFd,
+    since: Instant,
+    memory: u64,
+}
+
+/// A box whose code is on its way.
+struct Begun {
+    /// The CPU time that it had used before.
+    booting: Duration,
+    /// How much of the code is in the pipe.
+    poured: usize,
+}
+
+/// What a parked box was made from.
+pub(crate) struct ParkedTerms {
+    pub(crate) plan: Plan,
+    pub(crate) limits: BoxLimits,
+    pub(crate) enforcement: Enforcement,
+    pub(crate) runtime: Stamped,
+}
+
+/// A runtime, and whether its program is still the same file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Stamped {
+    runtime: Runtime,
+    /// Device, inode, and when it was last changed.
+    stamp: Option<(u64, u64, i64, i64)>,
+}
+
+impl Stamped {
+    pub(crate) fn new(runtime: Runtime) -> Stamped {
+        let stamp = std::fs::metadata(&runtime.program).ok();
+        let stamp = stamp.map(|file| (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()));
+        Stamped { runtime, stamp }
+    }
+
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+}
+
+impl Parked {
+    /// Waits until the runtime in a new box has booted and reads its code.
+    pub(crate) async fn when_booted(
+        execution: NativeExecution,
+        terms: ParkedTerms,
+        source: &str,
+        stdin: OwnedFd,
+    ) -> Result<Parked, BackendError> {
+        let mut execution = execution;
+        let gate = wait_for_reader(&mut execution, source).await?;
+        let memory = execution.cgroup().and_then(|cgroup| cgroup.memory_in_use().ok()).unwrap_or_default();
+        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory })
+    }
+
+    /// What it was made from.
+    pub(crate) fn terms(&self) -> &ParkedTerms {
+        &self.terms
+    }
+
+    pub(crate) fn age(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// The memory that it had when it was ready, in bytes. It has done nothing since.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    pub(crate) fn lives(&mut self) -> bool {
+        self.execution.lives()
+    }
+
+    /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
+    /// which [`suits`] has approved. A box that comes back has not begun with the code, and is of no more use.
+    pub(crate) fn supply(
+        mut self,
+        wanted: &Plan,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
+        match self.begin(wanted, sandbox, execution) {
+            Ok(begun) => Ok(self.go_on(begun, sandbox, execution)),
+            Err(_) => Err(Box::new(self)),
+        }
+    }
+
+    /// Everything up to the first byte of the code.
+    fn begin(
+        &mut self,
+        wanted: &Plan,
+        sandbox: &SandboxSpec,
+        execution: &ExecutionSpec,
+    ) -> io::Result<Begun> {
+        if !self.execution.lives() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        self.take_limits(wanted, &sandbox.limits)?;
+        self.write_files(execution)?;
+        let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
+        let booting = cgroup.cpu_used().map_err(io::Error::other)?;
+        Ok(Begun { booting, poured: stdin::pour(&self.gate, &execution.source.text)? })
+    }
+
+    /// The code is on its way: whatever happens from here on is the run's.
+    fn go_on(
+        self,
+        begun: Begun,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Result<NativeExecution, BackendError> {
+        let Parked { execution: mut running, terms: ParkedTerms { runtime, .. }, gate, stdin, .. } = self;
+        let code = std::mem::take(&mut execution.source.text);
+        stdin::feed_rest(gate, code, begun.poured).map_err(setup("hand over the code"))?;
+        let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        stdin::feed(stdin, input).map_err(setup("feed stdin"))?;
+        let terms = Terms {
+            runtime: runtime.runtime.label,
+            limits: sandbox.limits,
+            cpu_time: execution.limits.cpu_time,
+            collect: std::mem::take(&mut execution.collect),
+        };
+        running.become_run(terms, begun.booting);
+        Ok(running)
+    }
+
+    /// Limits that the kernel lets others change while a process lives.
+    fn take_limits(&self, wanted: &Plan, limits: &BoxLimits) -> io::Result<()> {
+        let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
+        cgroup.stop_giving_way().map_err(io::Error::other)?;
+        if *limits != self.terms.limits {
+            cgroup.relimit(&self.terms.limits, limits).map_err(io::Error::other)?;
+        }
+        let before = &self.terms.plan.confinement.rlimits;
+        let changed: Vec<_> =
+            wanted.confinement.rlimits.iter().filter(|limit| !before.contains(limit)).collect();
+        if changed.is_empty() {
+            return Ok(());
+        }
+        // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
+        // now would take every other number to have been given away since it was read.
+        for process in cgroup.processes() {
+            for (resource, limit) in changed.iter().copied() {
+                let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
+                rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the code's file in the pipe's place, and the other files beside it. As the code's own user: so they belong to
+    /// it, and nothing can be written that it could not have written.
+    fn write_files(&self, execution: &ExecutionSpec) -> io::Result<()> {
+        let dir = self.execution.working_dir().ok_or(io::ErrorKind::NotFound)?;
+        with_files_of(self.terms.plan.identity.code.outside, || {
+            write_new(dir, Path::new(ARRIVING), &execution.source.text, false)?;
+            rustix::fs::renameat(dir, ARRIVING, dir, execution.source.name.as_str())?;
+            execution.files.iter().try_for_each(|file| {
+                let path = Path::new(file.path.as_str());
+                make_parents(dir, path)?;
+                write_new(dir, path, &file.content, file.executable)
+            })
+        })
+    }
+}
+
+impl std::fmt::Debug for Parked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parked")
+            .field("since", &self.since)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a request could be run in a parked box at all, before one is looked at.
+pub(crate) fn could_suit(
+    parking: &Parking,
+    parked: &BoxLimits,
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+) -> bool {
+    let ExecutionSpec { source, files, args, .. } = execution;
+    let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();
+    let pages = |length: usize| (length as u64).div_ceil(4096) * 4096;
+    let on_disk = pages(source.text.len()) + files.iter().map(|file| pages(file.content.len())).sum::<u64>();
+    sandbox.workspace.is_none()
+        && sandbox.image.is_none()
+        && sandbox.network == Network::None
+        && sandbox.env.is_empty()
+        && sandbox.limits.disk == parked.disk
+        && args.is_empty()
+        && !source.named_by_caller
+        && source.name.as_str() == parking.source
+        && parking.takes(&source.text)
+        && !files.iter().any(|file| parking.has_looked_for(file.path.as_str()))
+        && total <= MOST_INPUT
+        && on_disk <= sandbox.limits.disk.get()
+}
+
+/// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
+/// was made with and cannot be changed any more must be the same.
+pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
+    let Plan { identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
+    let Confinement { landlock, rlimits: _ } = confinement;
+    (identity, cgroup, orphans, sources, opener, build, commands, landlock)
+        == (
+            &wanted.identity,
+            &wanted.cgroup,
+            &wanted.orphans,
+            &wanted.sources,
+            &wanted.opener,
+            &wanted.build,
+            &wanted.commands,
+            &wanted.confinement.landlock,
+        )
+        && rlimits_can_change(&terms.plan, wanted)
+        && terms.enforcement == sandbox.enforcement
+}
+
+/// Only those that depend on the request, none may go, and not everybody may raise one.
+fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
+    let (made, wanted) = (&made.confinement.rlimits, &wanted.confinement.rlimits);
+    let limit_of = |rlimits: &[(Resource, u64)], resource: Resource| {
+        rlimits.iter().find(|(of, _)| *of == resource).map(|(_, limit)| *limit)
+    };
+    let stays = |(resource, _): &(Resource, u64)| limit_of(wanted, *resource).is_some();
+    let can_change = |(resource, limit): &(Resource, u64)| {
+        let lowers = limit_of(made, *resource).is_none_or(|before| *limit <= before);
+        kernels(*resource).is_ok() && (lowers || may_raise_limits())
+    };
+    let mut changed = wanted.iter().filter(|limit| !made.contains(limit));
+    made.iter().all(stays) && changed.all(can_change)
+}
+
+fn may_raise_limits() -> bool {
+    let held = rustix::thread::capabilities(None);
+    held.is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_RESOURCE))
+}
+
+/// The limits that can be changed from outside.
+fn kernels(resource: Resource) -> io::Result<rustix::process::Resource> {
+    match resource {
+        Resource::Cpu => Ok(rustix::process::Resource::Cpu),
+        Resource::NProc => Ok(rustix::process::Resource::Nproc),
+        Resource::Core
+        | Resource::Data
+        | Resource::FileSize
+        | Resource::MemLock
+        | Resource::MsgQueue
+        | Resource::Nice
+        | Resource::NoFile
+        | Resource::RtPrio
+        | Resource::SigPending
+        | Resource::Stack => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// A pipe can be opened for writing without waiting only when somebody has it open for reading.
+async fn wait_for_reader(execution: &mut NativeExecution, source: &str) -> Result<OwnedFd, BackendError> {
+    let began = Instant::now();
+    let mut pause = FIRST_LOOK;
+    loop {
+        match open_gate(execution, source) {
+            Ok(gate) => return Ok(gate),
+            Err(Errno::NXIO) if began.elapsed() < BOOT_LIMIT && execution.lives() => {}
+            Err(error) => return Err(setup("wait for the runtime of a parked box")(error.into())),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LAST_LOOK);
+    }
+}
+
+fn open_gate(execution: &NativeExecution, source: &str) -> rustix::io::Result<OwnedFd> {
+    let dir = execution.working_dir().ok_or(Errno::NOENT)?;
+    open(dir, Path::new(source), OFlags::WRONLY | OFlags::NONBLOCK, 0)
+}
+
+fn make_parents(dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let parents: Vec<_> = path.parent().into_iter().flat_map(Path::ancestors).collect();
+    for parent in parents.into_iter().rev().filter(|parent| !parent.as_os_str().is_empty()) {
+        if open(dir, parent, OFlags::DIRECTORY, 0).is_ok() {
+            continue;
+        }
+        let within =
+            parent.parent().filter(|within| !within.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let within = open(dir, within, OFlags::DIRECTORY, 0)?;
+        let Some(Component::Normal(name)) = parent.components().next_back() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        rustix::fs::mkdirat(&within, name, Mode::from_raw_mode(0o755))?;
+        rustix::fs::fchmod(
+            open(within.as_fd(), Path::new(name), OFlags::DIRECTORY, 0)?,
+            Mode::from_raw_mode(0o755),
+        )?;
+    }
+    Ok(())
+}
+
+fn write_new(dir: BorrowedFd<'_>, path: &Path, content: &[u8], executable: bool) -> io::Result<()> {
+    let mode = if executable { 0o755 } else { 0o644 };
+    let file = open(dir, path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
+    // Whatever umask this process has.
+    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+    std::fs::File::from(file).write_all(content)
+}
+
+fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(dir, path, flags, Mode::from_raw_mode(mode), beneath)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::backend::Source;
+    use belljar_core::guarantee::{Guarantee, Offer, Standing, resolve};
+    use belljar_core::language::Language;
+    use belljar_core::limits::LimitsRequest;
+    use belljar_core::path::BoxPath;
+    use belljar_core::request::{Arg, EnvVar, InputFile};
+    use belljar_jail::plan::{CgroupEntry, IdPair, Identity, Opener};
+
+    use crate::layout::{self, Ground, Supply};
+
+    fn sandbox(limits: LimitsRequest, waived: &[Guarantee]) -> SandboxSpec {
+        let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
+        SandboxSpec {
+            limits: limits.resolve().unwrap().0,
+            network: Network::None,
+            workspace: None,
+            env: Vec::new(),
+            image: None,
+            enforcement: resolve(&everything, waived).unwrap(),
+        }
+    }
+
+    fn execution(limits: LimitsRequest) -> ExecutionSpec {
+        let language = Language::by_name("python").unwrap();
+        let name = BoxPath::parse("main.py").unwrap();
+        ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: b"print(1)".to_vec() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: limits.resolve().unwrap().1,
+        }
+    }
+
+    fn plan(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Plan {
+        let runtime = runtime();
+        let ground = Ground {
+            runtime: &runtime,
+            identity: Identity { code: IdPair { inside: 1000, outside: 70_001 }, init: None },
+            opener: Opener::Keeper,
+            cgroup: CgroupEntry::V1 { tasks: vec!["/cgroup/tasks".into()] },
+            orphans: Vec::new(),
+            landlock: true,
+        };
+        layout::draft(sandbox, execution, Supply::Later, ground).unwrap().plan
+    }
+
+    fn runtime() -> Runtime {
+        Runtime { label: "Test 1.0".into(), program: "/opt/test".into(), mounts: vec!["/opt/test".into()] }
+    }
+
+    fn fits(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
+        let usual = self::sandbox(LimitsRequest::default(), &[]);
+        let terms = ParkedTerms {
+            plan: plan(&usual, &self::execution(LimitsRequest::default())),
+            limits: usual.limits,
+            enforcement: usual.enforcement.clone(),
+            runtime: Stamped::new(runtime()),
+        };
+        could_suit(&execution.language.parking.unwrap(), &usual.limits, sandbox, execution)
+            && suits(&terms, &plan(sandbox, execution), sandbox)
+    }
+
+    fn fits_with(limits: LimitsRequest) -> bool {
+        fits(&sandbox(limits, &[]), &execution(limits))
+    }
+
+    fn fits_after(change: impl FnOnce(&mut SandboxSpec, &mut ExecutionSpec)) -> bool {
+        let (mut sandbox, mut execution) =
+            (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
+        change(&mut sandbox, &mut execution);
+        fits(&sandbox, &execution)
+    }
+
+    fn file(path: &str, length: usize) -> InputFile {
+        InputFile { path: BoxPath::parse(path).unwrap(), content: vec![0; length], executable: false }
+    }
+
+    #[test]
+    fn what_can_be_given_to_a_box_later_fits() {
+        assert!(fits_after(|_, _| {}), "the control");
+        assert!(fits_after(|_, execution| execution.stdin = Stdin::Bytes(vec![0; 1 << 20])));
+        assert!(fits_after(|_, execution| execution.files.push(file("a/b.py", 1000))));
+        let limits = LimitsRequest::default();
+        assert!(fits_with(LimitsRequest { memory: Some(64 << 20), cpus: Some(0.5), ..limits }));
+        assert!(fits_with(LimitsRequest { memory: Some(1 << 30), ..limits }));
+        assert!(fits_with(LimitsRequest { pids: Some(10), ..limits }));
+        assert!(fits_with(LimitsRequest { cpu_time: Some(Duration::from_secs(1)), ..limits }));
+        assert!(fits_with(LimitsRequest { timeout: Some(Duration::from_secs(60)), ..limits }));
+    }
+
+    #[test]
+    fn what_a_box_was_made_with_must_be_what_is_wanted() {
+        let limits = LimitsRequest::default();
+        assert!(!fits_with(LimitsRequest { disk: Some(1 << 20), ..limits }));
+        assert!(!fits(&sandbox(limits, &[Guarantee::Memory]), &execution(limits)));
+        assert!(!fits_after(|_, execution| execution.args = Arg::parse_all(vec!["a".into()]).unwrap()));
+        assert!(!fits_after(|sandbox, _| {
+            sandbox.env = EnvVar::parse_all(vec![("A".into(), "b".into())]).unwrap();
+        }));
+        assert!(!fits_after(|sandbox, _| sandbox.image = Some("alpine".into())));
+        assert!(!fits_after(|sandbox, _| sandbox.network = Network::Full));
+        assert!(!fits_after(|_, execution| execution.source.named_by_caller = true));
+        assert!(!fits_after(|_, execution| execution.source.name = BoxPath::parse("main.mjs").unwrap()));
+        assert!(!fits_after(|_, execution| execution.files.push(file("main.py", 1))));
+        assert!(!fits_after(|_, execution| execution.files.push(file(".local/x", 1))));
+        assert!(!fits_after(|_, execution| execution.files.push(file("large", MOST_INPUT))));
+    }
+
+    #[test]
+    fn another_runtime_is_another_plan() {
+        let (sandbox, execution) =
+            (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
+        let wanted = plan(&sandbox, &execution);
+        let mut other = wanted.clone();
+        other.commands[0].program = "/opt/other".into();
+        let terms = |plan: Plan| ParkedTerms {
+            plan,
+            limits: sandbox.limits,
+            enforcement: sandbox.enforcement.clone(),
+            runtime: Stamped::new(runtime()),
+        };
+        assert!(suits(&terms(wanted.clone()), &wanted, &sandbox), "the control");
+        assert!(!suits(&terms(other), &wanted, &sandbox));
+    }
+}

@@ -1,0 +1,415 @@
+//! The pool: boxes that wait for a run. Taking one is a matter of the shelf; making, replacing and destroying them happens
+//! beside the runs, in one task ([`keep_up`]) that looks at the shelves whenever something has changed, and now and then.
+//!
+//! A box is used once. What is taken off a shelf never comes back to it, unless it was not even begun with.
+
+mod policy;
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_core::backend::BackendError;
+use belljar_core::language::Language;
+use belljar_core::limits::BoxLimits;
+use belljar_core::pool::{LanguagePool, PoolStatus};
+use tokio::sync::Notify;
+use tokio::task::JoinError;
+
+use crate::execution::{all_buried, setup};
+use crate::parked::Parked;
+pub use policy::Bounds;
+use policy::{Demand, PRESUMED_MEMORY, Stock};
+
+/// How often the shelves are looked at when nothing happens: for boxes that have died or grown old.
+const ROUND: Duration = Duration::from_millis(500);
+/// How long to wait with a refill that is not urgent: whoever has just come may be followed by others.
+const COURTESY: Duration = Duration::from_millis(5);
+/// How long boxes that are being made or taken apart may take to be gone after the pool was closed.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// What the pool is to hold.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// The most memory that all boxes that wait may have together, in bytes.
+    pub memory: u64,
+    /// After how long one that waits is replaced.
+    pub max_age: Duration,
+    /// What a box is made with: the limits of most requests.
+    pub limits: BoxLimits,
+    /// The languages, and how many boxes of each.
+    pub languages: Vec<(Language, Bounds)>,
+}
+
+/// The boxes that wait. A clone is the same.
+#[derive(Debug, Clone)]
+pub(crate) struct Pool(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    memory: u64,
+    max_age: Duration,
+    limits: BoxLimits,
+    /// How many are made at a time.
+    abreast: usize,
+    shelves: Mutex<Shelves>,
+    changed: Notify,
+}
+
+#[derive(Debug)]
+struct Shelves {
+    of: Vec<Shelf>,
+    closed: bool,
+}
+
+/// The boxes of one language.
+#[derive(Debug)]
+struct Shelf {
+    language: Language,
+    bounds: Bounds,
+    max_age: Duration,
+    /// The oldest first.
+    ready: VecDeque<Parked>,
+    booting: usize,
+    demand: Demand,
+    typical_memory: u64,
+    failures: u32,
+    try_again: Option<Instant>,
+    counted: Counted,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    hits: u64,
+    misses: u64,
+    unfit: u64,
+    refills: u64,
+    refill_time: Duration,
+    losses: u64,
+    problem: Option<String>,
+}
+
+impl Pool {
+    pub(crate) fn new(settings: PoolSettings) -> Pool {
+        let now = Instant::now();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let shelf = |(language, bounds)| Shelf::new(language, bounds, settings.max_age, now);
+        let of = settings.languages.into_iter().map(shelf);
+        Pool(Arc::new(Shared {
+            memory: settings.memory,
+            max_age: settings.max_age,
+            limits: settings.limits,
+            abreast: (cores / 2).max(1),
+            shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
+            changed: Notify::new(),
+        }))
+    }
+
+    /// What its boxes are made with.
+    pub(crate) fn limits(&self) -> BoxLimits {
+        self.0.limits
+    }
+
+    /// Whether boxes of this language are kept.
+    pub(crate) fn keeps(&self, language: Language) -> bool {
+        self.lock().shelf(language).is_some()
+    }
+
+    /// Takes the box that has waited longest.
+    pub(crate) fn take(&self, language: Language) -> Option<Parked> {
+        let mut shelves = self.lock();
+        let shelf = shelves.shelf(language)?;
+        let taken = shelf.ready.pop_front_if(|parked| parked.age() < self.0.max_age);
+        drop(shelves);
+        taken
+    }
+
+    /// Puts back a box that was only looked at.
+    pub(crate) fn put_back(&self, language: Language, parked: Parked) {
+        let mut shelves = self.lock();
+        if !shelves.closed
+            && let Some(shelf) = shelves.shelf(language)
+        {
+            shelf.ready.push_front(parked);
+            return;
+        }
+        drop(shelves);
+        bury(parked);
+    }
+
+    /// A run has a box from here.
+    pub(crate) fn count_hit(&self, language: Language) {
+        self.count(language, |shelf| {
+            shelf.counted.hits += 1;
+            shelf.demand.ask(Instant::now());
+        });
+    }
+
+    /// A run could have had a box from here.
+    pub(crate) fn count_miss(&self, language: Language) {
+        self.count(language, |shelf| {
+            shelf.counted.misses += 1;
+            shelf.demand.ask(Instant::now());
+        });
+    }
+
+    /// A run wanted something else than what is here.
+    pub(crate) fn count_unfit(&self, language: Language) {
+        self.count(language, |shelf| shelf.counted.unfit += 1);
+    }
+
+    /// A box died while it waited.
+    pub(crate) fn lose(&self, language: Language, parked: Parked) {
+        self.count(language, |shelf| shelf.counted.losses += 1);
+        bury(parked);
+    }
+
+    /// Everything on this shelf is of no more use: its runtime has changed.
+    pub(crate) fn clear(&self, language: Language) {
+        let old = self.lock().shelf(language).map(|shelf| mem::take(&mut shelf.ready));
+        old.into_iter().flatten().for_each(bury);
+        self.0.changed.notify_one();
+    }
+
+    /// How it is.
+    pub(crate) fn status(&self) -> PoolStatus {
+        let now = Instant::now();
+        let languages = self.lock().of.iter().map(|shelf| shelf.status(now)).collect();
+        PoolStatus { memory_limit: self.0.memory, max_age: self.0.max_age, languages }
+    }
+
+    /// Destroys every box, and lets no more be made.
+    pub(crate) async fn close(&self) {
+        let boxes: Vec<Parked> = {
+            let mut shelves = self.lock();
+            shelves.closed = true;
+            shelves.of.iter_mut().flat_map(|shelf| mem::take(&mut shelf.ready)).collect()
+        };
+        self.0.changed.notify_one();
+        let graves: Vec<_> =
+            boxes.into_iter().map(|parked| tokio::task::spawn_blocking(move || drop(parked))).collect();
+        for grave in graves {
+            // It fails only if destroying a box panicked, and then the next one is still to be waited for.
+            let _ = grave.await;
+        }
+        let settled = async { tokio::join!(self.nothing_boots(), all_buried()) };
+        let _ = tokio::time::timeout(CLOSING, settled).await;
+    }
+
+    async fn nothing_boots(&self) {
+        while self.lock().of.iter().any(|shelf| shelf.booting > 0) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn count(&self, language: Language, change: impl FnOnce(&mut Shelf)) {
+        if let Some(shelf) = self.lock().shelf(language) {
+            change(shelf);
+        }
+        self.0.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelves> {
+        // Whoever panicked while it held the lock left counts and boxes as they were.
+        self.0.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes away what is dead, old or too much, and says of which languages boxes are to be made now.
+    fn review(&self) -> Review {
+        let now = Instant::now();
+        let mut shelves = self.lock();
+        if shelves.closed {
+            return Review { gone: Vec::new(), to_make: Vec::new(), closed: true };
+        }
+        let mut gone: Vec<_> = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(now)).collect();
+        let mut to_make = Vec::new();
+        while let Some(next) = policy::next(&shelves.stocks(now), self.0.memory, self.0.abreast) {
+            shelves.of[next].booting += 1;
+            to_make.push(shelves.of[next].language);
+        }
+        while let Some(excess) = policy::excess(&shelves.stocks(now), self.0.memory) {
+            gone.extend(shelves.of[excess].ready.pop_front());
+        }
+        Review { gone, to_make, closed: false }
+    }
+
+    fn is_below_minimum(&self) -> bool {
+        let now = Instant::now();
+        self.lock().of.iter().any(|shelf| shelf.stock(now).is_below_minimum())
+    }
+
+    /// A box is ready, or could not be made so.
+    fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
+        let mut shelves = self.lock();
+        let closed = shelves.closed;
+        let Some(shelf) = shelves.shelf(language) else { return };
+        shelf.booting -= 1;
+        let spare = match made {
+            Ok(parked) if closed => Some(parked),
+            Ok(parked) => {
+                shelf.stack(parked, took);
+                None
+            }
+            Err(error) => {
+                shelf.fail(&error);
+                None
+            }
+        };
+        drop(shelves);
+        spare.into_iter().for_each(bury);
+        self.0.changed.notify_one();
+    }
+}
+
+/// Keeps the pool as it is to be, until it is closed. `make` makes one box.
+pub(crate) async fn keep_up<F>(pool: Pool, make: impl Fn(Language) -> F)
+where
+    F: Future<Output = Result<Parked, BackendError>> + Send + 'static,
+{
+    loop {
+        let Review { gone, to_make, closed } = pool.review();
+        if closed {
+            return;
+        }
+        gone.into_iter().for_each(bury);
+        for language in to_make {
+            let (pool, making) = (pool.clone(), make(language));
+            tokio::spawn(async move {
+                let began = Instant::now();
+                // A task of its own, so that one which panics is still counted as having ended.
+                let made = tokio::spawn(making).await.unwrap_or_else(|lost| Err(failed(lost)));
+                pool.made(language, made, began.elapsed());
+            });
+        }
+        tokio::select! {
+            () = pool.0.changed.notified() => {}
+            () = tokio::time::sleep(ROUND) => {}
+        }
+        if !pool.is_below_minimum() {
+            tokio::time::sleep(COURTESY).await;
+        }
+    }
+}
+
+/// What a look at the shelves came to.
+struct Review {
+    gone: Vec<Parked>,
+    to_make: Vec<Language>,
+    closed: bool,
+}
+
+impl Shelves {
+    fn stocks(&self, now: Instant) -> Vec<Stock> {
+        self.of.iter().map(|shelf| shelf.stock(now)).collect()
+    }
+
+    fn shelf(&mut self, language: Language) -> Option<&mut Shelf> {
+        self.of.iter_mut().find(|shelf| shelf.language == language)
+    }
+}
+
+impl Shelf {
+    fn new(language: Language, bounds: Bounds, max_age: Duration, now: Instant) -> Shelf {
+        Shelf {
+            language,
+            bounds,
+            max_age,
+            ready: VecDeque::new(),
+            booting: 0,
+            demand: Demand::none(now),
+            typical_memory: PRESUMED_MEMORY,
+            failures: 0,
+            try_again: None,
+            counted: Counted::default(),
+        }
+    }
+
+    fn stack(&mut self, parked: Parked, took: Duration) {
+        self.typical_memory = parked.memory();
+        self.counted.refills += 1;
+        self.counted.refill_time += took;
+        self.counted.problem = None;
+        self.failures = 0;
+        self.try_again = None;
+        self.ready.push_back(parked);
+    }
+
+    fn fail(&mut self, error: &BackendError) {
+        self.failures = self.failures.saturating_add(1);
+        self.try_again = Some(Instant::now() + policy::pause_after(self.failures));
+        self.counted.losses += 1;
+        self.counted.problem = Some(error.to_string());
+    }
+
+    /// Takes out what has died, what is too old, and what is too much.
+    fn discard(&mut self, now: Instant) -> Vec<Parked> {
+        let mut gone = Vec::new();
+        for mut parked in mem::take(&mut self.ready) {
+            if parked.lives() {
+                self.ready.push_back(parked);
+            } else {
+                gone.push(parked);
+            }
+        }
+        self.counted.losses += gone.len() as u64;
+        while let Some(old) = self.ready.pop_front_if(|parked| parked.age() >= self.max_age) {
+            gone.push(old);
+        }
+        let surplus = policy::surplus(&self.stock(now));
+        gone.extend(self.ready.drain(..surplus));
+        gone
+    }
+
+    fn stock(&self, now: Instant) -> Stock {
+        let old = policy::aging_at(self.max_age);
+        Stock {
+            min: self.bounds.min,
+            target: self.demand.target(self.bounds, now),
+            ready: self.ready.len(),
+            aging: self.ready.iter().take_while(|parked| parked.age() >= old).count(),
+            booting: self.booting,
+            memory: self.memory(),
+            typical_memory: self.typical_memory,
+            may_try: self.try_again.is_none_or(|at| at <= now),
+        }
+    }
+
+    fn memory(&self) -> u64 {
+        self.ready.iter().map(Parked::memory).sum()
+    }
+
+    fn status(&self, now: Instant) -> LanguagePool {
+        let Counted { hits, misses, unfit, refills, refill_time, losses, problem } = &self.counted;
+        LanguagePool {
+            language: self.language,
+            ready: self.ready.len(),
+            booting: self.booting,
+            min: self.bounds.min,
+            max: self.bounds.max,
+            target: self.stock(now).target,
+            hits: *hits,
+            misses: *misses,
+            unfit: *unfit,
+            refills: *refills,
+            refill_time: *refill_time,
+            losses: *losses,
+            problem: problem.clone(),
+            oldest: self.ready.front().map(Parked::age),
+            memory: self.memory(),
+        }
+    }
+}
+
+fn failed(lost: JoinError) -> BackendError {
+    setup("make a box that waits")(std::io::Error::other(lost))
+}
+
+/// Destroys a box, which takes a moment, beside whatever is going on.
+fn bury(parked: Parked) {
+    match tokio::runtime::Handle::try_current() {
+        Ok(threads) => drop(threads.spawn_blocking(move || drop(parked))),
+        Err(_) => drop(parked),
+    }
+}

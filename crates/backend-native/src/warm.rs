@@ -1,0 +1,146 @@
+//! Making boxes before there are requests for them, and giving them to requests that they suit.
+
+use std::io;
+use std::sync::Arc;
+
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Source};
+use belljar_core::guarantee::resolve;
+use belljar_core::language::Language;
+use belljar_core::limits::LimitsRequest;
+use belljar_core::path::BoxPath;
+use belljar_core::request::{Network, Stdin};
+use belljar_jail::plan::Plan;
+
+use crate::execution::{NativeExecution, Terms};
+use crate::layout::{self, Supply};
+use crate::parked::{self, Parked, ParkedTerms, Stamped};
+use crate::pool::Pool;
+use crate::runtimes::Runtime;
+use crate::{Native, setup, stdin};
+
+/// What looking for a box that waits came to.
+enum Sought {
+    /// It runs.
+    Found(Box<NativeExecution>),
+    /// Those that wait cannot be given what is wanted.
+    Unfit,
+    /// None waits.
+    None,
+}
+
+impl Native {
+    /// A start in a box that has been waiting. `None`: there is none, or none for this request, which is as it was.
+    pub(crate) fn begin_warm(
+        &self,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Option<Box<NativeExecution>>, BackendError> {
+        let language = execution.language;
+        let Some(pool) = self.pool.as_ref().filter(|pool| pool.keeps(language)) else { return Ok(None) };
+        match self.seek(pool, sandbox, execution)? {
+            Sought::Found(running) => {
+                pool.count_hit(language);
+                return Ok(Some(running));
+            }
+            Sought::Unfit => pool.count_unfit(language),
+            Sought::None => pool.count_miss(language),
+        }
+        Ok(None)
+    }
+
+    fn seek(
+        &self,
+        pool: &Pool,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Sought, BackendError> {
+        let language = execution.language;
+        let could_suit = |parking| parked::could_suit(parking, &pool.limits(), sandbox, execution);
+        if !language.parking.as_ref().is_some_and(could_suit) {
+            return Ok(Sought::Unfit);
+        }
+        let runtime = Stamped::new(self.runtimes.find(language)?);
+        while let Some(parked) = pool.take(language) {
+            if parked.terms().runtime != runtime {
+                pool.put_back(language, parked);
+                pool.clear(language);
+                break;
+            }
+            let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime.runtime())?;
+            if !parked::suits(parked.terms(), &wanted, sandbox) {
+                pool.put_back(language, parked);
+                return Ok(Sought::Unfit);
+            }
+            match parked.supply(&wanted, sandbox, execution) {
+                Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
+                Err(dead) => pool.lose(language, *dead),
+            }
+        }
+        Ok(Sought::None)
+    }
+
+    /// The plan that would have been made for this request, had it been there when this box was made.
+    fn plan_like(
+        &self,
+        made: &Plan,
+        sandbox: &SandboxSpec,
+        execution: &ExecutionSpec,
+        runtime: &Runtime,
+    ) -> Result<Plan, BackendError> {
+        let ground = self.ground(runtime, made.identity, made.cgroup.clone(), made.orphans.clone());
+        Ok(layout::draft(sandbox, execution, Supply::Later, ground)?.plan)
+    }
+
+    /// Makes a box that waits for a run of this language.
+    pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
+        // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
+        let runtime = Stamped::new(self.clone().find_beside(language).await?);
+        let (sandbox, execution) = self.unspecific(language)?;
+        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
+        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        if let Some(cgroup) = &cgroup {
+            cgroup.give_way();
+        }
+        let (id, supply) = (keeper.id(), Supply::Later);
+        let draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let source = draft.source.clone();
+        let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
+        let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
+        let SandboxSpec { limits, enforcement, .. } = sandbox;
+        let made_from = ParkedTerms { plan: draft.plan.clone(), limits, enforcement, runtime };
+        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        Parked::when_booted(booting, made_from, source.as_str(), ours).await
+    }
+
+    /// Finds a runtime beside the threads that drive runs: it may have to be started and asked.
+    async fn find_beside(self: Arc<Self>, language: Language) -> Result<Runtime, BackendError> {
+        let finding = tokio::task::spawn_blocking(move || self.runtimes.find(language));
+        finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))?
+    }
+
+    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+        let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
+        let enforcement =
+            resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;
+        let (usual, execution_limits) =
+            LimitsRequest::default().resolve().map_err(|_| cannot("the usual limits are out of range"))?;
+        let limits = self.pool.as_ref().map_or(usual, Pool::limits);
+        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot wait for code"))?;
+        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its file has no proper name"))?;
+        let (workspace, env, image) = (None, Vec::new(), None);
+        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
+        let execution = ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: Vec::new() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: execution_limits,
+        };
+        Ok((sandbox, execution))
+    }
+}
