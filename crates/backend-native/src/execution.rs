@@ -294,7 +294,9 @@ impl NativeExecution {
     }
 
     fn collect(&self) -> Vec<CollectedFile> {
-        let Some(dir) = &self.offered else { return Vec::new() };
+        let Some(dir) = self.offered.as_ref().filter(|_| !self.terms.collect.is_empty()) else {
+            return Vec::new();
+        };
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.source.as_str(),

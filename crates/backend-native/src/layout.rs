@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
+use belljar_core::request::InputFile;
 use belljar_jail::plan::{
     Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
     ScratchPart, StdinFrom, Step,
@@ -288,7 +289,10 @@ fn working_dir(sandbox: &SandboxSpec) -> PathBuf {
 /// What the code's file is called. A name that the caller did not choose gives way to files that are there.
 fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
     let wanted = &execution.source.name;
-    let given = |name: &BoxPath| execution.files.iter().any(|file| file.path == *name);
+    let takes = |file: &InputFile, name: &BoxPath| {
+        file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
+    };
+    let given = |name: &BoxPath| execution.files.iter().any(|file| takes(file, name));
     if execution.source.named_by_caller {
         if given(wanted) {
             return Err(BackendError::Unusable {

@@ -16,14 +16,14 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
-use belljar_core::request::{Network, Stdin};
+use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_jail::plan::{Confinement, Plan, Resource};
 use belljar_jail::with_files_of;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
-use rustix::thread::CapabilitySet;
 
+use crate::cgroup::CgroupError;
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::runtimes::Runtime;
 use crate::stdin;
@@ -33,8 +33,12 @@ const BOOT_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is looked whether it has, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_millis(2);
 const LAST_LOOK: Duration = Duration::from_millis(20);
-/// The most bytes of code and files that are written into a box from outside: they are not charged to it.
+/// The most bytes of code and files that are written into a box from outside: neither the memory nor the time that it
+/// takes is charged to it. So a file counts for more than what is in it.
 const MOST_INPUT: usize = 256 << 10;
+const WEIGHT_OF_A_FILE: usize = 1024;
+/// In how many directories a file may lie.
+const DEEPEST: usize = 8;
 /// What the code's file is called until it takes the pipe's place.
 const ARRIVING: &str = ".arriving";
 
@@ -49,6 +53,8 @@ pub(crate) struct Parked {
     stdin: OwnedFd,
     since: Instant,
     memory: u64,
+    /// How many processes and threads it had when it was ready, PID 1 among them.
+    tasks: u64,
 }
 
 /// A box whose code is on its way.
@@ -97,8 +103,12 @@ impl Parked {
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
         let gate = wait_for_reader(&mut execution, source).await?;
-        let memory = execution.cgroup().and_then(|cgroup| cgroup.memory_in_use().ok()).unwrap_or_default();
-        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory })
+        let in_use = execution.cgroup().map(|cgroup| Ok((cgroup.memory_in_use()?, cgroup.tasks()?)));
+        let in_use = in_use
+            .transpose()
+            .map_err(|error: CgroupError| setup("count what a parked box has")(io::Error::other(error)))?;
+        let (memory, tasks) = in_use.unwrap_or_default();
+        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks })
     }
 
     /// What it was made from.
@@ -117,6 +127,12 @@ impl Parked {
 
     pub(crate) fn lives(&mut self) -> bool {
         self.execution.lives()
+    }
+
+    /// Whether what it has already is within these limits. Where it is not, the runtime would not have got so far in a
+    /// box that had them from the start.
+    pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
+        limits.memory.get() > self.memory && u64::from(limits.pids) + 1 >= self.tasks
     }
 
     /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
@@ -187,7 +203,7 @@ impl Parked {
         }
         // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
         // now would take every other number to have been given away since it was read.
-        for process in cgroup.processes() {
+        for process in cgroup.processes()? {
             for (resource, limit) in changed.iter().copied() {
                 let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
                 rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
@@ -229,7 +245,9 @@ pub(crate) fn could_suit(
     execution: &ExecutionSpec,
 ) -> bool {
     let ExecutionSpec { source, files, args, .. } = execution;
-    let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();
+    let weight = |file: &InputFile| file.content.len() + file.path.as_str().len() + WEIGHT_OF_A_FILE;
+    let total = source.text.len() + files.iter().map(weight).sum::<usize>();
+    let deep = |file: &InputFile| file.path.parents().count() > DEEPEST;
     let pages = |length: usize| (length as u64).div_ceil(4096) * 4096;
     let on_disk = pages(source.text.len()) + files.iter().map(|file| pages(file.content.len())).sum::<u64>();
     sandbox.workspace.is_none()
@@ -242,6 +260,7 @@ pub(crate) fn could_suit(
         && source.name.as_str() == parking.source
         && parking.takes(&source.text)
         && !files.iter().any(|file| parking.has_looked_for(file.path.as_str()))
+        && !files.iter().any(deep)
         && total <= MOST_INPUT
         && on_disk <= sandbox.limits.disk.get()
 }
@@ -266,7 +285,7 @@ pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -
         && terms.enforcement == sandbox.enforcement
 }
 
-/// Only those that depend on the request, none may go, and not everybody may raise one.
+/// Only those that depend on the request, none may go, and none is raised: not everybody may.
 fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
     let (made, wanted) = (&made.confinement.rlimits, &wanted.confinement.rlimits);
     let limit_of = |rlimits: &[(Resource, u64)], resource: Resource| {
@@ -275,15 +294,10 @@ fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
     let stays = |(resource, _): &(Resource, u64)| limit_of(wanted, *resource).is_some();
     let can_change = |(resource, limit): &(Resource, u64)| {
         let lowers = limit_of(made, *resource).is_none_or(|before| *limit <= before);
-        kernels(*resource).is_ok() && (lowers || may_raise_limits())
+        kernels(*resource).is_ok() && lowers
     };
     let mut changed = wanted.iter().filter(|limit| !made.contains(limit));
     made.iter().all(stays) && changed.all(can_change)
-}
-
-fn may_raise_limits() -> bool {
-    let held = rustix::thread::capabilities(None);
-    held.is_ok_and(|held| held.effective.contains(CapabilitySet::SYS_RESOURCE))
 }
 
 /// The limits that can be changed from outside.
@@ -367,7 +381,7 @@ mod tests {
     use belljar_core::language::Language;
     use belljar_core::limits::LimitsRequest;
     use belljar_core::path::BoxPath;
-    use belljar_core::request::{Arg, EnvVar, InputFile};
+    use belljar_core::request::{Arg, EnvVar};
     use belljar_jail::plan::{CgroupEntry, IdPair, Identity, Opener};
 
     use crate::layout::{self, Ground, Supply};
@@ -472,6 +486,11 @@ mod tests {
         assert!(!fits_after(|_, execution| execution.files.push(file("main.py", 1))));
         assert!(!fits_after(|_, execution| execution.files.push(file(".local/x", 1))));
         assert!(!fits_after(|_, execution| execution.files.push(file("large", MOST_INPUT))));
+        assert!(!fits_after(|_, execution| execution.files.push(file("a/b/c/d/e/f/g/h/i/deep", 0))));
+        let many = |number: usize| (0..number).map(|n| file(&n.to_string(), 0)).collect::<Vec<_>>();
+        assert!(fits_after(|_, execution| execution.files = many(100)), "the control");
+        assert!(!fits_after(|_, execution| execution.files = many(1000)));
+        assert!(!fits_with(LimitsRequest { pids: Some(51), ..limits }));
     }
 
     #[test]

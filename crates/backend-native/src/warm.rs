@@ -67,13 +67,20 @@ impl Native {
                 break;
             }
             let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime.runtime())?;
-            if !parked::suits(parked.terms(), &wanted, sandbox) {
+            if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit);
             }
             match parked.supply(&wanted, sandbox, execution) {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
-                Err(dead) => pool.lose(language, *dead),
+                Err(mut spoilt) => {
+                    if spoilt.lives() {
+                        // It is the request that does not go with it, and would spoil the next one, too.
+                        pool.discard(*spoilt);
+                        return Ok(Sought::Unfit);
+                    }
+                    pool.lose(language, *spoilt);
+                }
             }
         }
         Ok(Sought::None)

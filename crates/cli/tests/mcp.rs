@@ -537,7 +537,17 @@ fn over_http_what_is_no_message_is_refused_as_json_rpc_does() {
     };
     let list = r#"{"jsonrpc": "2.0", "id": 7, "method": "tools/list"}"#;
     assert!(send("application/json", both, list).starts_with("HTTP/1.1 200"), "the control");
+    let name = |length: usize| "n".repeat(length);
+    let named = |id: &str| format!(r#"{{"jsonrpc": "2.0", "id": "{id}", "method": "tools/list"}}"#);
+    let token = |token: &str| {
+        list.replace("\"id\"", &format!(r#""params": {{"_meta": {{"progressToken": "{token}"}}}}, "id""#))
+    };
+    for good in [named(&name(256)), token(&name(256))] {
+        assert!(send("application/json", both, &good).starts_with("HTTP/1.1 200"), "the control");
+    }
     for (kind, accept, body, status, code, id) in [
+        ("application/json", both, named(&name(257)).as_str(), 400, -32600, Value::Null),
+        ("application/json", both, &token(&name(257)), 400, -32600, Value::Null),
         ("application/json", both, "{", 400, -32700, Value::Null),
         ("application/json", both, "", 400, -32700, Value::Null),
         ("application/json", both, "\"x\"", 400, -32600, Value::Null),

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 
 use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
@@ -106,9 +106,10 @@ impl Standby {
         Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss }
     }
 
-    /// It is gone long before the box, or about to fail.
+    /// It is gone long before the box; one that is not is of no more use.
     fn reap_network_maker(&mut self) {
         if let Some(maker) = self.network.take() {
+            let _ = rustix::process::kill_process(maker, Signal::KILL);
             let _ = sys::wait_for(maker);
         }
     }
@@ -123,5 +124,11 @@ impl Standby {
         self.cloned.end_unless_settled();
         self.reap_network_maker();
         self.undertaker = None;
+    }
+}
+
+impl Drop for Standby {
+    fn drop(&mut self) {
+        self.dismiss();
     }
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -147,13 +148,14 @@ pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -
         return Err(io::Error::other("there is more than one thread"));
     }
     let work: &'static Work = Box::leak(Box::new(work));
-    let stack = Vec::<u128>::with_capacity(BESIDE_STACK / size_of::<u128>()).leak();
+    let mut stack = ManuallyDrop::new(Vec::<u128>::with_capacity(BESIDE_STACK / size_of::<u128>()));
     // SAFETY: one past the end of the allocation, whose capacity this is at least.
     let top = unsafe { stack.as_mut_ptr().add(BESIDE_STACK / size_of::<u128>()) };
     let all_signals = block_signals()?;
     // SAFETY: the child runs on a stack of its own, aligned like `u128`, that is never freed; what it is given is never
     // freed or written to either, and `Copy`, so that nothing is dropped. It shares this process's thread-local
-    // storage, of which the calls that it makes use `errno` at most, and that only if they fail.
+    // storage, of which the calls that it makes use `errno` at most, and that only if they fail: then the worst is that
+    // one of the two tells the other's reason.
     let pid = checked(
         unsafe {
             let argument = std::ptr::from_ref(work).cast_mut().cast();

@@ -277,10 +277,22 @@ impl BoxCgroup {
         )
     }
 
+    /// How many processes and threads are in it now.
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn tasks(&self) -> Result<u64, CgroupError> {
+        let counted = self.file(Controller::Pids, "pids.current").and_then(|file| read_number(&file));
+        self.unless_unmet(Guarantee::Pids, counted)
+    }
+
     /// The processes in it.
-    #[must_use]
-    pub fn processes(&self) -> Vec<Pid> {
-        self.groups.first().map(|group| members(&group.dir)).unwrap_or_default()
+    ///
+    /// # Errors
+    /// None is to be seen from here.
+    pub fn processes(&self) -> io::Result<Vec<Pid>> {
+        let processes = self.groups.first().map(|group| members(&group.dir)).unwrap_or_default();
+        if processes.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(processes) }
     }
 
     /// Removes it. The box must be dead; the kernel may take a moment to see it so.

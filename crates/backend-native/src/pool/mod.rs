@@ -117,13 +117,12 @@ impl Pool {
         self.lock().shelf(language).is_some()
     }
 
-    /// Takes the box that has waited longest.
+    /// Takes the box that has waited longest, but not too long.
     pub(crate) fn take(&self, language: Language) -> Option<Parked> {
         let mut shelves = self.lock();
         let shelf = shelves.shelf(language)?;
-        let taken = shelf.ready.pop_front_if(|parked| parked.age() < self.0.max_age);
-        drop(shelves);
-        taken
+        let fresh = shelf.ready.iter().position(|parked| parked.age() < self.0.max_age)?;
+        shelf.ready.remove(fresh)
     }
 
     /// Puts back a box that was only looked at.
@@ -158,6 +157,12 @@ impl Pool {
     /// A run wanted something else than what is here.
     pub(crate) fn count_unfit(&self, language: Language) {
         self.count(language, |shelf| shelf.counted.unfit += 1);
+    }
+
+    /// Destroys a box that is of no more use.
+    pub(crate) fn discard(&self, parked: Parked) {
+        bury(parked);
+        self.0.changed.notify_one();
     }
 
     /// A box died while it waited.

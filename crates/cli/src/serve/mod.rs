@@ -63,6 +63,11 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
     let pool = pooled(&settings, &config)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
+    if pool.is_some() && (config.defaults.image.is_some() || !config.defaults.waive.is_empty()) {
+        tracing::warn!(
+            "boxes wait, but suit no request with the image or the waivers that requests get by default"
+        );
+    }
     let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::pooled_engine(settings.host, pool);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;

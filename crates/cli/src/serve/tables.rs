@@ -16,7 +16,8 @@ use serde::Deserialize;
 use crate::settings::{LimitsTable, Scalar};
 
 /// What a key may be called.
-pub(crate) const KEY_NAMES: &str = "a key needs a name of 1 to 64 bytes, without control characters";
+pub(crate) const KEY_NAMES: &str =
+    "a key needs a name of 1 to 64 bytes, without control characters, and other than 'anonymous'";
 /// The least memory for bodies.
 const LEAST_BODY_MEMORY: usize = 1 << 20;
 
@@ -98,7 +99,8 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
 
 /// Whether a key may have this name: [`KEY_NAMES`].
 pub(crate) fn is_key_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && !name.contains(char::is_control)
+    // Runs are found by the name of their caller, and those of the time before there were keys are anonymous.
+    (1..=64).contains(&name.len()) && !name.contains(char::is_control) && name != "anonymous"
 }
 
 /// A scheme, a name and perhaps a port, as browsers send it. Nothing else would ever match; `null` is anybody.

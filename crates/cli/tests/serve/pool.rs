@@ -123,6 +123,44 @@ fn what_is_not_said_of_pools_keeps_a_box_of_the_usual_languages() {
 }
 
 #[test]
+fn a_request_that_no_waiting_box_can_take_is_run_cold_and_costs_none_of_them() {
+    let server = Server::with(PYTHON, &[]);
+    let ready = || pool_of(&server, "python")["ready"].as_u64() == Some(2);
+    eventually("the boxes wait", ready);
+    let empty = |number: usize| json!({"path": number.to_string(), "content": ""});
+    let deep = format!("{}x", "a/".repeat(100));
+    let requests = [
+        json!({"limits": {"memory_bytes": 4 << 20}}),
+        json!({"files": [{"path": "main.py/x", "content": ""}]}),
+        json!({"files": (0..1000).map(empty).collect::<Vec<_>>()}),
+        json!({"files": [{"path": deep, "content": ""}]}),
+        json!({"limits": {"pids": 51}}),
+    ];
+    for more in &requests {
+        let result = server.post("/v1/runs", &with(python("print(1)"), more)).result();
+        assert_eq!(result["start"], json!("cold"), "{more}");
+    }
+    let pool = pool_of(&server, "python");
+    assert_eq!(
+        (&pool["losses"], &pool["unfit"], ready()),
+        (&json!(0), &json!(requests.len()), true),
+        "{pool}"
+    );
+}
+
+#[test]
+fn a_limit_below_what_a_runtime_has_already_is_kept_by_not_using_its_box() {
+    let server = Server::with("[pool.languages.javascript]\nmin = 1\n", &[]);
+    let limited = |pids: u64| {
+        eventually("a box waits", || pool_of(&server, "javascript")["ready"].as_u64() > Some(0));
+        let limits = json!({"pids": pids, "timeout_ms": 1500});
+        server.post("/v1/runs", &json!({"language": "javascript", "code": "1", "limits": limits})).result()
+    };
+    assert_eq!(limited(40)["start"], json!("warm"), "the control");
+    assert_eq!(limited(3)["start"], json!("cold"));
+}
+
+#[test]
 fn standard_input_files_and_files_that_are_brought_back_reach_a_box_that_waited() {
     let server = Server::with(PYTHON, &[]);
     let code = "import os, sys\n\

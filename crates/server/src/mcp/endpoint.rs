@@ -28,6 +28,7 @@ use crate::caller::Caller;
 use crate::config::Config;
 use crate::http::App;
 use crate::http::body::{Received, receive};
+use crate::mcp::refusal::MAX_NAME;
 
 const SESSION: &str = "mcp-session-id";
 /// The longest session id that can be one of ours.
@@ -92,6 +93,9 @@ async fn serve<S: ServerHandler + Clone>(
         return refusal;
     }
     let message = Message::read(&bytes);
+    if message.has_a_long_name() {
+        return refusal::long_name();
+    }
     let session = session_of(&parts.headers);
     if let (Some(session), Some(id)) = (&session, message.cancelled()) {
         endpoint.flights.cancel(&Flight::new(&caller, session, id));
@@ -128,12 +132,27 @@ struct Message {
 struct Params {
     #[serde(rename = "requestId")]
     request_id: Option<Value>,
+    #[serde(rename = "_meta")]
+    meta: Option<Meta>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Meta {
+    #[serde(rename = "progressToken")]
+    progress_token: Option<Value>,
 }
 
 impl Message {
     /// What is no message is for the protocol to refuse.
     fn read(bytes: &[u8]) -> Message {
         serde_json::from_slice(bytes).unwrap_or_default()
+    }
+
+    /// What the client calls a request and its progress comes back in every answer, and is kept until then.
+    fn has_a_long_name(&self) -> bool {
+        let token = self.params.as_ref().and_then(|params| params.meta.as_ref()?.progress_token.as_ref());
+        let names = [self.id.as_ref(), token, self.cancelled()];
+        names.into_iter().flatten().any(|name| name.as_str().is_some_and(|name| name.len() > MAX_NAME))
     }
 
     fn is_initialize(&self) -> bool {

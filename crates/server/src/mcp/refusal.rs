@@ -11,6 +11,8 @@ use rmcp::model::{ErrorData, JsonRpcError, RequestId};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
+/// The longest id and the longest progress token.
+pub(super) const MAX_NAME: usize = 256;
 /// The most of a plain text that is read; those of the library are short.
 const MAX_TEXT: usize = 4096;
 
@@ -20,6 +22,12 @@ pub(super) fn no_json(body: &[u8]) -> Option<Response> {
     let fault = read.err()?;
     let error = ErrorData::parse_error(format!("the body is no JSON: {fault}"), None);
     Some(answer(StatusCode::BAD_REQUEST, None, error))
+}
+
+/// The answer to a request that is called something longer than anybody needs.
+pub(super) fn long_name() -> Response {
+    let message = format!("an id or a progress token has at most {MAX_NAME} bytes");
+    answer(StatusCode::BAD_REQUEST, None, ErrorData::invalid_request(message, None))
 }
 
 /// A problem of this server's own.
