@@ -101,6 +101,17 @@ impl NativeExecution {
             Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
             Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
+        if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_limits()) {
+            let limited = cgroup.limit_to(&terms.limits).map_err(io::Error::other);
+            limited.map_err(setup("limit the box's cgroup"))?;
+        }
+        match keeper.go_ahead() {
+            // One that is gone already has said why.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(setup("let PID 1 go on")(error));
+            }
+            Ok(()) | Err(_) => {}
+        }
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -100,6 +100,20 @@ impl Keeper {
         }
     }
 
+    /// Whether the program starts only after [`go_ahead`](Keeper::go_ahead), so that limits can be set while the box is
+    /// being built.
+    pub(crate) fn waits_for_limits(&self) -> bool {
+        matches!(self, Keeper::None(_))
+    }
+
+    /// The limits are set.
+    pub(crate) fn go_ahead(&self) -> io::Result<()> {
+        match self {
+            Keeper::Process(_) => Ok(()),
+            Keeper::None(standby) => standby.go_ahead(),
+        }
+    }
+
     /// The next thing that it says; `None` if it has died.
     pub(crate) fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match self {

@@ -120,7 +120,7 @@ impl Native {
     ) -> Result<NativeExecution, BackendError> {
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let runtime = self.runtimes.find(execution.language)?;
-        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
         let draft = self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
         let terms = Terms {
             runtime: runtime.label,
@@ -139,12 +139,17 @@ impl Native {
         standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
     }
 
-    fn make_cgroup(&self, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
+    /// Where there is time for it later, the limits are set later.
+    fn make_cgroup(&self, keeper: &Keeper, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
         if let Cgroups::Unavailable { .. } = self.host.cgroups {
             return Ok(None);
         }
         let name = BoxName::next().map_err(|source| setup("name the box", source))?;
-        let made = self.host.cgroups.create(&name, limits);
+        let made = if keeper.waits_for_limits() {
+            self.host.cgroups.create_unlimited(&name)
+        } else {
+            self.host.cgroups.create(&name, limits)
+        };
         made.map(Some).map_err(|error| setup("make the box's cgroup", io::Error::other(error)))
     }
 

@@ -104,7 +104,7 @@ impl Native {
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
         let (sandbox, execution) = self.unspecific(language)?;
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
-        let cgroup = self.make_cgroup(&sandbox.limits)?;
+        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
         if let Some(cgroup) = &cgroup {
             cgroup.give_way();
         }

@@ -79,8 +79,7 @@ impl Cloned {
             (Fork::Parent(pid), pidfd) => {
                 let cloned = Cloned::new(pid, pidfd, ours)?;
                 cloned.map_identity(&order.plan.identity)?;
-                let go_ahead = rustix::net::send(&cloned.init, b"!", SendFlags::NOSIGNAL);
-                go_ahead.doing(|| "let PID 1 go on")?;
+                cloned.go_ahead().doing(|| "let PID 1 go on")?;
                 Ok((cloned, order.plan))
             }
         }
@@ -89,6 +88,12 @@ impl Cloned {
     fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
         Ok(Cloned { pid, pidfd, init, mounts: None, settled: false })
+    }
+
+    /// Lets it go on from where it waits for that.
+    pub(crate) fn go_ahead(&self) -> io::Result<()> {
+        rustix::net::send(&self.init, b"!", SendFlags::NOSIGNAL)?;
+        Ok(())
     }
 
     pub(crate) fn pid(&self) -> Pid {

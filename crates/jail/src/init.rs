@@ -141,12 +141,14 @@ impl Init {
         let offered = self.build()?;
         if let Network::OnItsWay(sender) = &self.prepared.network {
             network::enter(sender.as_fd()).doing(|| "enter the box's network")?;
+            self.wait_for_go_ahead().doing(|| "wait for the box's limits")?;
         }
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;
         self.run(offered)
     }
 
-    /// The keeper maps the box's users from outside; until then this process is nobody. A handover comes after that.
+    /// Before the keeper has mapped the box's users from outside, this process is nobody; that is what is waited for where
+    /// the plan was there first. Where it was handed over later, the limits of its cgroup may still be missing.
     pub(crate) fn wait_for_go_ahead(&self) -> io::Result<()> {
         let mut byte = [0];
         let (_, length) =

@@ -25,7 +25,9 @@ use crate::undertaker::Undertaker;
 pub struct Standby {
     cloned: Cloned,
     undertaker: Option<Undertaker>,
-    /// Who makes its network.
+    /// Where it expects its network.
+    to_init: Option<OwnedFd>,
+    /// Who makes that.
     network: Option<Pid>,
     /// Ours alone: when we die, however we die, PID 1 sees that its other end has been closed.
     lifeline: Option<OwnedFd>,
@@ -42,8 +44,7 @@ pub fn stand_by() -> io::Result<Standby> {
     }
     sys::keep_dead_children();
     let (cloned, to_init) = Cloned::ahead().map_err(|fault| fault.error())?;
-    let network = Some(network::make_beside(cloned.pid(), to_init.as_fd())?);
-    Ok(Standby { cloned, undertaker: None, network, lifeline: None })
+    Ok(Standby { cloned, to_init: Some(to_init), network: None, undertaker: None, lifeline: None })
 }
 
 impl Standby {
@@ -59,11 +60,17 @@ impl Standby {
         self.cloned.socket()
     }
 
-    /// Tells PID 1 what its box is. There must be no other thread yet.
+    /// Tells PID 1 what its box is. There must be no other thread yet. The program starts after [`go_ahead`].
+    ///
+    /// [`go_ahead`]: Standby::go_ahead
     ///
     /// # Errors
     /// What was being done, and why it failed. No instruction of the program has run.
     pub fn order(&mut self, order: &Order) -> Result<(), Fault> {
+        if let Some(to_init) = self.to_init.take() {
+            let maker = network::make_beside(self.cloned.pid(), to_init.as_fd());
+            self.network = Some(maker.doing(|| "make the box's network")?);
+        }
         let hired = Undertaker::hire(&order.plan.orphans, self.cloned.pid(), self.cloned.pidfd());
         self.undertaker = Some(hired.doing(|| "start the undertaker")?);
         // After the fork, so that no other process has the end which is ours.
@@ -71,6 +78,14 @@ impl Standby {
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a lifeline for PID 1")?;
         self.lifeline = Some(near);
         self.cloned.take_over(order, far).map_err(|fault| self.last_words().unwrap_or(fault))
+    }
+
+    /// Lets PID 1 start the program, once the box is built: its cgroup has its limits.
+    ///
+    /// # Errors
+    /// As `send(2)`.
+    pub fn go_ahead(&self) -> io::Result<()> {
+        self.cloned.go_ahead()
     }
 
     /// The next thing that PID 1 says. When it has nothing more to say, it and everything in its box are dead.

@@ -109,14 +109,7 @@ impl Cgroups {
     /// # Errors
     /// The cgroup cannot be made, or a limit that could be set before cannot be set now. Nothing is left behind.
     pub fn create(&self, name: &BoxName, limits: &BoxLimits) -> Result<BoxCgroup, CgroupError> {
-        let (mut made, verdicts) = match self {
-            Cgroups::V1(v1) => (v1.make(name)?, &v1.verdicts),
-            Cgroups::V2(v2) => (v2.make(name)?, &v2.verdicts),
-            Cgroups::Unavailable { why, fix } => {
-                return Err(CgroupError::Unavailable { why: why.clone(), fix: fix.clone() });
-            }
-        };
-        made.promised = verdicts.kept();
+        let made = self.create_unlimited(name)?;
         let caps = Caps::from(limits);
         let limited = made.limit(&caps);
         if let (Err(CgroupError::SetLimit { .. }), Cgroups::V2(v2)) = (&limited, self) {
@@ -126,6 +119,22 @@ impl Cgroups {
         } else {
             limited?;
         }
+        Ok(made)
+    }
+
+    /// Makes the cgroup of a box whose program does not start before [`limit_to`](BoxCgroup::limit_to).
+    ///
+    /// # Errors
+    /// It cannot be made. Nothing is left behind.
+    pub fn create_unlimited(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
+        let (mut made, verdicts) = match self {
+            Cgroups::V1(v1) => (v1.make(name)?, &v1.verdicts),
+            Cgroups::V2(v2) => (v2.make(name)?, &v2.verdicts),
+            Cgroups::Unavailable { why, fix } => {
+                return Err(CgroupError::Unavailable { why: why.clone(), fix: fix.clone() });
+            }
+        };
+        made.promised = verdicts.kept();
         Ok(made)
     }
 
@@ -156,6 +165,14 @@ pub struct BoxCgroup {
 impl BoxCgroup {
     fn new(version: Version) -> BoxCgroup {
         BoxCgroup { version, groups: Vec::new(), promised: Vec::new() }
+    }
+
+    /// Sets limits: those that can be kept here, the others as far as they go.
+    ///
+    /// # Errors
+    /// One that could be set before cannot be set now.
+    pub fn limit_to(&self, limits: &BoxLimits) -> Result<(), CgroupError> {
+        self.limit(&Caps::from(limits))
     }
 
     /// How the first process of the box gets in.
