@@ -2,7 +2,9 @@
 
 import json
 import subprocess
+import tempfile
 import time
+import urllib.request
 from collections import namedtuple
 from pathlib import Path
 
@@ -67,6 +69,48 @@ def finish(process, seconds=180):
         process.communicate()
         expect(False, f"belljar did not end within {seconds} s")
     return Run(process.returncode, stdout, stderr)
+
+
+class Server:
+    """`belljar serve` with a pool of Python boxes, for as long as the block lasts."""
+
+    POOL = "[pool.languages.python]\nmin = 1\nmax = 2\n"
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory()
+        Path(self.directory.name, "belljar.toml").write_text(self.POOL)
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--listen", "127.0.0.1:0"], cwd=self.directory.name,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        )
+        for line in self.process.stderr:
+            if line.startswith("listening on "):
+                self.url = line.split()[-1]
+                return self
+        expect(False, f"the server ended with {self.process.wait()}")
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.communicate(timeout=60)
+        self.directory.cleanup()
+
+    def ask(self, path, body=None):
+        request = urllib.request.Request(self.url + path, headers={"content-type": "application/json"})
+        if body is not None:
+            request.data = json.dumps(body).encode()
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
+    def run_warm(self, code, **more):
+        """Runs in a box that has been waiting."""
+        deadline = time.monotonic() + 90
+        while not any(pool["ready"] for pool in self.ask("/v1/pool")["languages"]):
+            expect(time.monotonic() < deadline, f"a box waits: {self.ask('/v1/pool')}")
+            time.sleep(0.2)
+        limits = {"timeout_ms": 60_000, **more.pop("limits", {})}
+        result = self.ask("/v1/runs", {"language": "python", "code": code, "limits": limits, **more})
+        expect(result["start"] == "warm", f"the start is not warm: {result}")
+        return result
 
 
 def cgroups():

@@ -3,7 +3,7 @@
 import functools
 import signal
 
-from belljar import Traces, boxed, finish, run, start, wait_until
+from belljar import Server, Traces, boxed, finish, run, start, wait_until
 from checks import check as register, expect, run_all
 
 EVERY_GUARANTEE = {"filesystem", "network", "memory", "pids", "cpu", "disk", "syscalls", "privileges"}
@@ -23,6 +23,15 @@ for _ in range(3):
         time.sleep(1000)
 """
 
+# Tells why it cannot have another process: 11 is EAGAIN.
+FORK_OFTEN = """
+import os, time
+try:
+    for _ in range(30):
+        if os.fork() == 0: time.sleep(1000)
+except OSError as error:
+    print(error.errno)
+"""
 
 BEFORE_ALL = Traces()
 
@@ -220,6 +229,21 @@ print(os.getuid() == 0)
     done = run(look)
     done.expect_status("exited", 0)
     expect(done.stdout == "[]\nFalse\nFalse\n", done)
+
+
+@check
+def a_box_that_waited_keeps_the_limits_of_the_run_that_it_gets():
+    with Server() as server:
+        done = server.run_warm("import sys; print(6 * 7, sys.stdin.read())", stdin="read")
+        expect((done["stdout"], done["exit_code"]) == ("42 read\n", 0), done)
+        small = {"memory_bytes": 64 * MIB}
+        done = server.run_warm("print('kept')", limits=small)
+        expect(done["stdout"] == "kept\n", done)
+        done = server.run_warm(EAT_MEMORY, limits=small)
+        expect(done["status"] == "out_of_memory", done)
+        expect(done["usage"]["memory_peak_bytes"] <= 64 * MIB, done)
+        done = server.run_warm(FORK_OFTEN, limits={"pids": 10})
+        expect(done["stdout"] == "11\n", done)
 
 
 def keep_all():
