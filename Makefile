@@ -17,6 +17,7 @@ test: tools ## every test: units, conformance, attacks, leaks, and cgroup v2 in 
 check: ## formatting and lints, warnings refused
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --package belljar-cli --features otel --all-targets --quiet -- -D warnings
 	ci/policy
 
 bench: ## measure against bare processes, bubblewrap, nsjail and docker in one run
