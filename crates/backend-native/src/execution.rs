@@ -92,7 +92,7 @@ impl NativeExecution {
     ) -> Result<NativeExecution, BackendError> {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
-        let ends = ProgramEnds { stdin: Some(stdin), stdout: stdout_end, stderr: stderr_end };
+        let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
         match keeper.order(draft.plan, &draft.contents, ends) {
             // A keeper that is gone already has said why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {

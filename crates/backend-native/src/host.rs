@@ -157,7 +157,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     let cannot = |error: io::Error| Obstacle::new("order a trial box", &error);
     let [stdin, stdout, stderr] = [null(), null(), null()];
     let ends = ProgramEnds {
-        stdin: Some(stdin.map_err(cannot)?),
+        stdin: stdin.map_err(cannot)?,
         stdout: stdout.map_err(cannot)?,
         stderr: stderr.map_err(cannot)?,
     };

@@ -35,7 +35,7 @@ pub(crate) struct Process {
 
 /// The three streams of the program, its ends.
 pub(crate) struct ProgramEnds {
-    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
 }
@@ -166,8 +166,7 @@ impl Process {
     fn order(&self, order: &Order) -> io::Result<()> {
         let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
         let request = Request::Make { plan_offset: *plan_offset, plan_length: *plan_length };
-        let beside: Vec<_> =
-            [payload, stdout, stderr].into_iter().chain(stdin).map(|descriptor| descriptor.as_fd()).collect();
+        let beside = [payload, stdin, stdout, stderr].map(AsFd::as_fd);
         message::send(self.socket()?, &request, &beside)
     }
 

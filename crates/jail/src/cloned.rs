@@ -118,11 +118,10 @@ impl Cloned {
         let handover = Handover::Box {
             plan_offset: *plan_offset,
             plan_length: *plan_length,
-            stdin: stdin.is_some(),
             sources: number(&parts.sources),
             tasks: number(&parts.tasks),
         };
-        let streams = [&lifeline, payload, stdout, stderr].into_iter().chain(stdin);
+        let streams = [&lifeline, payload, stdin, stdout, stderr].into_iter();
         let beside: Vec<_> =
             streams.chain(&parts.sources).chain(&parts.tasks).map(|descriptor| descriptor.as_fd()).collect();
         message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
@@ -189,8 +188,8 @@ pub struct Order {
     pub plan_length: u64,
     /// The contents of the plan's inputs, then the plan.
     pub payload: OwnedFd,
-    /// What the program reads, if it reads anything.
-    pub stdin: Option<OwnedFd>,
+    /// What the program reads.
+    pub stdin: OwnedFd,
     /// Where it writes.
     pub stdout: OwnedFd,
     /// Where it complains.

@@ -22,7 +22,7 @@ use crate::{landlock, sys};
 
 /// The three streams of the program.
 pub(crate) struct Streams<'a> {
-    pub(crate) stdin: Option<BorrowedFd<'a>>,
+    pub(crate) stdin: BorrowedFd<'a>,
     pub(crate) stdout: BorrowedFd<'a>,
     pub(crate) stderr: BorrowedFd<'a>,
 }
@@ -96,7 +96,7 @@ fn install_streams(from: StdinFrom, streams: &Streams<'_>) -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let stdin = match from {
         StdinFrom::Nothing => null.as_fd(),
-        StdinFrom::Caller => streams.stdin.ok_or(io::ErrorKind::NotFound)?,
+        StdinFrom::Caller => streams.stdin,
     };
     sys::install(stdin, 0)?;
     sys::install(streams.stdout, 1)?;

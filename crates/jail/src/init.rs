@@ -35,7 +35,7 @@ pub(crate) struct Init {
     pub(crate) lifeline: Option<OwnedFd>,
     /// Of no use any more once the box is built.
     pub(crate) payload: Option<OwnedFd>,
-    pub(crate) stdin: Option<OwnedFd>,
+    pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
     pub(crate) prepared: Prepared,
@@ -108,11 +108,11 @@ impl Init {
         prepared: Prepared,
         keeper: &OwnedFd,
     ) -> io::Result<Init> {
-        let Handover::Box { plan_offset, plan_length, stdin: has_stdin, sources, tasks } = handover;
+        let Handover::Box { plan_offset, plan_length, sources, tasks } = handover;
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
-        let (lifeline, payload, stdout, stderr) = (Some(next()?), next()?, next()?, next()?);
-        let stdin = if has_stdin { Some(next()?) } else { None };
+        let (lifeline, payload) = (Some(next()?), next()?);
+        let (stdin, stdout, stderr) = (next()?, next()?, next()?);
         let sources = (0..sources).map(|_| next()).collect::<io::Result<_>>()?;
         let tasks = (0..tasks).map(|_| next()).collect::<io::Result<_>>()?;
         let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
@@ -218,11 +218,8 @@ impl Init {
     fn start(&self, command: &Command) -> Result<Pid, Fault> {
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
-        let streams = Streams {
-            stdin: self.stdin.as_ref().map(AsFd::as_fd),
-            stdout: self.stdout.as_fd(),
-            stderr: self.stderr.as_fd(),
-        };
+        let streams =
+            Streams { stdin: self.stdin.as_fd(), stdout: self.stdout.as_fd(), stderr: self.stderr.as_fd() };
         let Plan { identity, confinement, .. } = &self.plan;
         let filter = &self.prepared.program;
         let started = sys::spawn(&mut || {

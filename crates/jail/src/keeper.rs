@@ -46,8 +46,7 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
     let Request::Make { plan_offset, plan_length } = request else { return Ok(None) };
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
-    let (payload, stdout, stderr) = (next()?, next()?, next()?);
-    let stdin = descriptors.next();
+    let (payload, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
     let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
     Ok(Some(Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr }))
 }

@@ -14,8 +14,8 @@ use crate::codec::{self, Coded, Malformed, coded_enum};
 /// From the caller to the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
-    /// Make a box. Beside it: the payload (the contents of the plan's inputs, then the plan), stdout, stderr, and
-    /// stdin if a command reads it.
+    /// Make a box. Beside it: the payload (the contents of the plan's inputs, then the plan), stdin, stdout and
+    /// stderr.
     Make {
         /// Where the plan begins in the payload.
         plan_offset: u64,
@@ -28,14 +28,14 @@ pub enum Request {
 
 coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill });
 
-/// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdout, stderr, stdin
-/// if there is one, the sources, and the `tasks` files.
+/// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdin, stdout,
+/// stderr, the sources, and the `tasks` files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handover {
-    Box { plan_offset: u64, plan_length: u64, stdin: bool, sources: u16, tasks: u16 },
+    Box { plan_offset: u64, plan_length: u64, sources: u16, tasks: u16 },
 }
 
-coded_enum!(Handover { 0 => Box { plan_offset, plan_length, stdin, sources, tasks } });
+coded_enum!(Handover { 0 => Box { plan_offset, plan_length, sources, tasks } });
 
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
