@@ -17,7 +17,7 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
 use belljar_core::request::{InputFile, Network, Stdin};
-use belljar_jail::plan::{Confinement, Plan, Resource};
+use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
 use belljar_jail::with_files_of;
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -103,6 +103,9 @@ impl Parked {
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
         let gate = wait_for_reader(&mut execution, source).await?;
+        if let Birth::Forked { .. } = terms.plan.birth {
+            execution.approve_program().await?;
+        }
         let in_use = execution.cgroup().map(|cgroup| Ok((cgroup.memory_in_use()?, cgroup.tasks()?)));
         let in_use = in_use
             .transpose()
@@ -268,7 +271,8 @@ pub(crate) fn could_suit(
 /// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
 /// was made with and cannot be changed any more must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
-    let Plan { identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
+    // However its runtime came to be there, it is the same one.
+    let Plan { birth: _, identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
     let Confinement { landlock, rlimits: _ } = confinement;
     (identity, cgroup, orphans, sources, opener, build, commands, landlock)
         == (

@@ -9,13 +9,14 @@ use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
-use belljar_jail::plan::Plan;
+use belljar_jail::plan::{Birth, Plan};
 
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::Pool;
 use crate::runtimes::Runtime;
+use crate::zygote::Readiness;
 use crate::{Native, setup, stdin};
 
 /// What looking for a box that waits came to.
@@ -103,20 +104,30 @@ impl Native {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
         let (sandbox, execution) = self.unspecific(language)?;
+        let zygote = self.zygote(language, &runtime).await;
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
         if let Some(cgroup) = &cgroup {
             cgroup.give_way();
         }
         let (id, supply) = (keeper.id(), Supply::Later);
-        let draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        if let Some(zygote) = &zygote {
+            draft.plan.birth = Birth::Forked { by: zygote.user() };
+        }
         let source = draft.source.clone();
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let made_from = ParkedTerms { plan: draft.plan.clone(), limits, enforcement, runtime };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        let booting = match &zygote {
+            None => NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?,
+            Some(zygote) => {
+                let birth = (zygote.as_ref(), Readiness::Rehearsed);
+                NativeExecution::begin_forked(keeper, draft, cgroup, theirs, terms, birth).await?
+            }
+        };
         Parked::when_booted(booting, made_from, source.as_str(), ours).await
     }
 
@@ -126,8 +137,13 @@ impl Native {
         finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))?
     }
 
+    /// What the zygote of a language imports before it forks.
+    pub(crate) fn preload(&self, language: Language) -> &[String] {
+        self.pool.as_ref().map_or(&[], |pool| pool.preload(language))
+    }
+
     /// The request that most requests of a language are like: one that leaves out what can be left out.
-    fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+    pub(crate) fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
             resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;

@@ -21,6 +21,7 @@ mod build;
 mod cloned;
 pub mod codec;
 mod confine;
+mod entrant;
 mod fault;
 mod init;
 mod keeper;
