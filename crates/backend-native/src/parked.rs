@@ -18,7 +18,7 @@ use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
 use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
-use belljar_jail::with_files_of;
+use belljar_jail::{acting_as, with_files_of};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
@@ -55,6 +55,8 @@ pub(crate) struct Parked {
     memory: u64,
     /// How many processes and threads it had when it was ready, PID 1 among them.
     tasks: u64,
+    /// The memory that a runtime has which booted in the box itself: what it shares with others is not counted there.
+    booted: u64,
 }
 
 /// A box whose code is on its way.
@@ -94,12 +96,14 @@ impl Stamped {
 }
 
 impl Parked {
-    /// Waits until the runtime in a new box has booted and reads its code.
+    /// Waits until the runtime in a new box has booted and reads its code. `shared` is the memory of the zygote that it
+    /// comes from, if it does.
     pub(crate) async fn when_booted(
         execution: NativeExecution,
         terms: ParkedTerms,
         source: &str,
         stdin: OwnedFd,
+        shared: u64,
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
         let gate = wait_for_reader(&mut execution, source).await?;
@@ -111,7 +115,8 @@ impl Parked {
             .transpose()
             .map_err(|error: CgroupError| setup("count what a parked box has")(io::Error::other(error)))?;
         let (memory, tasks) = in_use.unwrap_or_default();
-        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks })
+        let booted = memory.max(shared);
+        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks, booted })
     }
 
     /// What it was made from.
@@ -135,7 +140,7 @@ impl Parked {
     /// Whether what it has already is within these limits. Where it is not, the runtime would not have got so far in a
     /// box that had them from the start.
     pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
-        limits.memory.get() > self.memory && u64::from(limits.pids) + 1 >= self.tasks
+        limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.tasks
     }
 
     /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
@@ -206,13 +211,19 @@ impl Parked {
         }
         // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
         // now would take every other number to have been given away since it was read.
-        for process in cgroup.processes()? {
-            for (resource, limit) in changed.iter().copied() {
-                let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
-                rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
+        let limit_all = || {
+            for process in cgroup.processes()? {
+                for (resource, limit) in changed.iter().copied() {
+                    let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
+                    rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
+                }
             }
+            Ok(())
+        };
+        match self.terms.plan.birth {
+            Birth::Forked { by } => acting_as(by, limit_all),
+            Birth::Executed | Birth::Zygote => limit_all(),
         }
-        Ok(())
     }
 
     /// Puts the code's file in the pipe's place, and the other files beside it. As the code's own user: so they belong to

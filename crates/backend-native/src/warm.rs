@@ -128,7 +128,8 @@ impl Native {
                 NativeExecution::begin_forked(keeper, draft, cgroup, theirs, terms, birth).await?
             }
         };
-        Parked::when_booted(booting, made_from, source.as_str(), ours).await
+        let shared = zygote.map_or(0, |zygote| zygote.memory());
+        Parked::when_booted(booting, made_from, source.as_str(), ours, shared).await
     }
 
     /// Finds a runtime beside the threads that drive runs: it may have to be started and asked.

@@ -37,13 +37,9 @@ fn only_child(init: Pid) -> io::Result<Pid> {
 /// The owner of the box's users has every right over them, which we may not have as root.
 fn limit(entrant: Pid, plan: &Plan) -> Result<(), Fault> {
     let Birth::Forked { by } = plan.birth else { return Ok(()) };
-    sys::act_as(by).doing(|| "limit as the zygote's user")?;
-    let limited = plan.confinement.rlimits.iter().try_for_each(|(resource, value)| {
-        sys::set_limit(Some(entrant), *resource, *value)
-            .doing(|| format!("set the resource limit {resource:?} from outside"))
-    });
-    sys::act_as(0).doing(|| "be root again")?;
-    limited
+    let mut rlimits = plan.confinement.rlimits.iter();
+    sys::acting_as(by, || rlimits.try_for_each(|(of, value)| sys::set_limit(Some(entrant), *of, *value)))
+        .doing(|| "set resource limits from outside")
 }
 
 fn in_the_same_box(init: Pid, entrant: Pid) -> io::Result<()> {

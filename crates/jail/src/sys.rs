@@ -62,6 +62,26 @@ impl Drop for FileOwner {
     }
 }
 
+/// Does something as another user, with the rights of that user and no others. It is this thread alone that changes, and
+/// only meanwhile.
+///
+/// # Errors
+/// That this process is not root, or what `work` says.
+pub fn acting_as<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    struct Root;
+    impl Drop for Root {
+        fn drop(&mut self) {
+            if act_as(0).is_err() {
+                // A thread that is not who it should be must not go on.
+                std::process::abort();
+            }
+        }
+    }
+    act_as(id)?;
+    let _again = Root;
+    work()
+}
+
 /// Acts as another user, and as root again after that. Files are still root's business.
 pub(crate) fn act_as(id: u32) -> io::Result<()> {
     let (root, id) = (Uid::ROOT, Uid::from_raw(id));

@@ -31,6 +31,7 @@ use rustix::net::{
 use tokio::net::UnixDatagram;
 use tokio::sync::Mutex;
 
+use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
@@ -72,6 +73,8 @@ pub(crate) struct Zygote {
     user: u32,
     runtime: Stamped,
     births: AtomicU64,
+    /// What it had when it was ready, in bytes.
+    memory: u64,
 }
 
 /// What a child takes with it into its box.
@@ -139,9 +142,10 @@ impl Native {
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution)).await?;
         let (births, runtime) = (AtomicU64::new(0), runtime.clone());
-        let zygote = Zygote { template: Mutex::new(template), control: ours, last_pid, user, runtime, births };
+        let (template, control, memory) = (Mutex::new(template), ours, 0);
+        let zygote = Zygote { template, control, last_pid, user, runtime, births, memory };
         zygote.hear(BOOT_LIMIT, b"ready").await.map_err(setup("boot a zygote"))?;
-        Ok(zygote)
+        zygote.weighed().await
     }
 }
 
@@ -149,6 +153,18 @@ impl Zygote {
     /// The user on the host who has to own the users of a box, for a child to enter it.
     pub(crate) fn user(&self) -> u32 {
         self.user
+    }
+
+    /// The memory that its children share with it, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    async fn weighed(mut self) -> Result<Zygote, BackendError> {
+        let memory = self.template.lock().await.cgroup().map(BoxCgroup::memory_in_use).transpose();
+        let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
+        self.memory = memory.map_err(uncounted)?.unwrap_or_default();
+        Ok(self)
     }
 
     async fn is_good_for(&self, runtime: &Stamped) -> bool {

@@ -14,7 +14,7 @@ def main():
     forget_how_this_was_found(sys)
     for name in PRELOAD:
         __import__(name)
-    kept = frozenset(sys.modules)
+    kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
 
     import ctypes
     import gc
@@ -56,8 +56,8 @@ def main():
         enter(libc, os, namespaces, last_pid, tasks=rest)
         settle(os, (stdin, os.open("/dev/null", os.O_WRONLY), stderr))
         confine(ctypes, libc, os, ruleset, filter)
-        for name in [name for name in sys.modules if name not in kept and name != __name__]:
-            del sys.modules[name]
+        forget_the_rest(sys.modules, kept | {__name__})
+        forget_the_rest(sys.path_importer_cache, looked_at)
         gc.unfreeze()
         if rehearsed:
             exec(rehearsal, {"__name__": "__main__", "__builtins__": __builtins__})
@@ -76,6 +76,11 @@ def forget_how_this_was_found(sys):
     directory = __file__.rpartition("/")[0]
     sys.path[:] = [entry for entry in sys.path if entry != directory]
     sys.path_importer_cache.pop(directory, None)
+
+
+def forget_the_rest(table, kept):
+    for name in [name for name in table if name not in kept]:
+        del table[name]
 
 
 def shares_memory():
