@@ -213,9 +213,9 @@ impl NativeExecution {
     }
 
     /// From now on it is the run of this request, whose program has been waiting. What was used until now is not its.
-    pub(crate) fn become_run(&mut self, terms: Terms, booting: Duration) {
+    pub(crate) fn become_run(&mut self, start: Start, terms: Terms, booting: Duration) {
         self.terms = terms;
-        self.start = Start::Warm;
+        self.start = start;
         self.booting = booting;
         self.watch.reset();
     }

@@ -110,7 +110,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
-        if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
+        if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
             return Ok(running);
         }
         Ok(Box::new(self.begin_cold(sandbox, execution).await?))

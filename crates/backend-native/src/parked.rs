@@ -16,6 +16,7 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
+use belljar_core::outcome::Start;
 use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
 use belljar_jail::{acting_as, with_files_of};
@@ -31,7 +32,7 @@ use crate::stdin;
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is looked whether it has, at first and at most.
-const FIRST_LOOK: Duration = Duration::from_millis(2);
+const FIRST_LOOK: Duration = Duration::from_micros(250);
 const LAST_LOOK: Duration = Duration::from_millis(20);
 /// The most bytes of code and files that are written into a box from outside: neither the memory nor the time that it
 /// takes is charged to it. So a file counts for more than what is in it.
@@ -147,12 +148,13 @@ impl Parked {
     /// which [`suits`] has approved. A box that comes back has not begun with the code, and is of no more use.
     pub(crate) fn supply(
         mut self,
+        start: Start,
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
         match self.begin(wanted, sandbox, execution) {
-            Ok(begun) => Ok(self.go_on(begun, sandbox, execution)),
+            Ok(begun) => Ok(self.go_on(start, begun, sandbox, execution)),
             Err(_) => Err(Box::new(self)),
         }
     }
@@ -177,6 +179,7 @@ impl Parked {
     /// The code is on its way: whatever happens from here on is the run's.
     fn go_on(
         self,
+        start: Start,
         begun: Begun,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
@@ -192,7 +195,7 @@ impl Parked {
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
         };
-        running.become_run(terms, begun.booting);
+        running.become_run(start, terms, begun.booting);
         Ok(running)
     }
 

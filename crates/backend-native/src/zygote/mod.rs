@@ -112,6 +112,15 @@ impl Native {
         made
     }
 
+    /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
+    pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
+        let zygote = match self.zygotes.of.try_lock().ok()?.get(language.name)? {
+            State::Lives(zygote) => zygote.clone(),
+            State::Failed(_) => return None,
+        };
+        zygote.is_good_for(runtime).await.then_some(zygote)
+    }
+
     /// Ends all zygotes.
     pub(crate) async fn retire_zygotes(&self) {
         self.zygotes.of.lock().await.clear();
