@@ -8,16 +8,19 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::cell::{Cell, User};
+use crate::served::{Served, Start};
 
 const NOBODY: u32 = 65534;
 
 /// Runs one promise for every backend under test, as one kind of user.
-pub fn hold(name: &str, user: User, promise: fn(&Cell)) {
-    let record = skip_record(name);
-    let _ = fs::remove_file(&record);
+///
+/// # Panics
+/// If it is not kept, or if its runs were to begin in a way in which none of them did.
+pub fn hold(name: &str, user: User, start: Start, promise: fn(&Cell)) {
+    let _ = fs::remove_file(record_of("skipped", name));
     if user == User::Root && !rustix::process::geteuid().is_root() {
         return skip(name, "the tests do not run as root");
     }
@@ -26,7 +29,17 @@ pub fn hold(name: &str, user: User, promise: fn(&Cell)) {
     for backend in backends.split(',') {
         let cell = Cell::new(backend, user, Vec::new());
         let waived = if user == User::Root { Vec::new() } else { unmet(&cell) };
-        promise(&Cell::new(backend, user, waived));
+        let cell = Cell::new(backend, user, waived);
+        match start {
+            Start::Cold => promise(&cell),
+            // No other backend keeps boxes waiting.
+            Start::Warm | Start::Zygote if backend != "native" => {}
+            Start::Warm | Start::Zygote => {
+                let served = Arc::new(Served::new(start));
+                promise(&cell.served_by(served.clone()));
+                served.assert_tried(name);
+            }
+        }
     }
 }
 
@@ -42,13 +55,18 @@ pub(crate) fn skip(what: &str, reason: &str) {
     let strict =
         ["CI", "BELLJAR_REQUIRE"].iter().any(|name| std::env::var(name).is_ok_and(|v| !v.is_empty()));
     assert!(!strict, "{told}");
-    let record = skip_record(&name);
+    record("skipped", &name, &told);
+}
+
+/// Writes down what became of a test, where it can be counted.
+pub(crate) fn record(kind: &str, name: &str, told: &str) {
+    let record = record_of(kind, name);
     fs::create_dir_all(record.parent().expect("it has one")).expect("target is writable");
     fs::write(record, told).expect("target is writable");
 }
 
-fn skip_record(name: &str) -> PathBuf {
-    target().join("conformance/skipped").join(name.replace("::", "."))
+fn record_of(kind: &str, name: &str) -> PathBuf {
+    target().join("conformance").join(kind).join(name.replace("::", "."))
 }
 
 /// The guarantees that this host cannot keep for an ordinary user. Only what depends on cgroups may be among
@@ -147,6 +165,11 @@ pub(crate) fn probe(user: User) -> PathBuf {
     staged(user).join("probe")
 }
 
+/// The probe for boxes that show the host's libraries: small enough to be written into one that waits.
+pub(crate) fn small_probe(user: User) -> PathBuf {
+    staged(user).join("small-probe")
+}
+
 /// A directory that this user can read, with the binary under test and the probe, and the state of its runs. It
 /// is kept: what is learned about the host once serves all tests.
 pub(crate) fn staged(user: User) -> PathBuf {
@@ -168,6 +191,7 @@ fn stage(dir: &Path, binary: &Path, user: User) {
     fs::create_dir_all(dir).expect("the temporary directory is writable");
     put(binary, &dir.join("belljar"));
     put(Path::new(env!("BELLJAR_PROBE")), &dir.join("probe"));
+    put(Path::new(env!("BELLJAR_SMALL_PROBE")), &dir.join("small-probe"));
     for name in ["state", "tmp"] {
         let dir = dir.join(name);
         fs::create_dir_all(&dir).expect("the temporary directory is writable");

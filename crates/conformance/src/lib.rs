@@ -36,7 +36,9 @@
 mod cell;
 mod host;
 mod probe;
+mod request;
 mod result;
+mod served;
 mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
@@ -45,38 +47,56 @@ pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
 pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage, from_base64};
+pub use served::Start;
 pub use watch::Watch;
 
-/// Declares that a function is a promise: a test for root and one for an ordinary user, `name::as_root` and
-/// `name::as_nobody`. `promise!(name, root)` and `promise!(name, nobody)` where it makes sense for one only.
+/// Declares that a function is a promise, held to of runs that begin in every way: as root in a box that is built for the
+/// run (`name::as_root`), in one that has been waiting (`name::warm`) and with a runtime that was forked (`name::zygote`),
+/// and as an ordinary user, for whom none waits (`name::as_nobody`). `promise!(name, root)` and `promise!(name, nobody)`
+/// where it makes sense for one only; `promise!(name, cold: "why")` where no run of it can be warm, by design, and
+/// `promise!(name, no zygote: "why")` where none can be forked.
 #[macro_export]
 macro_rules! promise {
     ($name:ident) => {
-        mod $name {
-            #[test]
-            fn as_root() {
-                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
-            }
-            #[test]
-            fn as_nobody() {
-                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
-            }
-        }
+        $crate::promise!(@ $name: as_root as_nobody warm zygote);
     };
     ($name:ident, root) => {
-        mod $name {
-            #[test]
-            fn as_root() {
-                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
-            }
-        }
+        $crate::promise!(@ $name: as_root warm zygote);
     };
     ($name:ident, nobody) => {
+        $crate::promise!(@ $name: as_nobody);
+    };
+    ($name:ident, cold: $why:literal) => {
+        $crate::promise!(@ $name: as_root as_nobody);
+    };
+    ($name:ident, root, cold: $why:literal) => {
+        $crate::promise!(@ $name: as_root);
+    };
+    ($name:ident, no zygote: $why:literal) => {
+        $crate::promise!(@ $name: as_root as_nobody warm);
+    };
+    (@ $name:ident: $($kind:ident)*) => {
         mod $name {
-            #[test]
-            fn as_nobody() {
-                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
-            }
+            $($crate::promise!(# $name $kind);)*
+        }
+    };
+    (# $name:ident as_root) => {
+        $crate::promise!(# $name as_root Root Cold);
+    };
+    (# $name:ident as_nobody) => {
+        $crate::promise!(# $name as_nobody Nobody Cold);
+    };
+    (# $name:ident warm) => {
+        $crate::promise!(# $name warm Root Warm);
+    };
+    (# $name:ident zygote) => {
+        $crate::promise!(# $name zygote Root Zygote);
+    };
+    (# $name:ident $kind:ident $user:ident $start:ident) => {
+        #[test]
+        fn $kind() {
+            let name = concat!(module_path!(), "::", stringify!($kind));
+            $crate::hold(name, $crate::User::$user, $crate::Start::$start, super::$name);
         }
     };
 }

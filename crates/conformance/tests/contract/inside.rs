@@ -57,7 +57,7 @@ fn variables_are_passed_as_they_are_and_may_replace_the_usual_ones(cell: &Cell) 
     assert_eq!(ran.ok(), "x = y; $z 'ü'\n2||Europe/Oslo");
 }
 
-promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones);
+promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones, cold: "the environment is what the runtime was started with");
 
 fn the_working_directory_is_writable_and_its_files_may_be_executed(cell: &Cell) {
     let ran = cell.run(
@@ -116,7 +116,7 @@ fn everything_writable_shares_one_budget(cell: &Cell) {
     assert!(total <= 8 << 20, "{total}");
 }
 
-promise!(everything_writable_shares_one_budget);
+promise!(everything_writable_shares_one_budget, cold: "the disk is made with the box");
 
 fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
@@ -137,7 +137,7 @@ fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     assert!(String::from_utf8_lossy(&control.stdout).contains("open"), "the control: outside there is one");
 }
 
-promise!(there_is_no_controlling_terminal_even_if_the_caller_has_one);
+promise!(there_is_no_controlling_terminal_even_if_the_caller_has_one, cold: "it is about the command line");
 
 fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     let scratch = Scratch::new();
@@ -154,7 +154,7 @@ fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     assert_eq!(cell.run("echo x > /sandbox/own && echo x > /tmp/own && cat /sandbox/own").ok(), "x\n");
 }
 
-promise!(a_workspace_is_read_only_at_work_and_the_working_directory);
+promise!(a_workspace_is_read_only_at_work_and_the_working_directory, cold: "a workspace is mounted while the box is made");
 
 fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
     let scratch = Scratch::new();
@@ -169,7 +169,7 @@ fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
     assert_eq!(names, ["there.txt"], "the host's directory is as it was");
 }
 
-promise!(files_are_laid_over_a_workspace_without_touching_it);
+promise!(files_are_laid_over_a_workspace_without_touching_it, cold: "a workspace is mounted while the box is made");
 
 fn code_of_a_language_finds_the_modules_of_its_workspace(cell: &Cell) {
     let scratch = Scratch::new();
@@ -179,4 +179,4 @@ fn code_of_a_language_finds_the_modules_of_its_workspace(cell: &Cell) {
     assert!(!scratch.path().join("__pycache__").exists());
 }
 
-promise!(code_of_a_language_finds_the_modules_of_its_workspace);
+promise!(code_of_a_language_finds_the_modules_of_its_workspace, cold: "a workspace is mounted while the box is made");

@@ -258,16 +258,14 @@ fn interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_s
     each_says_what_it_was_given(cell, INTERPRETED);
 }
 
-promise!(
-    interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults
-);
+promise!(interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults, cold: "the environment is what the runtime was started with");
 
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
     each_says_what_it_was_given(&roomy.limit("cpus", "2"), COMPILED);
 }
 
-promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on);
+promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on, cold: "its runtime cannot wait for code");
 
 fn aliases_mean_their_language(cell: &Cell) {
     let pairs = [
@@ -286,7 +284,7 @@ fn aliases_mean_their_language(cell: &Cell) {
     }
 }
 
-promise!(aliases_mean_their_language);
+promise!(aliases_mean_their_language, cold: "it is about the command line");
 
 fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s");
@@ -297,7 +295,7 @@ fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cel
     assert_eq!(ran.stdout, "");
 }
 
-promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words);
+promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words, cold: "its runtime cannot wait for code");
 
 fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &Cell) {
     let ran = cell.language("typescript").run("console.log('never')\nconst x: number = ;\n");
@@ -308,14 +306,14 @@ fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &
     assert_eq!(ran.language, "typescript");
 }
 
-promise!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
+promise!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position, no zygote: "its runtime has no zygote");
 
 fn typescript_is_not_type_checked(cell: &Cell) {
     let ran = cell.language("typescript").run("const x: number = 'text' as any as string; console.log(x)");
     assert_eq!(ran.ok(), "text\n");
 }
 
-promise!(typescript_is_not_type_checked);
+promise!(typescript_is_not_type_checked, no zygote: "its runtime has no zygote");
 
 fn both_kinds_of_javascript_module_run(cell: &Cell) {
     let node = cell.language("javascript");
@@ -330,7 +328,7 @@ console.log(one);";
     assert_eq!(cell.language("typescript").run(typed).ok(), "1\n");
 }
 
-promise!(both_kinds_of_javascript_module_run);
+promise!(both_kinds_of_javascript_module_run, no zygote: "its runtime has no zygote");
 
 fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     let told = cell.belljar(&["languages"]).stdout_text();
@@ -346,4 +344,4 @@ fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     }
 }
 
-promise!(the_list_of_languages_names_every_one_with_its_runtime);
+promise!(the_list_of_languages_names_every_one_with_its_runtime, cold: "it is about the command line");
