@@ -11,14 +11,15 @@ use crate::cell::Cell;
 use crate::served::Start;
 
 /// The languages of which boxes can wait.
-const WAITING: [&str; 9] =
-    ["python", "javascript", "typescript", "bash", "sh", "zsh", "php", "perl", "lua"];
+const WAITING: [&str; 9] = ["python", "javascript", "typescript", "bash", "sh", "zsh", "php", "perl", "lua"];
 /// Less than what a waiting box takes, by what else counts.
 const MOST_INPUT: usize = 240 << 10;
 /// Less than the kernel takes as one argument.
 const MOST_SCRIPT: usize = 120 << 10;
 /// Less than a waiting Python has already.
 const LEAST_MEMORY: u64 = 24 << 20;
+/// Less than a server takes unless told otherwise.
+const MOST_STDIN: usize = 12 << 20;
 /// As many processes as boxes are made with.
 const USUAL_PIDS: u64 = 50;
 
@@ -68,9 +69,16 @@ fn spoken(language: &str, start: Start, code: &str) -> Result<(String, String), 
             Ok(("python".into(), become_shell(code)))
         }
         Start::Zygote if language != "python" => Err("its runtime has no zygote"),
+        _ if language.ends_with("script") && is_module(code) => {
+            Err("the runtime would have to know sooner that this is a module")
+        }
         _ if WAITING.contains(&language) => Ok((language.into(), code.into())),
         _ => Err("its runtime cannot wait for code"),
     }
+}
+
+fn is_module(code: &str) -> bool {
+    code.lines().any(|line| line.starts_with("import ") || line.starts_with("export "))
 }
 
 /// The way that everything which confines the child of a zygote is tried from a shell and from the probe.
@@ -156,6 +164,9 @@ impl Options {
             "-" => cell.stdin.clone().unwrap_or_default(),
             file => fs::read(file).expect("a file of the test's"),
         };
+        if bytes.len() > MOST_STDIN {
+            return Err("over HTTP a request is smaller");
+        }
         let text = String::from_utf8(bytes).map_err(|_| "over HTTP standard input is text")?;
         self.fields.insert("stdin".into(), text.into());
         Ok(())

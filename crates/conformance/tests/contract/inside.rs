@@ -24,7 +24,7 @@ fn the_path_is_plain(cell: &Cell) {
     }
 }
 
-promise!(the_path_is_plain);
+promise!(the_path_is_plain, no zygote: "a version manager's Python is on the path of its boxes");
 
 /// E1
 fn nothing_of_the_callers_environment_gets_in(cell: &Cell) {

@@ -306,7 +306,10 @@ fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &
     assert_eq!(ran.language, "typescript");
 }
 
-promise!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position, no zygote: "its runtime has no zygote");
+promise!(
+    a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position,
+    cold: "what does not compile does not reach the runtime"
+);
 
 fn typescript_is_not_type_checked(cell: &Cell) {
     let ran = cell.language("typescript").run("const x: number = 'text' as any as string; console.log(x)");
