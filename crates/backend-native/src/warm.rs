@@ -131,8 +131,10 @@ impl Native {
         let zygote = self.zygote(language, &runtime).await;
         let made =
             self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
-        if made.is_err() && zygote.is_some() {
-            self.give_up_zygote(language).await;
+        match (&made, &zygote) {
+            (Ok(_), Some(zygote)) => zygote.count_as_good(),
+            (Err(_), Some(zygote)) => self.give_up_zygote(language, zygote).await,
+            (_, None) => {}
         }
         made
     }

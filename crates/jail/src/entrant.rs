@@ -21,7 +21,8 @@ pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<(), Fault> {
     in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
     let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
     without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))
+    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
+    nothing_shared(entrant).doing(|| doubt("shares no memory"))
 }
 
 fn only_child(init: Pid) -> io::Result<Pid> {
@@ -70,13 +71,32 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
 
 /// Nothing but its streams, and the pipe that it waits for its code at.
 fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
-    let is_gate = |target: &Path| plan.build.iter().any(|step| matches!(step, Step::Pipe(path) if path == target));
+    let is_gate =
+        |target: &Path| plan.build.iter().any(|step| matches!(step, Step::Pipe(path) if path == target));
     for entry in std::fs::read_dir(proc_of(entrant, "fd"))? {
         let entry = entry?;
         let is_stream = matches!(entry.file_name().to_str(), Some("0" | "1" | "2"));
         refuse_unless(is_stream || is_gate(&std::fs::read_link(entry.path())?))?;
     }
     Ok(())
+}
+
+/// A fork copies memory, but not what is mapped to be shared: what one program left there, the next would find.
+fn nothing_shared(entrant: Pid) -> io::Result<()> {
+    let read =
+        |what| std::fs::read(proc_of(entrant, what)).map(|text| String::from_utf8_lossy(&text).into_owned());
+    // This is quickly read, and mostly there is nothing.
+    refuse_unless(!maps_shared(&read("maps")?) || !writes_shared(&read("smaps")?))
+}
+
+fn maps_shared(maps: &str) -> bool {
+    maps.lines().any(|line| line.split(' ').nth(1).is_none_or(|rights| rights.ends_with('s')))
+}
+
+/// A file that was opened only to be read can be mapped as shared, and nobody can write there.
+fn writes_shared(maps: &str) -> bool {
+    let mut flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    flags.any(|flags| flags.split_whitespace().any(|flag| flag == "sh"))
 }
 
 fn proc_of(pid: Pid, what: &str) -> String {
@@ -98,6 +118,17 @@ mod tests {
     #[test]
     fn a_confined_process_is_approved() {
         without_rights(CONFINED, 7).unwrap();
+    }
+
+    #[test]
+    fn memory_that_others_could_write_to_is_seen() {
+        let private = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n";
+        let shared = "7f0000001000-7f0000002000 r--s 00000000 00:01 9    /memfd:x (deleted)\n";
+        assert!(!maps_shared(private));
+        assert!(maps_shared(&format!("{private}{shared}")));
+        assert!(maps_shared("nonsense"), "in doubt it is");
+        assert!(writes_shared("VmFlags: rd mr mw me ms ac\nVmFlags: rd sh mr mw me ms \n"));
+        assert!(!writes_shared("VmFlags: rd mr me ms sd \n"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ def main():
     import sys
 
     forget_how_this_was_found(sys)
+    handlers = signal_handlers()
     for name in PRELOAD:
         __import__(name)
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
@@ -22,8 +23,8 @@ def main():
     import _socket
 
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
-    if shares_memory():
-        control.send(b"a preloaded module shares memory with the processes that are forked from here")
+    if signal_handlers() != handlers:
+        control.send(b"a preloaded module handles signals, which a program would find")
         os._exit(1)
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/sandbox/.filter", "rb") as file:
@@ -83,13 +84,10 @@ def forget_the_rest(table, kept):
         del table[name]
 
 
-def shares_memory():
-    """Whether a mapping can be written here and seen in a child. Where there is no /proc, the host looks instead."""
-    try:
-        with open("/proc/self/maps") as file:
-            return any(line.split()[1].endswith("s") and "w" in line.split()[1] for line in file)
-    except OSError:
-        return False
+def signal_handlers():
+    import _signal
+
+    return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
 def numbers(data):
@@ -182,7 +180,7 @@ class Ending:
         self.exit, self.getpid, self.threads = os._exit, os.getpid, _thread._count
         self.stats, self.objects, self.frozen, self.heralds = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
         self.frame, self.streams, self.hook = sys._getframe, (sys.stdin, sys.stdout, sys.stderr), sys.excepthook
-        self.main, self.module = sys.modules["__main__"].__dict__, type(sys)
+        self.main, self.module, self.error = sys.modules["__main__"].__dict__, type(sys), Exception
         self.mro, self.reference = type.__dict__["__mro__"].__get__, __import__("_weakref").ref
         self.names, self.callback = type.__dict__["__dict__"].__get__, self.reference.__dict__["__callback__"].__get__
         self.attributes = self.attributes_of_streams()
@@ -209,7 +207,7 @@ class Ending:
             return
         try:
             silent = self.decide()
-        except Exception:
+        except self.error:
             return
         if silent:
             self.exit(0)

@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod defaults;
+mod differential;
 mod failures;
 mod keys;
 mod lifecycle;
@@ -15,3 +16,4 @@ mod runs;
 mod sameness;
 mod server;
 mod streams;
+mod zygote;
