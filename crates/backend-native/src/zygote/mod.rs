@@ -101,6 +101,10 @@ impl Native {
     /// The zygote of a language, made if there is none yet. `None`: it has none, or one cannot be made here.
     pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
         let script = script(language).filter(|_| self.host.opener == Opener::Keeper)?;
+        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
+        if let Some(zygote) = self.living_zygote(language, runtime).await {
+            return Some(zygote);
+        }
         let mut zygotes = self.zygotes.of.lock().await;
         match zygotes.get(language.name) {
             Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return Some(zygote.clone()),

@@ -15,5 +15,6 @@ mod readme;
 mod runs;
 mod sameness;
 mod server;
+mod soak;
 mod streams;
 mod zygote;

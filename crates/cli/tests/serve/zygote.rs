@@ -123,7 +123,10 @@ fn neither_the_zygote_nor_a_sibling_can_be_reached_from_inside() {
 fn a_zygote_that_is_killed_is_replaced_and_costs_nobody_a_run() {
     let server = Server::with(WAITING, &[]);
     for round in 0..3 {
-        eventually("there is one", || zygote(&server).is_some());
+        // One that has never been of use is not replaced at once.
+        eventually("it is of use", || {
+            pool_of(&server, "python")["ready"] == json!(2) && zygote(&server).is_some()
+        });
         let first = zygote(&server).unwrap();
         kill_all(&[first]);
         let result = server.post("/v1/runs", &python("print(1)")).result();
