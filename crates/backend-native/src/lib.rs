@@ -242,7 +242,12 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
+        Some(Box::pin(async move {
+            for language in pool.languages() {
+                self.clone().prepare_zygote(language).await;
+            }
+            pool::keep_up(pool, move |language| self.clone().park(language)).await;
+        }))
     }
 
     fn retire(&self) -> BoxFuture<'_, ()> {
