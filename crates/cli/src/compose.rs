@@ -8,6 +8,7 @@ use belljar_core::request::BackendName;
 use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
+use belljar_process::Subprocess;
 
 use crate::settings::Host;
 
@@ -23,7 +24,10 @@ pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
 fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
-    Engine::new(vec![native(host, standby, pool), wasm()], prepare)
+    let settings = subprocess(&host);
+    let process = Arc::new(Subprocess::limited(settings.clone()));
+    let none = Arc::new(Subprocess::bare(settings));
+    Engine::new(vec![native(host, standby, pool), wasm(), process, none], prepare)
 }
 
 fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
@@ -37,6 +41,16 @@ fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> A
         pool,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
+}
+
+fn subprocess(host: &Host) -> belljar_process::Settings {
+    belljar_process::Settings {
+        search_path: host.search_path.clone(),
+        home: host.home.clone(),
+        state_dir: host.state_dir.clone(),
+        overrides: host.runtimes.clone(),
+        temp_dir: host.temp_dir.clone(),
+    }
 }
 
 fn wasm() -> Arc<dyn Backend> {

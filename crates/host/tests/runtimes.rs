@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::backend::BackendError;
 use belljar_core::language::Language;
-use belljar_native::runtimes::{BASE_SYSTEM, Runtime, RuntimeSettings, Runtimes};
+use belljar_host::runtimes::{BASE_SYSTEM, Runtime, RuntimeSettings, Runtimes};
 
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
