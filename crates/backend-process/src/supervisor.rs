@@ -176,8 +176,10 @@ impl Supervisor {
         self.stop != Stop::None
     }
 
-    fn finish(self, main: Pid, end: &End) {
+    fn finish(mut self, main: Pid, end: &End) {
         let status = tree::destroy(main);
+        // Whoever reads them waits for their end, also if the last command never came to have them.
+        self.streams = None;
         let status = match end {
             End::Own(status) => *status,
             End::Killed => status.unwrap_or(Signal::KILL.as_raw()),
