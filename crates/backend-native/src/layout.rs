@@ -9,7 +9,8 @@ use belljar_core::path::BoxPath;
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
-    Access, BindMode, CgroupEntry, Confinement, Identity, Input, Opener, Plan, Resource, ScratchPart, Step,
+    Access, BindMode, Birth, CgroupEntry, Confinement, Identity, Input, Opener, Plan, Resource, ScratchPart,
+    Step,
 };
 
 /// The directory that is always writable, and the home of the code's user.
@@ -128,6 +129,7 @@ pub(crate) fn draft(
     let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: "/tmp".into() };
     let commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
     let plan = Plan {
+        birth: Birth::Executed,
         identity: ground.identity,
         cgroup: ground.cgroup,
         orphans: ground.orphans,

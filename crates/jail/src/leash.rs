@@ -21,7 +21,7 @@ pub fn leash(command: &mut Command, limits: Vec<(Resource, u64)>) {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         sys::default_signals()?;
-        limits.iter().try_for_each(|(resource, value)| sys::set_limit(*resource, *value))?;
+        limits.iter().try_for_each(|(resource, value)| sys::set_limit(None, *resource, *value))?;
         sys::close_on_exec_from(3)
     };
     // SAFETY: the closure makes system calls only. It allocates nothing, takes no lock and touches no memory but its own

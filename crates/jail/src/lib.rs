@@ -21,6 +21,7 @@ mod build;
 mod cloned;
 pub mod codec;
 mod confine;
+mod entrant;
 mod fault;
 mod init;
 mod keeper;
@@ -41,7 +42,7 @@ pub use cloned::Order;
 pub use fault::Fault;
 pub use leash::leash;
 pub use standby::{Standby, stand_by};
-pub use sys::{ResourceUse, used_by_children, with_files_of};
+pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
