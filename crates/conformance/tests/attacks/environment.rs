@@ -16,7 +16,7 @@ fn a_secret_of_the_callers_is_in_no_environment_and_no_memory(cell: &Cell) {
     assert_eq!((seen.ret, seen.errno), (0, 0), "{seen:?}");
 }
 
-promise!(a_secret_of_the_callers_is_in_no_environment_and_no_memory);
+promise!(a_secret_of_the_callers_is_in_no_environment_and_no_memory; needs privileges);
 
 /// E2
 fn variables_that_steer_a_loader_reach_neither_belljar_nor_the_code(cell: &Cell) {
