@@ -10,15 +10,16 @@ use belljar_core::limits::LimitsRequest;
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
+use belljar_host::runtimes::Runtime;
+use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::Pool;
-use crate::runtimes::Runtime;
 use crate::zygote::{Readiness, Zygote};
-use crate::{Native, setup, stdin};
+use crate::{Native, setup};
 
 /// What looking for a box that waits came to.
 enum Sought {
@@ -136,7 +137,8 @@ impl Native {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
         let zygote = self.zygote(language, &runtime).await;
-        let made = self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
+        let made =
+            self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
         if made.is_err() && zygote.is_some() {
             self.give_up_zygote(language).await;
         }
@@ -190,7 +192,10 @@ impl Native {
     }
 
     /// The request that most requests of a language are like: one that leaves out what can be left out.
-    pub(crate) fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+    pub(crate) fn unspecific(
+        &self,
+        language: Language,
+    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
             resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;

@@ -21,6 +21,7 @@ use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
+use belljar_host::runtimes::Runtime;
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use belljar_jail::seccomp::Filter;
@@ -29,13 +30,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::net::UnixDatagram;
 use tokio::sync::Mutex;
 
+use crate::Native;
 use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::keeper::socket_pair;
 use crate::layout::Supply;
 use crate::parked::Stamped;
-use crate::runtimes::Runtime;
-use crate::Native;
 
 /// How long a zygote may take to boot and to import what it is to import.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -148,7 +148,8 @@ impl Native {
         let user = become_template(&mut draft.plan);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
         let template =
-            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution)).await?;
+            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
+                .await?;
         let (births, runtime) = (AtomicU64::new(0), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
         let zygote = Zygote { template, control, last_pid, user, runtime, births, memory };
@@ -211,7 +212,10 @@ impl Zygote {
 
 impl std::fmt::Debug for Zygote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Zygote").field("user", &self.user).field("births", &self.births).finish_non_exhaustive()
+        f.debug_struct("Zygote")
+            .field("user", &self.user)
+            .field("births", &self.births)
+            .finish_non_exhaustive()
     }
 }
 
