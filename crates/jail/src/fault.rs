@@ -23,9 +23,7 @@ impl Fault {
         match codec::decode(report) {
             Ok(Reply::Failed { doing, errno }) => Fault { doing, errno },
             Ok(Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. })
-            | Err(_) => {
-                Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }
-            }
+            | Err(_) => Fault { doing: "start the program".to_owned(), errno: libc::EINVAL },
         }
     }
 

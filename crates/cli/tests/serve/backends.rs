@@ -100,3 +100,19 @@ fn every_backend_is_listed_with_what_it_keeps() {
         assert_eq!(guarantee["kept"], json!(false), "{guarantee}");
     }
 }
+
+#[test]
+fn languages_are_those_of_the_backend_that_is_meant() {
+    let server =
+        Server::with("[server.allow]\nbackends = ['native', 'wasm', 'kubernetes', 'process']\n", &[]);
+    let has_sh = |path: &str| {
+        let listed = server.get(path).json();
+        let languages = listed["languages"].as_array().unwrap_or_else(|| panic!("{listed}")).clone();
+        languages.iter().any(|language| language["name"] == "sh" && language["available"] == true)
+    };
+    assert!(has_sh("/v1/languages") && has_sh("/v1/languages?backend=process"));
+    let error = |backend: &str| server.get(&format!("/v1/languages?x=y&backend={backend}")).error();
+    assert_eq!(error("kubernetes").0, 503, "not there");
+    assert_eq!(error("none"), (403, "forbidden".into(), "backend".into()), "not allowed");
+    assert_eq!(error("podman"), (400, "invalid_request".into(), "backend".into()), "unknown");
+}
