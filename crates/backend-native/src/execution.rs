@@ -10,6 +10,7 @@ use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
+use belljar_host::collect::{self, Wanted};
 use belljar_jail::message::{NAMESPACES, Reply};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
@@ -19,7 +20,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::cgroup::{BoxCgroup, Counters};
-use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;

@@ -1,14 +1,13 @@
 //! The native backend: this host's kernel keeps the promises, with no daemon and nothing to install.
 //!
-//! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
-//! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
-//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
-//! that was made before its request, `pool` keeps some of them, and `warm` makes and takes them.
+//! In reading order: `host` finds out what this host can do, by building a `trial` box; `layout` turns a request into a
+//! plan; `cgroup` limits the tree of processes; `keeper` starts the process that performs the plan; `execution` follows
+//! it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm` makes and
+//! takes them. Which interpreter runs a language is found by `belljar_host`.
 
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
-mod collect;
 mod execution;
 mod host;
 mod keeper;
@@ -16,9 +15,6 @@ mod layout;
 mod memory;
 mod parked;
 mod pool;
-pub mod runtimes;
-mod state;
-mod stdin;
 mod trial;
 mod warden;
 mod warm;
@@ -37,6 +33,8 @@ use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, show_duration};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
+use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
 
@@ -47,7 +45,6 @@ use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
-use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use crate::warden::Warden;
 use crate::zygote::Zygotes;
 

@@ -10,15 +10,16 @@ use belljar_core::limits::LimitsRequest;
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
+use belljar_host::runtimes::Runtime;
+use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::{self, Pool};
-use crate::runtimes::Runtime;
 use crate::zygote::{Readiness, Zygote};
-use crate::{Native, setup, stdin};
+use crate::{Native, setup};
 
 /// What looking for a box that waits came to.
 enum Sought {

@@ -8,6 +8,7 @@ use belljar_core::request::BackendName;
 use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
+use belljar_process::Subprocess;
 
 use crate::settings::Host;
 
@@ -31,7 +32,10 @@ enum Runs {
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
 fn assemble(host: Host, runs: Runs) -> Engine {
-    Engine::new(vec![native(host, runs), wasm()], prepare)
+    let settings = subprocess(&host);
+    let process = Arc::new(Subprocess::limited(settings.clone()));
+    let none = Arc::new(Subprocess::bare(settings));
+    Engine::new(vec![native(host, runs), wasm(), process, none], prepare)
 }
 
 fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
@@ -51,6 +55,16 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
         pool,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
+}
+
+fn subprocess(host: &Host) -> belljar_process::Settings {
+    belljar_process::Settings {
+        search_path: host.search_path.clone(),
+        home: host.home.clone(),
+        state_dir: host.state_dir.clone(),
+        overrides: host.runtimes.clone(),
+        temp_dir: host.temp_dir.clone(),
+    }
 }
 
 fn wasm() -> Arc<dyn Backend> {

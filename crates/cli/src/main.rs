@@ -35,6 +35,9 @@ fn main() -> ExitCode {
     if let Some(ended) = belljar_jail::keep(argv.first().map(OsString::as_os_str)) {
         return ended;
     }
+    if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {
+        return ended;
+    }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");
     let standby = runs.then(belljar_jail::stand_by).and_then(Result::ok);

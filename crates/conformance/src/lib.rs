@@ -15,7 +15,8 @@
 //! ```
 //!
 //! What a backend cannot promise on this host is decided by what it declares (`isolation.kept`), never by a list
-//! here. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
+//! here: `promise!(name; needs network)`. Each promise that was not made is named, and counted under
+//! `target/conformance/not-promised`. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
 //! and a failure where `CI` or `BELLJAR_REQUIRE` is set.
 //!
 //! | variable | meaning |
@@ -53,50 +54,53 @@ pub use watch::Watch;
 /// Declares that a function is a promise, held to of runs that begin in every way: as root in a box that is built for the
 /// run (`name::as_root`), in one that has been waiting (`name::warm`) and with a runtime that was forked (`name::zygote`),
 /// and as an ordinary user, for whom none waits (`name::as_nobody`). `promise!(name, root)` and `promise!(name, nobody)`
-/// where it makes sense for one only; `promise!(name, cold: "why")` where no run of it can be warm, by design, and
-/// `promise!(name, no zygote: "why")` where none can be forked.
+/// where it makes sense for one only. `promise!(name; needs filesystem, network)`: only a backend that keeps these has
+/// promised it. With one that does not, nothing of it is run; that is said, and counted under
+/// `target/conformance/not-promised`. `promise!(name; cold: "why")` where no run of it can be warm, by design, and
+/// `promise!(name; no zygote: "why")` where none can be forked.
 #[macro_export]
 macro_rules! promise {
-    ($name:ident) => {
-        $crate::promise!(@ $name: as_root as_nobody warm zygote);
+    ($name:ident $(; needs $($guarantee:ident),+)?) => {
+        $crate::promise!(@ $name as_root as_nobody warm zygote; $($($guarantee)+)?);
     };
-    ($name:ident, root) => {
-        $crate::promise!(@ $name: as_root warm zygote);
+    ($name:ident $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
+        $crate::promise!(@ $name as_root as_nobody; $($($guarantee)+)?);
     };
-    ($name:ident, nobody) => {
-        $crate::promise!(@ $name: as_nobody);
+    ($name:ident $(; needs $($guarantee:ident),+)?; no zygote: $why:literal) => {
+        $crate::promise!(@ $name as_root as_nobody warm; $($($guarantee)+)?);
     };
-    ($name:ident, cold: $why:literal) => {
-        $crate::promise!(@ $name: as_root as_nobody);
+    ($name:ident, root $(; needs $($guarantee:ident),+)?) => {
+        $crate::promise!(@ $name as_root warm zygote; $($($guarantee)+)?);
     };
-    ($name:ident, root, cold: $why:literal) => {
-        $crate::promise!(@ $name: as_root);
+    ($name:ident, root $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
+        $crate::promise!(@ $name as_root; $($($guarantee)+)?);
     };
-    ($name:ident, no zygote: $why:literal) => {
-        $crate::promise!(@ $name: as_root as_nobody warm);
+    ($name:ident, nobody $(; needs $($guarantee:ident),+)?) => {
+        $crate::promise!(@ $name as_nobody; $($($guarantee)+)?);
     };
-    (@ $name:ident: $($kind:ident)*) => {
+    (@ $name:ident $($test:ident)+; $($guarantee:ident)*) => {
         mod $name {
-            $($crate::promise!(# $name $kind);)*
+            const NEEDS: &[&str] = &[$(stringify!($guarantee)),*];
+            $($crate::promise!(# $test $name);)+
         }
     };
-    (# $name:ident as_root) => {
-        $crate::promise!(# $name as_root Root Cold);
+    (# as_root $name:ident) => {
+        $crate::promise!(# as_root Root Cold $name);
     };
-    (# $name:ident as_nobody) => {
-        $crate::promise!(# $name as_nobody Nobody Cold);
+    (# as_nobody $name:ident) => {
+        $crate::promise!(# as_nobody Nobody Cold $name);
     };
-    (# $name:ident warm) => {
-        $crate::promise!(# $name warm Root Warm);
+    (# warm $name:ident) => {
+        $crate::promise!(# warm Root Warm $name);
     };
-    (# $name:ident zygote) => {
-        $crate::promise!(# $name zygote Root Zygote);
+    (# zygote $name:ident) => {
+        $crate::promise!(# zygote Root Zygote $name);
     };
-    (# $name:ident $kind:ident $user:ident $start:ident) => {
+    (# $test:ident $user:ident $start:ident $name:ident) => {
         #[test]
-        fn $kind() {
-            let name = concat!(module_path!(), "::", stringify!($kind));
-            $crate::hold(name, $crate::User::$user, $crate::Start::$start, super::$name);
+        fn $test() {
+            let name = concat!(module_path!(), "::", stringify!($test));
+            $crate::hold(name, $crate::User::$user, $crate::Start::$start, NEEDS, super::$name);
         }
     };
 }

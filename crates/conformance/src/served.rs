@@ -108,7 +108,7 @@ impl Served {
         for (obstacle, count) in &tally.otherwise {
             told += &format!("; {count} cold by design: {obstacle}");
         }
-        host::record("starts", name, &(told.clone() + "\n"));
+        host::write_record("starts", name, &(told.clone() + "\n"));
         assert!(tally.as_asked > 0, "no run of this promise was; if none can be, say why: {told}");
     }
 }

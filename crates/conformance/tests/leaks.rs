@@ -90,7 +90,7 @@ fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(nothing_is_left_behind_by_any_ending, cold: "it is about the command line");
+promise!(nothing_is_left_behind_by_any_ending; cold: "it is about the command line");
 
 /// Starts a run whose processes can be found by a word.
 fn start_found_by(cell: &Cell, word: &str) -> Running {
@@ -138,7 +138,7 @@ fn what_is_there_is_seen(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(what_is_there_is_seen, cold: "it is about the command line");
+promise!(what_is_there_is_seen; cold: "it is about the command line");
 
 fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -163,7 +163,7 @@ fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(killing_belljar_takes_the_box_with_it, cold: "it is about the command line");
+promise!(killing_belljar_takes_the_box_with_it; cold: "it is about the command line");
 
 fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -179,7 +179,7 @@ fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported, cold: "it is about the command line");
+promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported; needs privileges; cold: "it is about the command line");
 
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -197,4 +197,4 @@ fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell:
     watch.assert_nothing_left();
 }
 
-promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up, cold: "it is about the command line");
+promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up; needs privileges; cold: "it is about the command line");

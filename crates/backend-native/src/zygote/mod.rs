@@ -21,6 +21,7 @@ use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
+use belljar_host::runtimes::Runtime;
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use belljar_jail::seccomp::Filter;
@@ -35,7 +36,6 @@ use crate::execution::{NativeExecution, Terms, setup};
 use crate::keeper::socket_pair;
 use crate::layout::Supply;
 use crate::parked::Stamped;
-use crate::runtimes::Runtime;
 
 /// How long a zygote may take to boot and to import what it is to import.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
