@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -41,7 +42,7 @@ pub struct Cell {
     stage: PathBuf,
     mounts: Option<String>,
     deadline: Duration,
-    served: Option<Arc<Served>>,
+    served: Option<Rc<Served>>,
 }
 
 impl Cell {
@@ -64,7 +65,7 @@ impl Cell {
     }
 
     /// The same, where what can begin as these servers have it does.
-    pub(crate) fn served_by(&self, served: Arc<Served>) -> Cell {
+    pub(crate) fn served_by(&self, served: Rc<Served>) -> Cell {
         Cell { served: Some(served), ..self.clone() }
     }
 

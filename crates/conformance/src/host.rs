@@ -7,8 +7,9 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock};
 
 use crate::cell::{Cell, User};
 use crate::result::Isolation;
@@ -51,7 +52,7 @@ fn hold_in(cell: &Cell, name: &str, start: Start, promise: fn(&Cell)) {
     if start == Start::Cold {
         return promise(cell);
     }
-    let served = Arc::new(Served::new(start));
+    let served = Rc::new(Served::new(start));
     promise(&cell.served_by(served.clone()));
     served.assert_tried(name);
 }

@@ -64,17 +64,17 @@ pub(crate) fn of(cell: &Cell, start: Start, code: &str) -> Result<Asked, Obstacl
 
 /// In which language to say it: a zygote is a Python, and so a shell begins as one that becomes it.
 fn spoken(language: &str, start: Start, code: &str) -> Result<(String, String), Obstacle> {
-    match start {
-        Start::Zygote if language == "sh" && code.len() < MOST_SCRIPT => {
-            Ok(("python".into(), become_shell(code)))
-        }
-        Start::Zygote if language != "python" => Err("its runtime has no zygote"),
-        _ if language.ends_with("script") && is_module(code) => {
-            Err("the runtime would have to know sooner that this is a module")
-        }
-        _ if WAITING.contains(&language) => Ok((language.into(), code.into())),
-        _ => Err("its runtime cannot wait for code"),
+    if start == Start::Zygote && language == "sh" && code.len() < MOST_SCRIPT {
+        return Ok(("python".into(), become_shell(code)));
     }
+    if start == Start::Zygote && language != "python" {
+        return Err("its runtime has no zygote");
+    }
+    if language.ends_with("script") && is_module(code) {
+        return Err("the runtime would have to know sooner that this is a module");
+    }
+    let waits = WAITING.contains(&language).then(|| (language.into(), code.into()));
+    waits.ok_or("its runtime cannot wait for code")
 }
 
 fn is_module(code: &str) -> bool {
