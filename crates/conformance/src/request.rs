@@ -19,7 +19,7 @@ const MOST_SCRIPT: usize = 120 << 10;
 /// Less than a waiting Python has already.
 const LEAST_MEMORY: u64 = 24 << 20;
 /// Less than a server takes unless told otherwise.
-const MOST_STDIN: usize = 12 << 20;
+const MOST_STDIN: usize = 8 << 20;
 /// As many processes as boxes are made with.
 const USUAL_PIDS: u64 = 50;
 

@@ -175,7 +175,7 @@ impl Installation {
             .unwrap();
         assert!(made.status.success(), "{made:?}");
         let versions = fs::read_dir(folder.path().join("lib")).unwrap();
-        let version = versions.map(|entry| entry.unwrap().path()).next().expect("a venv has a library");
+        let version = versions.map(|entry| entry.unwrap().path()).next().unwrap();
         Installation { folder, packages: version.join("site-packages") }
     }
 
