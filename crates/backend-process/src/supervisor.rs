@@ -101,7 +101,11 @@ impl Supervisor {
                     return say(&self.caller, &failed(&doing, &fault));
                 }
             };
-            say(&self.caller, if index == 0 { &Said::Started } else { &Said::Next });
+            let pid = main.as_raw_nonzero().get();
+            say(
+                &self.caller,
+                &if index == 0 { Said::Started { main: pid } } else { Said::Next { main: pid } },
+            );
             let end = self.follow(main);
             if !is_last && matches!(end, End::Own(0)) {
                 continue;
