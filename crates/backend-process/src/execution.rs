@@ -32,6 +32,8 @@ use crate::supervisor::SUPERVISOR;
 const BUFFER: usize = 64 * 1024;
 /// How long a program may take to be started.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a supervisor may be silent before it is woken, in case that it was stopped.
+const SILENCE: Duration = Duration::from_millis(200);
 /// How long a pipe may be silent whose last writer is beyond reach.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long is waited for a supervisor to remove what a run has left; a very large directory takes longer, and it goes on
@@ -307,7 +309,10 @@ impl Supervisor {
     async fn hear(&self) -> io::Result<Option<Said>> {
         let Some(socket) = &self.socket else { return Ok(None) };
         loop {
-            socket.readable().await?;
+            match tokio::time::timeout(SILENCE, socket.readable()).await {
+                Ok(readable) => readable?,
+                Err(_) => self.wake(),
+            }
             let heard = socket.try_io(Interest::READABLE, || message::receive(socket));
             match heard {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -320,11 +325,18 @@ impl Supervisor {
         if let Some(socket) = &self.socket {
             let _ = message::send(socket, &Request::Kill, &[]);
         }
+        self.wake();
+    }
+
+    /// The code may have stopped it: they have the same user.
+    fn wake(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
     /// Hangs up and waits for it to be gone, and the tree and the directory with it. One that takes long is left to it.
     fn dismiss(&mut self) {
         self.socket = None;
+        self.wake();
         if self.is_gone_within(PATIENCE) {
             return;
         }
