@@ -1,11 +1,14 @@
 //! The composition root: the only place that names concrete backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
-use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
+#[cfg(not(feature = "wasm"))]
+use belljar_engine::Absent;
+use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 
@@ -23,7 +26,8 @@ pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
 fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
-    Engine::new(vec![native(host, standby, pool), wasm()], prepare)
+    let wasm = wasm(host.state_dir.clone());
+    Engine::new(vec![native(host, standby, pool), wasm], prepare)
 }
 
 fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
@@ -39,10 +43,20 @@ fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> A
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
 }
 
-fn wasm() -> Arc<dyn Backend> {
-    let (reason, hint) =
-        ("this belljar was built without it", "build it in: cargo build --release --features wasm");
-    Arc::new(Absent::new(BackendName::Wasm, reason, hint))
+/// Why a build may have no wasm backend, and how to get it.
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_REASON: &str = "this belljar was built without it";
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_HINT: &str = "build it in: cargo build --release --features wasm";
+
+#[cfg(not(feature = "wasm"))]
+fn wasm(_: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Absent::new(BackendName::Wasm, WASM_REASON, WASM_HINT))
+}
+
+#[cfg(feature = "wasm")]
+fn wasm(state_dir: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Deferred::new(BackendName::Wasm, || belljar_wasm::Wasm::open(state_dir)))
 }
 
 fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {

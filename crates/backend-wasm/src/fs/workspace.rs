@@ -60,7 +60,7 @@ impl Workspace {
             (name != "." && name != "..").then(|| (name, kind_of(entry.file_type())))
         });
         let mut names: Vec<_> = named.take(MAX_NAMES).collect();
-        names.sort();
+        names.sort_by(|one, other| one.0.cmp(&other.0));
         Ok(names)
     }
 

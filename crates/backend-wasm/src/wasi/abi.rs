@@ -9,7 +9,6 @@ use crate::link::Stopped;
 #[allow(missing_docs, reason = "the names are POSIX's")]
 pub(crate) enum Errno {
     Acces = 2,
-    Again = 6,
     Badf = 8,
     Busy = 10,
     Exist = 20,
@@ -28,7 +27,6 @@ pub(crate) enum Errno {
     Notdir = 54,
     Notempty = 55,
     Notsock = 57,
-    Notsup = 58,
     Overflow = 61,
     Perm = 63,
     Rofs = 69,
@@ -107,8 +105,6 @@ pub(crate) mod fdflags {
 /// What may be done with an open file.
 pub(crate) mod rights {
     pub(crate) const READ: u64 = 1 << 1;
-    pub(crate) const SEEK: u64 = 1 << 2;
-    pub(crate) const TELL: u64 = 1 << 5;
     pub(crate) const WRITE: u64 = 1 << 6;
     pub(crate) const ALL: u64 = (1 << 30) - 1;
 }

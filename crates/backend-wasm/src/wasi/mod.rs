@@ -8,6 +8,7 @@ mod descriptors;
 use wasmtime::{Caller, Extern, Linker};
 
 use abi::{Fault, Memory};
+pub(crate) use calls::cpu_time;
 use descriptors::Descriptors;
 
 use crate::fs::Files;
