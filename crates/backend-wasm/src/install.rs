@@ -174,12 +174,12 @@ impl Workshop {
 
     /// The module that is compiled from the sources of `QuickJS` and our own.
     fn build(&self, sources: &Path, zig: &Path) -> Result<Vec<u8>, InstallError> {
-        crate::quickjs::write_sources(&self.0, sources)
+        crate::quickjs::lay_out(&self.0, sources)
             .map_err(|source| not_put("lay out the sources of QuickJS", source))?;
         let zig = zig.display().to_string();
         let hint = "name a module that you have: --from FILE";
         self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
-        std::fs::read(self.0.join("quickjs.wasm")).map_err(|source| not_put("read what was compiled", source))
+        std::fs::read(self.0.join(crate::quickjs::MODULE)).map_err(|source| not_put("read what was compiled", source))
     }
 
     /// Runs a program in here, and returns what it printed.

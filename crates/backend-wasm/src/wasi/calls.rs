@@ -582,8 +582,9 @@ impl Guest {
     fn stat(&self, fd: u32) -> Result<FileStat, Errno> {
         let bare = |kind| FileStat { ino: u64::from(fd), kind, links: 1, size: 0, modified: 0 };
         match &self.system.descriptors.get(fd)?.what {
-            What::Stdin | What::Output(_) => Ok(bare(FileType::Unknown)),
-            What::Device(_) => Ok(bare(FileType::Device)),
+            // The first are pipes; opened by its name in `/dev`, a stream is a device, though no terminal.
+            What::Stdin | What::Output(_) if fd < 3 => Ok(bare(FileType::Unknown)),
+            What::Stdin | What::Output(_) | What::Device(_) => Ok(bare(FileType::Device)),
             What::Dir(place) => self.system.files.stat(place),
             What::File(ino) => self.system.files.stat(&Place::Node(*ino)),
             What::Host(file) => {
@@ -801,7 +802,8 @@ fn clock_event(guest: &Guest, clock: u32, timeout: u64, absolute: bool) -> On {
 
 fn read_device(device: Device, buffer: &mut [u8]) -> Result<usize, Errno> {
     match device {
-        Device::Null => return Ok(0),
+        // The streams were opened as what they stand for.
+        Device::Null | Device::Stdin | Device::Stdout | Device::Stderr => return Ok(0),
         Device::Zero => buffer.fill(0),
         Device::Random => fill_randomly(buffer)?,
     }

@@ -45,6 +45,9 @@ impl From<Opened> for What {
             Opened::Dir(place) => What::Dir(place),
             Opened::File(ino) => What::File(ino),
             Opened::Host(file) => What::Host(file),
+            Opened::Device(Device::Stdin) => What::Stdin,
+            Opened::Device(Device::Stdout) => What::Output(Stream::Stdout),
+            Opened::Device(Device::Stderr) => What::Output(Stream::Stderr),
             Opened::Device(device) => What::Device(device),
         }
     }
