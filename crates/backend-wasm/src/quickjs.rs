@@ -48,8 +48,19 @@ pub(crate) const MODULE: &str = "quickjs.wasm";
 
 const MAIN: &str = include_str!("../library/quickjs/main.c");
 
+/// Where `QuickJS` gives up looking at its stack, because some engines put it elsewhere. Ours does not, and a program
+/// that recurses for ever is to get an exception.
+const UNCHECKED: &str = "#if defined(__wasi__)\n    rt->stack_limit = 0;";
+const CHECKED: &str = "#if 0\n    rt->stack_limit = 0;";
+
 /// Puts the sources of the crate and our own side by side.
 pub(crate) fn lay_out(workshop: &Path, sources: &Path) -> io::Result<()> {
     std::fs::rename(sources.join("quickjs"), workshop.join("quickjs"))?;
+    let engine = workshop.join("quickjs/quickjs.c");
+    let text = std::fs::read_to_string(&engine)?;
+    if !text.contains(UNCHECKED) {
+        return Err(io::Error::other("these are not the sources that were expected"));
+    }
+    std::fs::write(engine, text.replace(UNCHECKED, CHECKED))?;
     std::fs::write(workshop.join("main.c"), MAIN)
 }
