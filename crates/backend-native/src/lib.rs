@@ -1,14 +1,13 @@
 //! The native backend: this host's kernel keeps the promises, with no daemon and nothing to install.
 //!
-//! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
-//! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
-//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
-//! that was made before its request, `pool` keeps some of them, and `warm` makes and takes them.
+//! In reading order: `host` finds out what this host can do, by building a `trial` box; `layout` turns a request into a
+//! plan; `cgroup` limits the tree of processes; `keeper` starts the process that performs the plan; `execution` follows
+//! it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm` makes and
+//! takes them. Which interpreter runs a language is found by `belljar_host`.
 
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
-mod collect;
 mod execution;
 mod host;
 mod keeper;
@@ -16,11 +15,9 @@ mod layout;
 mod memory;
 mod parked;
 mod pool;
-pub mod runtimes;
-mod state;
-mod stdin;
 mod trial;
 mod warm;
+mod zygote;
 
 use std::ffi::OsString;
 use std::io;
@@ -35,6 +32,8 @@ use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, show_duration};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
+use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
 
@@ -45,7 +44,7 @@ use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
-use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use crate::zygote::Zygotes;
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
 #[derive(Debug, Default)]
@@ -75,6 +74,7 @@ pub struct Native {
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
+    zygotes: Zygotes,
 }
 
 impl Native {
@@ -96,7 +96,8 @@ impl Native {
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
         // What cannot be limited anew cannot be made before its limits are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
-        Native { host, offer, swept, runtimes, standby: Mutex::new(standby), pool: pool.map(Pool::new) }
+        let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
+        Native { host, offer, swept, runtimes, standby, pool, zygotes }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -106,7 +107,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
-        if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
+        if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
             return Ok(running);
         }
         Ok(Box::new(self.begin_cold(sandbox, execution).await?))
@@ -234,6 +235,7 @@ impl Backend for Native {
         Box::pin(async {
             if let Some(pool) = &self.pool {
                 pool.close().await;
+                self.retire_zygotes().await;
             }
         })
     }

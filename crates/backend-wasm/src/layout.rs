@@ -5,7 +5,7 @@ use std::path::Path;
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
+use belljar_host::program::{check_workspace, name_source};
 
 use crate::fs::{Budget, Device, Files, Workspace};
 use crate::interpreters::Interpreter;
@@ -31,6 +31,7 @@ pub(crate) fn draft(
     execution: &ExecutionSpec,
     interpreter: &Interpreter,
 ) -> Result<Draft, BackendError> {
+    check_workspace(sandbox)?;
     let source = name_source(sandbox, execution)?;
     let mut files = Files::new(Budget::new(&sandbox.limits));
     furnish(&mut files, interpreter).map_err(|errno| too_small(sandbox, errno))?;
@@ -74,11 +75,7 @@ fn show(files: &mut Files, workspace: &Path) -> Result<(), BackendError> {
         message: format!("the workspace '{}' {why}", workspace.display()),
         hint: "name an existing directory, such as --workspace .".into(),
     };
-    if workspace.canonicalize().is_ok_and(|path| path == Path::new("/")) {
-        return Err(unusable("is the root of this machine".into()));
-    }
-    let opened = std::fs::read_dir(workspace).and_then(|_| Workspace::open(workspace));
-    let opened = opened.map_err(|error| unusable(format!("cannot be read: {error}")))?;
+    let opened = Workspace::open(workspace).map_err(|error| unusable(format!("cannot be opened: {error}")))?;
     files.furnish_workspace(WORK, opened).map_err(|errno| unusable(format!("cannot be shown: {errno:?}")))
 }
 
@@ -133,32 +130,4 @@ fn environment(sandbox: &SandboxSpec, interpreter: &Interpreter, cwd: &str) -> V
     let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
     let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));
     kept.chain(theirs()).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
-}
-
-/// What the code's file is called. A name that the caller did not choose gives way to files that are there.
-fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
-    let wanted = &execution.source.name;
-    let takes = |file: &InputFile, name: &BoxPath| {
-        file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
-    };
-    let given = |name: &BoxPath| execution.files.iter().any(|file| takes(file, name));
-    if execution.source.named_by_caller {
-        if given(wanted) {
-            return Err(BackendError::Unusable {
-                field: Field::Files,
-                message: format!("the file '{wanted}' would replace the code of the same name"),
-                hint: format!("give it another name in the box: --file {wanted}:OTHER"),
-            });
-        }
-        return Ok(wanted.clone());
-    }
-    let workspace = sandbox.workspace.as_ref();
-    let in_workspace = |name: &BoxPath| {
-        workspace.is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
-    };
-    let (stem, ending) = wanted.as_str().rsplit_once('.').unwrap_or((wanted.as_str(), ""));
-    let others = (1..100).filter_map(|n| BoxPath::parse(&format!("{stem}_{n}.{ending}")).ok());
-    let mut candidates = std::iter::once(wanted.clone()).chain(others);
-    let free = candidates.find(|name| !given(name) && !in_workspace(name));
-    Ok(free.unwrap_or_else(|| wanted.clone()))
 }

@@ -11,6 +11,7 @@ use belljar_engine::Absent;
 use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
+use belljar_process::Subprocess;
 
 use crate::settings::Host;
 
@@ -26,8 +27,11 @@ pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
 fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
+    let settings = subprocess(&host);
+    let process = Arc::new(Subprocess::limited(settings.clone()));
+    let none = Arc::new(Subprocess::bare(settings));
     let wasm = wasm(host.state_dir.clone());
-    Engine::new(vec![native(host, standby, pool), wasm], prepare)
+    Engine::new(vec![native(host, standby, pool), wasm, process, none], prepare)
 }
 
 fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
@@ -41,6 +45,16 @@ fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> A
         pool,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
+}
+
+fn subprocess(host: &Host) -> belljar_process::Settings {
+    belljar_process::Settings {
+        search_path: host.search_path.clone(),
+        home: host.home.clone(),
+        state_dir: host.state_dir.clone(),
+        overrides: host.runtimes.clone(),
+        temp_dir: host.temp_dir.clone(),
+    }
 }
 
 /// Why a build may have no wasm backend, and how to get it.

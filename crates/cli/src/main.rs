@@ -36,6 +36,9 @@ fn main() -> ExitCode {
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
         return belljar_jail::keep();
     }
+    if belljar_process::is_supervisor(argv.first().map(OsString::as_os_str)) {
+        return belljar_process::supervise();
+    }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");
     let standby = runs.then(belljar_jail::stand_by).and_then(Result::ok);

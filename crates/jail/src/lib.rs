@@ -8,7 +8,7 @@
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
 //! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
 //! one, with an `undertaker` and the maker of its `network`; `build` performs the plan's steps; `confine` is what the program's own process does to
-//! itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
+//! itself before `exec`, `leash` what one without a box does; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
 //! safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
@@ -21,10 +21,12 @@ mod build;
 mod cloned;
 pub mod codec;
 mod confine;
+mod entrant;
 mod fault;
 mod init;
 mod keeper;
 pub mod landlock;
+mod leash;
 pub mod message;
 mod network;
 pub mod plan;
@@ -38,8 +40,9 @@ use std::process::ExitCode;
 
 pub use cloned::Order;
 pub use fault::Fault;
+pub use leash::leash;
 pub use standby::{Standby, stand_by};
-pub use sys::with_files_of;
+pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
