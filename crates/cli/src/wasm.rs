@@ -118,7 +118,11 @@ mod shelf {
         let wanted = wanted(&args.languages)?;
         if args.from.is_some() && wanted.len() != 1 {
             let message = "--from names one module, and there are several languages";
-            return Err(Problem::new(Code::InvalidRequest, message, "name one language, as in: python --from FILE"));
+            return Err(Problem::new(
+                Code::InvalidRequest,
+                message,
+                "name one language, as in: python --from FILE",
+            ));
         }
         for interpreter in &wanted {
             let progress = &mut |doing: &str| tell(interpreter, doing);
@@ -186,7 +190,8 @@ mod shelf {
         let mut wanted: Vec<&'static Interpreter> = Vec::new();
         for name in names {
             let language = Language::parse(name)?;
-            let known: Vec<_> = INTERPRETERS.iter().flat_map(|interpreter| interpreter.languages).copied().collect();
+            let known: Vec<_> =
+                INTERPRETERS.iter().flat_map(|interpreter| interpreter.languages).copied().collect();
             let interpreter = Interpreter::of(language).ok_or_else(|| {
                 let message = format!("there is no WebAssembly module for {language}");
                 Problem::new(Code::NotFound, message, format!("there are modules for {}", known.join(", ")))

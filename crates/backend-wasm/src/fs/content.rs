@@ -45,7 +45,12 @@ impl Content {
     ///
     /// # Errors
     /// Nothing fitted.
-    pub(crate) fn write_at(&mut self, offset: u64, bytes: &[u8], budget: &mut Budget) -> Result<usize, Errno> {
+    pub(crate) fn write_at(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        budget: &mut Budget,
+    ) -> Result<usize, Errno> {
         let room = usize::try_from(budget.largest_file().saturating_sub(offset)).unwrap_or(usize::MAX);
         if room == 0 && !bytes.is_empty() {
             return Err(Errno::Fbig);

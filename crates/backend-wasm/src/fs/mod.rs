@@ -437,9 +437,14 @@ impl Files {
             let hidden = |name: &str| own.is_some_and(|dir| dir.names.contains_key(name));
             let names = self.workspace()?.names(under)?.into_iter();
             let names = names.filter(|(name, _)| !hidden(name)).zip(HOST_NAMES..);
-            listed.extend(names.filter(|(_, position)| *position > after).map(|((name, kind), position)| {
-                Listed { position, ino: position, kind, name }
-            }));
+            listed.extend(
+                names.filter(|(_, position)| *position > after).map(|((name, kind), position)| Listed {
+                    position,
+                    ino: position,
+                    kind,
+                    name,
+                }),
+            );
         }
         Ok(listed)
     }
@@ -453,7 +458,9 @@ impl Files {
             for (name, entry) in &dir.names {
                 let path = if above.is_empty() { name.clone() } else { format!("{above}/{name}") };
                 match self.node(entry.ino).map(|node| &node.kind) {
-                    Ok(Kind::Dir(_)) if path.len() < crate::wasi::abi::MAX_PATH => pending.push((path, entry.ino)),
+                    Ok(Kind::Dir(_)) if path.len() < crate::wasi::abi::MAX_PATH => {
+                        pending.push((path, entry.ino))
+                    }
                     Ok(Kind::File(content)) if wanted(&path) => found.push((path, content)),
                     Ok(_) | Err(_) => {}
                 }

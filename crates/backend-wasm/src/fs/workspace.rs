@@ -68,8 +68,14 @@ impl Workspace {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        rustix::fs::openat2(&self.root, OsStr::from_bytes(path.as_os_str().as_bytes()), flags, Mode::empty(), resolve)
-            .map_err(told)
+        rustix::fs::openat2(
+            &self.root,
+            OsStr::from_bytes(path.as_os_str().as_bytes()),
+            flags,
+            Mode::empty(),
+            resolve,
+        )
+        .map_err(told)
     }
 }
 

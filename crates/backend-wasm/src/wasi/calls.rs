@@ -543,7 +543,11 @@ impl Subscription {
                 clock_event(guest, memory.u32(field(16)?)?, memory.u64(field(24)?)?, absolute)
             }
             1 => guest.readable(memory.u32(field(16)?)?),
-            2 => guest.system.descriptors.get(memory.u32(field(16)?)?).map_or_else(On::Failed, |_| On::Ready(0)),
+            2 => guest
+                .system
+                .descriptors
+                .get(memory.u32(field(16)?)?)
+                .map_or_else(On::Failed, |_| On::Ready(0)),
             _ => return Err(Errno::Inval),
         };
         Ok(Subscription { userdata, kind, on })
@@ -608,9 +612,12 @@ impl Guest {
         let descriptor = self.system.descriptors.get(fd)?;
         match descriptor.what {
             What::File(ino) if descriptor.rights & rights::WRITE != 0 => Ok(ino),
-            What::Stdin | What::Output(_) | What::Dir(_) | What::File(_) | What::Host(_) | What::Device(_) => {
-                Err(Errno::Inval)
-            }
+            What::Stdin
+            | What::Output(_)
+            | What::Dir(_)
+            | What::File(_)
+            | What::Host(_)
+            | What::Device(_) => Err(Errno::Inval),
         }
     }
 
@@ -690,7 +697,9 @@ impl Guest {
     fn readable(&self, fd: u32) -> On {
         match self.system.descriptors.get(fd).map(|descriptor| &descriptor.what) {
             Ok(What::Stdin) => On::Input,
-            Ok(What::Output(_) | What::Dir(_) | What::File(_) | What::Host(_) | What::Device(_)) => On::Ready(0),
+            Ok(What::Output(_) | What::Dir(_) | What::File(_) | What::Host(_) | What::Device(_)) => {
+                On::Ready(0)
+            }
             Err(errno) => On::Failed(errno),
         }
     }
@@ -698,7 +707,8 @@ impl Guest {
     /// Waits until at least one of these has happened.
     fn wait_for(&self, awaited: &[Subscription]) -> Result<Vec<Happened>, Fault> {
         let at_once = |one: &Subscription| matches!(one.on, On::Ready(_) | On::Failed(_));
-        let times = awaited.iter().filter_map(|one| if let On::Time(time) = one.on { Some(time) } else { None });
+        let times =
+            awaited.iter().filter_map(|one| if let On::Time(time) = one.on { Some(time) } else { None });
         let first = if awaited.iter().any(at_once) { Some(Instant::now()) } else { times.min() };
         let wants_input = awaited.iter().any(|one| matches!(one.on, On::Input));
         let input = if wants_input {

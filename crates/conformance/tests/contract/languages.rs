@@ -1,6 +1,6 @@
 //! Section 2: languages. One program in each says what it was given and ends with 7.
 
-use belljar_conformance::{Cell, Scratch, Status, User, has_program, promise};
+use belljar_conformance::{Cell, Scratch, Status, User, has_program, portable, promise};
 
 struct Spoken {
     name: &'static str,
@@ -270,6 +270,25 @@ fn interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_s
 promise!(
     interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults
 );
+
+/// A backend that brings its own runtimes has them for some languages, whatever this host has.
+fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
+    let scratch = Scratch::new();
+    let data = scratch.file("data.txt", "data");
+    let nothing = |name: &str| if name == "php" { "<?php" } else { "0" };
+    let spoken: Vec<_> = INTERPRETED.iter().filter(|one| cell.speaks(one.name, nothing(one.name))).collect();
+    assert!(spoken.iter().any(|one| one.name == "python"), "at least this one");
+    for Spoken { name, code, .. } in spoken {
+        let cell =
+            cell.language(name).option("--file", data.to_str().unwrap()).option("--env", "GREETING=hi");
+        let cell = cell.option("--stdin", "-").caller_stdin(b"line\n").args(&["a b", "ü"]);
+        let ran = cell.run(code);
+        assert_eq!((ran.exited(7), ran.stderr.as_str()), (SAID, ""), "{name}");
+        assert_eq!(ran.language, *name);
+    }
+}
+
+portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem);
 
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
