@@ -336,14 +336,14 @@ fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &
     assert_eq!(ran.language, "typescript");
 }
 
-promise!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
+portable!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
 
 fn typescript_is_not_type_checked(cell: &Cell) {
     let ran = cell.language("typescript").run("const x: number = 'text' as any as string; console.log(x)");
     assert_eq!(ran.ok(), "text\n");
 }
 
-promise!(typescript_is_not_type_checked);
+portable!(typescript_is_not_type_checked);
 
 fn both_kinds_of_javascript_module_run(cell: &Cell) {
     let node = cell.language("javascript");
@@ -358,7 +358,7 @@ console.log(one);";
     assert_eq!(cell.language("typescript").run(typed).ok(), "1\n");
 }
 
-promise!(both_kinds_of_javascript_module_run);
+portable!(both_kinds_of_javascript_module_run);
 
 fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     let told = cell.belljar(&["languages"]).stdout_text();
