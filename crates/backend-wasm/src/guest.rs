@@ -116,10 +116,14 @@ const SEGMENTATION: u8 = 11;
 /// The signal by which the same fault would have ended the same interpreter as a process. `unreachable` is what C's
 /// `abort` is compiled to.
 fn signal_of(trap: Trap) -> u8 {
-    match trap {
-        Trap::UnreachableCodeReached => ABORT,
-        Trap::IntegerDivisionByZero | Trap::IntegerOverflow | Trap::BadConversionToInteger => FLOATING_POINT,
-        _ => SEGMENTATION,
+    const ARITHMETIC: [Trap; 3] =
+        [Trap::IntegerDivisionByZero, Trap::IntegerOverflow, Trap::BadConversionToInteger];
+    if trap == Trap::UnreachableCodeReached {
+        ABORT
+    } else if ARITHMETIC.contains(&trap) {
+        FLOATING_POINT
+    } else {
+        SEGMENTATION
     }
 }
 

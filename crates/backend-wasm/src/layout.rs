@@ -95,12 +95,11 @@ fn put_inputs(
 }
 
 fn too_small(sandbox: &SandboxSpec, errno: Errno) -> BackendError {
-    let message = match errno {
-        Errno::Nospc | Errno::Fbig => {
-            let limits = &sandbox.limits;
-            format!("the run's files do not fit: --disk allows {}, --memory {}", limits.disk, limits.memory)
-        }
-        other => format!("the run's files cannot be put into the box: {other:?}"),
+    let message = if matches!(errno, Errno::Nospc | Errno::Fbig) {
+        let limits = &sandbox.limits;
+        format!("the run's files do not fit: --disk allows {}, --memory {}", limits.disk, limits.memory)
+    } else {
+        format!("the run's files cannot be put into the box: {errno:?}")
     };
     BackendError::Unusable { field: Field::Files, message, hint: "raise --disk or --memory".into() }
 }

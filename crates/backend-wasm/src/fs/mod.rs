@@ -233,8 +233,10 @@ impl Files {
                     FileType::Directory if changes => Err(Errno::Isdir),
                     FileType::Directory => Ok(Opened::Dir(place)),
                     FileType::Symlink => Err(Errno::Loop),
-                    _ if changes => Err(Errno::Rofs),
-                    _ => Ok(Opened::Host(self.workspace()?.file(path)?)),
+                    FileType::Regular | FileType::Device | FileType::Unknown if changes => Err(Errno::Rofs),
+                    FileType::Regular | FileType::Device | FileType::Unknown => {
+                        Ok(Opened::Host(self.workspace()?.file(path)?))
+                    }
                 }
             }
             Place::Node(ino) => {

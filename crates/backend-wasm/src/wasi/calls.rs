@@ -673,7 +673,12 @@ impl Guest {
         let appends = at.is_none() && descriptor.flags & fdflags::APPEND != 0;
         let offset = match descriptor.what {
             What::File(ino) if appends => self.system.files.size(ino)?,
-            _ => at.unwrap_or(descriptor.offset),
+            What::Stdin
+            | What::Output(_)
+            | What::Dir(_)
+            | What::File(_)
+            | What::Host(_)
+            | What::Device(_) => at.unwrap_or(descriptor.offset),
         };
         let what = match descriptor.what {
             What::Output(stream) => Sink::Output(stream),

@@ -71,10 +71,8 @@ impl Descriptors {
 
     /// The name of a directory that was there from the beginning.
     pub(crate) fn preopened(&self, fd: u32) -> Result<&'static str, Errno> {
-        match self.get(fd)?.what {
-            What::Dir(ROOT) if fd == ROOT_FD => Ok("/"),
-            _ => Err(Errno::Badf),
-        }
+        let is_root = fd == ROOT_FD && matches!(self.get(fd)?.what, What::Dir(ROOT));
+        if is_root { Ok("/") } else { Err(Errno::Badf) }
     }
 
     /// An open file.
@@ -91,7 +89,9 @@ impl Descriptors {
     pub(crate) fn dir(&self, fd: u32) -> Result<Place, Errno> {
         match &self.get(fd)?.what {
             What::Dir(place) => Ok(place.clone()),
-            _ => Err(Errno::Notdir),
+            What::Stdin | What::Output(_) | What::File(_) | What::Host(_) | What::Device(_) => {
+                Err(Errno::Notdir)
+            }
         }
     }
 
