@@ -16,6 +16,7 @@ mod memory;
 mod parked;
 mod pool;
 mod trial;
+mod warden;
 mod warm;
 mod zygote;
 
@@ -44,6 +45,7 @@ use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
+use crate::warden::Warden;
 use crate::zygote::Zygotes;
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
@@ -61,7 +63,9 @@ pub struct Settings {
     pub overrides: Vec<(Language, PathBuf)>,
     /// A box in waiting for the first run, if the program made one early.
     pub standby: Option<Standby>,
-    /// The boxes that are to wait for runs, where runs keep coming.
+    /// Whether runs keep coming, or this is the only one.
+    pub many_runs: bool,
+    /// The boxes that are to wait for runs.
     pub pool: Option<PoolSettings>,
 }
 
@@ -75,6 +79,8 @@ pub struct Native {
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
     zygotes: Zygotes,
+    /// Where keepers come from, if many are to come.
+    warden: Option<Warden>,
 }
 
 impl Native {
@@ -97,7 +103,8 @@ impl Native {
         // What cannot be limited anew cannot be made before its limits are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
-        Native { host, offer, swept, runtimes, standby, pool, zygotes }
+        let warden = settings.many_runs.then(Warden::default);
+        Native { host, offer, swept, runtimes, standby, pool, zygotes, warden }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -137,7 +144,11 @@ impl Native {
 
     fn keeper(&self) -> io::Result<Keeper> {
         let standby = self.standby.lock().ok().and_then(|mut standby| standby.take());
-        standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
+        match (standby, &self.warden) {
+            (Some(standby), _) => Ok(Keeper::None(Box::new(standby))),
+            (None, Some(warden)) => warden.hire().map(Keeper::Process),
+            (None, None) => Keeper::start(),
+        }
     }
 
     /// Where there is time for it later, the limits are set later.

@@ -50,17 +50,11 @@ pub struct Settings {
     pub temp_dir: PathBuf,
 }
 
-/// Whether a process of this name is to be a supervisor: the second question in `main`.
+/// Is a supervisor, if that is the name of this process: runs the one program that it is told to, and outlives everything
+/// that comes from it. Standard input is the socket.
 #[must_use]
-pub fn is_supervisor(argv0: Option<&OsStr>) -> bool {
-    argv0 == Some(OsStr::new(supervisor::SUPERVISOR))
-}
-
-/// Is a supervisor: runs the one program that it is told to, and outlives everything that comes from it. Standard input
-/// is the socket.
-#[must_use]
-pub fn supervise() -> ExitCode {
-    supervisor::live()
+pub fn supervise(argv0: Option<&OsStr>) -> Option<ExitCode> {
+    (argv0 == Some(OsStr::new(supervisor::SUPERVISOR))).then(supervisor::live)
 }
 
 /// A backend whose boxes are subprocesses and nothing more.

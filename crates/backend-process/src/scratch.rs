@@ -2,9 +2,11 @@
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -25,6 +27,8 @@ const DEPTH: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Scratch {
     root: PathBuf,
+    /// Says to whoever sweeps that somebody is using it.
+    _hold: OwnedFd,
 }
 
 /// Why a directory was not copied.
@@ -45,10 +49,11 @@ impl Scratch {
         getrandom(&mut random, GetRandomFlags::empty())?;
         let (pid, birth, random) =
             (std::process::id(), born("self").unwrap_or(0), u64::from_le_bytes(random));
-        let name = format!("{PREFIX}{pid}-{birth}-{random:016x}");
-        let scratch = Scratch { root: temp_dir.join(name) };
-        for dir in [scratch.root.clone(), scratch.home(), scratch.root.join(TMP)] {
-            DirBuilder::new().mode(0o700).create(dir)?;
+        let root = temp_dir.join(format!("{PREFIX}{pid}-{birth}-{random:016x}"));
+        DirBuilder::new().mode(0o700).create(&root)?;
+        let scratch = Scratch { _hold: hold(&root)?, root };
+        for dir in [HOME, TMP] {
+            DirBuilder::new().mode(0o700).create(scratch.root.join(dir))?;
         }
         Ok(scratch)
     }
@@ -66,6 +71,18 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         remove(&self.root);
     }
+}
+
+/// Holds on to a run's directory for as long as this is open.
+pub(crate) fn hold(root: &Path) -> io::Result<OwnedFd> {
+    let directory = open(root)?;
+    flock(&directory, FlockOperation::NonBlockingLockShared)?;
+    Ok(directory)
+}
+
+fn open(root: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(root, flags, Mode::empty())?)
 }
 
 /// Puts a file beneath a directory that nobody else uses yet. What is in its way gives way; no link is followed.
@@ -192,13 +209,19 @@ pub(crate) fn sweep(temp_dir: &Path) -> u64 {
     let mut swept = 0;
     for entry in fs::read_dir(temp_dir).into_iter().flatten().flatten() {
         let is_left = entry.file_name().to_str().is_some_and(is_orphaned);
-        let is_own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
-        if is_left && is_own {
+        let is_own = || entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if is_left && is_own() && is_free(&entry.path()) {
             remove(&entry.path());
             swept += 1;
         }
     }
     swept
+}
+
+/// Whether nobody holds a directory. Process numbers mean nothing to somebody in another pid namespace who has the same
+/// directory for temporary files; locks do.
+fn is_free(root: &Path) -> bool {
+    open(root).is_ok_and(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
 /// Whether a name is that of a run's directory whose owner is dead. A number is used again; a number and a time are not.
@@ -257,6 +280,9 @@ mod tests {
         let own = born("self").unwrap();
         let left = temp.path().join(format!("belljar-{}-{}-0123456789abcdef", std::process::id(), own + 1));
         fs::create_dir(&left).unwrap();
+        let held = hold(&left).unwrap();
+        assert_eq!(sweep(temp.path()), 0, "somebody uses it whom we cannot see");
+        drop(held);
         for other in ["belljar-conformance-1", "belljar-1-2", "belljar-x-2-0123456789abcdef", "else"] {
             fs::create_dir(temp.path().join(other)).unwrap();
         }

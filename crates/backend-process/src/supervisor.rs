@@ -39,6 +39,7 @@ pub(crate) fn live() -> ExitCode {
     match receive(&caller) {
         Ok(Some((order, streams))) => {
             let root = order.scratch.clone();
+            let _hold = scratch::hold(&root);
             Supervisor { caller, order, streams: Some(streams), stop: Stop::None, peak: 0 }.conduct();
             scratch::remove(&root);
         }

@@ -17,24 +17,37 @@ use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
-    assemble(host, standby, None)
+    assemble(host, Runs::One(standby))
 }
 
 /// An engine that keeps boxes waiting, because it is to run many things.
 pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
-    assemble(host, None, pool)
+    assemble(host, Runs::Many(pool))
+}
+
+/// What an engine is for.
+enum Runs {
+    /// Or a few, one after the other; with a box in waiting for the first.
+    One(Option<Standby>),
+    /// As long as there are requests, with boxes that wait for them.
+    Many(Option<PoolSettings>),
 }
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
-fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
+fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
     let wasm = wasm(host.state_dir.clone());
-    Engine::new(vec![native(host, standby, pool), wasm, process, none], prepare)
+    Engine::new(vec![native(host, runs), wasm, process, none], prepare)
 }
 
-fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
+fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
+    let many_runs = matches!(runs, Runs::Many(_));
+    let (standby, pool) = match runs {
+        Runs::One(standby) => (standby, None),
+        Runs::Many(pool) => (None, pool),
+    };
     let settings = belljar_native::Settings {
         search_path: host.search_path,
         home: host.home,
@@ -42,6 +55,7 @@ fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> A
         state_dir: host.state_dir,
         overrides: host.runtimes,
         standby,
+        many_runs,
         pool,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))

@@ -33,11 +33,11 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
-        return belljar_jail::keep();
+    if let Some(ended) = belljar_jail::keep(argv.first().map(OsString::as_os_str)) {
+        return ended;
     }
-    if belljar_process::is_supervisor(argv.first().map(OsString::as_os_str)) {
-        return belljar_process::supervise();
+    if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {
+        return ended;
     }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");

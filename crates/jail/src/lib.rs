@@ -34,6 +34,7 @@ pub mod seccomp;
 mod standby;
 mod sys;
 mod undertaker;
+mod warden;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -47,14 +48,17 @@ pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
 
-/// Whether a process of this name is to be the keeper: the first question in `main`.
-#[must_use]
-pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
-    argv0 == Some(OsStr::new(KEEPER))
-}
+/// The name under which it starts itself anew as the warden.
+pub const WARDEN: &str = "belljar-warden";
 
-/// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
+/// Lives the whole life of a keeper or a warden, if a process of this name is to be one: the first question in `main`. The
+/// keeper makes the one box that it is told to make, and outlives it; the warden makes keepers. Standard input is the
+/// socket to whoever started it.
 #[must_use]
-pub fn keep() -> ExitCode {
-    keeper::live()
+pub fn keep(argv0: Option<&OsStr>) -> Option<ExitCode> {
+    match argv0.and_then(OsStr::to_str) {
+        Some(KEEPER) => Some(keeper::live()),
+        Some(WARDEN) => Some(warden::live()),
+        _ => None,
+    }
 }

@@ -501,6 +501,12 @@ pub(crate) fn default_signals() -> io::Result<()> {
         .map(drop)
 }
 
+/// Has the kernel forget children as soon as they are dead: nobody asks how they ended.
+pub(crate) fn forget_dead_children() {
+    // SAFETY: SIG_IGN is a valid disposition for SIGCHLD; nobody has set another in this process yet.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Has the kernel keep dead children until they are waited for, whatever our own parent made of that.
 pub(crate) fn keep_dead_children() {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD; nobody has set another in this process yet.

@@ -26,15 +26,14 @@ use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use belljar_jail::seccomp::Filter;
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
 use tokio::sync::Mutex;
 
 use crate::Native;
 use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
+use crate::keeper::socket_pair;
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
@@ -262,8 +261,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
 }
 
 fn control() -> io::Result<(UnixDatagram, OwnedFd)> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = socket_pair()?;
     let ours = StdUnixDatagram::from(ours);
     ours.set_nonblocking(true)?;
     Ok((UnixDatagram::from_std(ours)?, theirs))

@@ -151,6 +151,32 @@ fn a_fork_storm_does_not_outrun_the_kill(cell: &Cell) {
 
 promise!(a_fork_storm_does_not_outrun_the_kill; needs pids);
 
+/// L11
+fn a_crowd_of_daemons_dies_with_its_run(cell: &Cell) {
+    for end in ["time.sleep(60)", "pass"] {
+        let word = secret();
+        let code = format!(
+            r"
+import os, time
+word = ''.join({parts:?})
+for _ in range(300):
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0: os.execv('/bin/sleep', [word, '1000'])
+            os._exit(0)
+    except OSError: break
+{end}",
+            parts = word.split_at(word.len() / 2)
+        );
+        let ran = cell.language("python").limit("timeout", "1500ms").run(&code);
+        assert!(ran.took < Duration::from_secs(8), "{end}: {:?}", ran.took);
+        assert_eq!(survivors(&word), [] as [u32; 0], "{end}");
+    }
+}
+
+promise!(a_crowd_of_daemons_dies_with_its_run);
+
 /// L13
 fn standard_input_may_be_closed_binary_or_left_unread(cell: &Cell) {
     let cell = cell.option("--stdin", "-");
