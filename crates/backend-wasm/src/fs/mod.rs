@@ -9,7 +9,7 @@ mod workspace;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use belljar_core::outcome::CollectedFile;
 
@@ -28,6 +28,8 @@ pub(crate) const ROOT: Place = Place::Node(1);
 const MAX_NAME: usize = 255;
 /// The most links that one file may have beside its first name.
 const MAX_LINKS: u32 = 1 << 16;
+/// The longest that is looked for files to bring back: names and patterns may have been made for each other.
+const MAX_SEARCH: Duration = Duration::from_secs(10);
 /// Positions in a directory from here on are those of the caller's names.
 const HOST_NAMES: u64 = 1 << 62;
 
@@ -455,9 +457,10 @@ impl Files {
     pub(crate) fn collect(&self, dir: &str, wanted: impl Fn(&str) -> bool, room: u64) -> Vec<CollectedFile> {
         let Some(top) = self.furnished(dir) else { return Vec::new() };
         let (mut found, mut pending) = (Vec::new(), vec![(String::new(), top)]);
+        let began = Instant::now();
         while let Some((above, ino)) = pending.pop() {
             let Ok(dir) = self.dir(ino) else { continue };
-            for (name, entry) in &dir.names {
+            for (name, entry) in dir.names.iter().take_while(|_| began.elapsed() < MAX_SEARCH) {
                 let path = if above.is_empty() { name.clone() } else { format!("{above}/{name}") };
                 match self.node(entry.ino).map(|node| &node.kind) {
                     Ok(Kind::Dir(_)) if path.len() < crate::wasi::abi::MAX_PATH => {
@@ -633,4 +636,156 @@ fn check_name(name: &str) -> Result<(), Errno> {
 pub(crate) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_core::limits::LimitsRequest;
+
+    const READING: Opening = Opening {
+        follow: Follow::Yes,
+        create: false,
+        exclusive: false,
+        directory: false,
+        truncate: false,
+        write: false,
+    };
+    const MAKING: Opening = Opening { create: true, write: true, ..READING };
+
+    fn files() -> Files {
+        let limits = LimitsRequest { disk: Some(1 << 20), ..LimitsRequest::default() };
+        let mut files = Files::new(Budget::new(&limits.resolve().unwrap().0));
+        files.furnish_dir("/sandbox", true).unwrap();
+        files.furnish_dir("/tmp", true).unwrap();
+        files.furnish_file("/lib/x.py", b"library").unwrap();
+        files
+    }
+
+    fn make(files: &mut Files, path: &str, bytes: &[u8]) -> Ino {
+        let Opened::File(ino) = files.open(&ROOT, path, MAKING).unwrap() else { panic!("it is a file") };
+        files.write_at(ino, 0, bytes).unwrap();
+        ino
+    }
+
+    fn text(files: &mut Files, path: &str) -> Result<String, Errno> {
+        let Opened::File(ino) = files.open(&ROOT, path, READING)? else { return Err(Errno::Isdir) };
+        let mut bytes = vec![0; usize::try_from(files.size(ino)?).unwrap()];
+        files.read_at(ino, 0, &mut bytes)?;
+        files.close(ino);
+        Ok(String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn only_what_was_furnished_as_writable_can_be_written() {
+        let mut files = files();
+        assert_eq!(text(&mut files, "lib/x.py").unwrap(), "library", "the control");
+        make(&mut files, "sandbox/own", b"x");
+        for path in ["new", "lib/new", "lib/x.py"] {
+            assert_eq!(files.open(&ROOT, path, MAKING).unwrap_err(), Errno::Rofs, "{path}");
+        }
+        assert_eq!(files.unlink(&ROOT, "lib/x.py"), Err(Errno::Rofs));
+        assert_eq!(files.remove_dir(&ROOT, "tmp"), Err(Errno::Rofs));
+        assert_eq!(files.rename((&ROOT, "sandbox/own"), (&ROOT, "lib/x.py")), Err(Errno::Rofs));
+        assert_eq!(files.rename((&ROOT, "lib/x.py"), (&ROOT, "sandbox/mine")), Err(Errno::Rofs));
+        let link = files.link((&ROOT, "lib/x.py"), Follow::Yes, (&ROOT, "sandbox/mine"));
+        assert_eq!(link, Err(Errno::Perm), "a second name would not make it writable, but stay off");
+        files.symlink("../lib/x.py", &ROOT, "sandbox/link").unwrap();
+        assert_eq!(files.open(&ROOT, "sandbox/link", MAKING).unwrap_err(), Errno::Rofs);
+    }
+
+    #[test]
+    fn a_file_without_a_name_lives_as_long_as_it_is_open_and_gives_its_space_back() {
+        let mut files = files();
+        let ino = make(&mut files, "tmp/a", &[1; 1 << 20]);
+        let other = make(&mut files, "tmp/b", &[]);
+        files.unlink(&ROOT, "tmp/a").unwrap();
+        assert_eq!(files.write_at(other, 0, b"x"), Err(Errno::Nospc), "it is still there");
+        assert_eq!(files.size(ino), Ok(1 << 20));
+        files.close(ino);
+        assert_eq!(files.write_at(other, 0, b"x"), Ok(1));
+        assert_eq!(files.size(ino), Err(Errno::Noent));
+    }
+
+    #[test]
+    fn names_are_counted_and_come_back() {
+        let mut files = files();
+        let mut made = 0;
+        while files.create_dir(&ROOT, &format!("tmp/{made}")).is_ok() {
+            made += 1;
+        }
+        assert!((900..=1024).contains(&made), "{made}");
+        assert_eq!(files.symlink("x", &ROOT, "tmp/link"), Err(Errno::Nospc));
+        files.remove_dir(&ROOT, "tmp/0").unwrap();
+        assert_eq!(files.symlink("x", &ROOT, "tmp/link"), Ok(()));
+    }
+
+    #[test]
+    fn moving_replaces_what_may_be_replaced_and_makes_no_rings() {
+        let mut files = files();
+        make(&mut files, "tmp/a", b"a");
+        make(&mut files, "tmp/b", b"b");
+        files.create_dir(&ROOT, "tmp/d").unwrap();
+        files.create_dir(&ROOT, "tmp/d/e").unwrap();
+        files.rename((&ROOT, "tmp/a"), (&ROOT, "tmp/b")).unwrap();
+        assert_eq!(text(&mut files, "tmp/b").unwrap(), "a");
+        assert_eq!(text(&mut files, "tmp/a"), Err(Errno::Noent));
+        assert_eq!(files.rename((&ROOT, "tmp/d"), (&ROOT, "tmp/d/e/f")), Err(Errno::Inval));
+        assert_eq!(files.rename((&ROOT, "tmp/b"), (&ROOT, "tmp/d")), Err(Errno::Isdir));
+        assert_eq!(files.rename((&ROOT, "tmp/d"), (&ROOT, "tmp/b")), Err(Errno::Notdir));
+        files.rename((&ROOT, "tmp/d"), (&ROOT, "sandbox/d")).unwrap();
+        let dir = files.walk(&ROOT, "sandbox/d/e", Follow::Yes).unwrap().existing().unwrap();
+        let above = files.walk(&dir, "../..", Follow::Yes).unwrap().existing().unwrap();
+        assert_eq!(above, files.walk(&ROOT, "sandbox", Follow::Yes).unwrap().existing().unwrap());
+        assert_eq!(files.remove_dir(&ROOT, "sandbox/d"), Err(Errno::Notempty));
+    }
+
+    #[test]
+    fn links_are_followed_within_the_box_and_not_for_ever() {
+        let mut files = files();
+        make(&mut files, "tmp/a", b"a");
+        files.symlink("/tmp", &ROOT, "sandbox/absolute").unwrap();
+        files.symlink("../../../../tmp/a", &ROOT, "sandbox/up").unwrap();
+        files.symlink("round", &ROOT, "sandbox/round").unwrap();
+        assert_eq!(text(&mut files, "sandbox/absolute/a").unwrap(), "a");
+        assert_eq!(text(&mut files, "sandbox/up").unwrap(), "a");
+        assert_eq!(text(&mut files, "sandbox/round"), Err(Errno::Loop));
+        assert_eq!(files.read_link(&ROOT, "sandbox/round"), Ok("round".to_owned()));
+        assert_eq!(text(&mut files, "tmp/a/b"), Err(Errno::Notdir));
+        assert_eq!(text(&mut files, "tmp/a/"), Err(Errno::Notdir));
+    }
+
+    #[test]
+    fn a_directory_is_told_from_where_it_was_left_though_names_went_meanwhile() {
+        let mut files = files();
+        (0..10).for_each(|n| drop(make(&mut files, &format!("tmp/{n}"), b"")));
+        let dir = files.walk(&ROOT, "tmp", Follow::Yes).unwrap().existing().unwrap();
+        let all = files.list(&dir, 0).unwrap();
+        assert_eq!(all.len(), 12);
+        let fifth = all[6].position;
+        (0..5).for_each(|n| files.unlink(&ROOT, &format!("tmp/{n}")).unwrap());
+        let rest: Vec<_> = files.list(&dir, fifth).unwrap().into_iter().map(|listed| listed.name).collect();
+        assert_eq!(rest, ["5", "6", "7", "8", "9"]);
+    }
+
+    #[test]
+    fn files_lie_on_top_of_the_workspace_which_shows_through() {
+        let host = tempfile::tempdir().unwrap();
+        std::fs::create_dir(host.path().join("data")).unwrap();
+        std::fs::write(host.path().join("data/old"), "old").unwrap();
+        std::fs::write(host.path().join("data/same"), "host").unwrap();
+        let mut files = files();
+        files.furnish_workspace("/work", Workspace::open(host.path()).unwrap()).unwrap();
+        files.furnish_file("/work/data/same", b"box").unwrap();
+        assert_eq!(text(&mut files, "work/data/same").unwrap(), "box");
+        let Opened::Host(_) = files.open(&ROOT, "work/data/old", READING).unwrap() else {
+            panic!("the host's")
+        };
+        let dir = files.walk(&ROOT, "work/data", Follow::Yes).unwrap().existing().unwrap();
+        let names: Vec<_> = files.list(&dir, 2).unwrap().into_iter().map(|listed| listed.name).collect();
+        assert_eq!(names, ["same", "old"]);
+        for path in ["work/new", "work/data/new", "work/data/old", "work/data/same"] {
+            assert_eq!(files.open(&ROOT, path, MAKING).unwrap_err(), Errno::Rofs, "{path}");
+        }
+    }
 }

@@ -453,7 +453,7 @@ pub(super) fn poll_oneoff(
     Ok(memory.put_u32(out, told)?)
 }
 
-/// There are no signals; a program that sends itself one ends as it would by default.
+/// There are no signals.
 pub(super) fn proc_raise(_: &mut Memory<'_>, _: &mut Guest, _signal: u32) -> Done {
     Err(Errno::Nosys.into())
 }
