@@ -1,11 +1,14 @@
 //! The composition root: the only place that names concrete backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
-use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
+#[cfg(not(feature = "wasm"))]
+use belljar_engine::Absent;
+use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
@@ -35,7 +38,8 @@ fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
-    Engine::new(vec![native(host, runs), wasm(), process, none], prepare)
+    let wasm = wasm(host.state_dir.clone());
+    Engine::new(vec![native(host, runs), wasm, process, none], prepare)
 }
 
 fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
@@ -67,10 +71,20 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
     }
 }
 
-fn wasm() -> Arc<dyn Backend> {
-    let (reason, hint) =
-        ("this belljar was built without it", "build it in: cargo build --release --features wasm");
-    Arc::new(Absent::new(BackendName::Wasm, reason, hint))
+/// Why a build may have no wasm backend, and how to get it.
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_REASON: &str = "this belljar was built without it";
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_HINT: &str = "build it in: cargo build --release --features wasm";
+
+#[cfg(not(feature = "wasm"))]
+fn wasm(_: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Absent::new(BackendName::Wasm, WASM_REASON, WASM_HINT))
+}
+
+#[cfg(feature = "wasm")]
+fn wasm(state_dir: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Deferred::new(BackendName::Wasm, || belljar_wasm::Wasm::open(state_dir)))
 }
 
 fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {

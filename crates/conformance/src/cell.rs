@@ -153,6 +153,12 @@ impl Cell {
         host::isolation(self).kept.iter().any(|kept| kept == guarantee)
     }
 
+    /// Whether the backend has a runtime for a language; this code does nothing in it.
+    #[must_use]
+    pub fn speaks(&self, language: &str, nothing: &str) -> bool {
+        host::speaks(self, language, nothing)
+    }
+
     /// Says that the rest of a promise could not be tested, and why. Fails where skips are not accepted.
     ///
     /// # Panics
