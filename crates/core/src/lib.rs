@@ -17,6 +17,7 @@
 pub mod allowance;
 pub mod backend;
 pub mod guarantee;
+pub mod inside;
 pub mod language;
 pub mod limits;
 pub mod outcome;

@@ -1,0 +1,122 @@
+//! Bringing files back. Everything here was named and written by hostile code; its tree is dead, so at least it
+//! holds still. For every backend that has a directory of the box in its hands.
+
+use std::fs::File;
+use std::io::{Read, Take};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use belljar_core::request::Glob;
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+
+/// The deepest directory that is looked into.
+const MAX_DEPTH: usize = 64;
+/// The most bytes of paths that are kept: names cost hostile code nothing that its disk would count.
+const MAX_PATHS: usize = 16 << 20;
+/// The longest that is looked for files. Even many names take a fraction of it, unless names and patterns were made for
+/// each other to take long.
+const MAX_SEARCH: Duration = Duration::from_secs(10);
+
+/// What to look for, and how much of it may come back.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    /// What the caller named.
+    pub(super) patterns: &'a [Glob],
+    /// The code's own file, which no wildcard means.
+    pub(super) source: &'a str,
+    /// A directory that is not the code's, which is not looked into.
+    pub(super) hidden: Option<&'a str>,
+    /// The most bytes that all files together may have.
+    pub(super) bytes: u64,
+    /// The most names that are looked at.
+    pub(super) names: u64,
+}
+
+impl Wanted<'_> {
+    fn means(&self, path: &str) -> bool {
+        self.patterns
+            .iter()
+            .any(|glob| if path == self.source { glob.is_literally(path) } else { glob.matches(path) })
+    }
+}
+
+/// The regular files beneath a directory that are wanted, in the order of their names, one by one: there may be no room for
+/// all at once. Each with its path and its size. Links, devices, pipes and sockets are not followed or opened, and nothing
+/// outside of the directory is ever touched.
+pub(super) fn visit(dir: &OwnedFd, wanted: &Wanted<'_>, mut take: impl FnMut(String, Take<File>, u64)) {
+    let mut found = find(dir.as_fd(), wanted);
+    found.sort();
+    let mut room = wanted.bytes;
+    for path in found {
+        let Some((file, size)) = open_file(dir.as_fd(), &path, room) else { continue };
+        room -= size;
+        take(shown(&path), file.take(size), size);
+    }
+}
+
+/// Walks without recursion and without holding a descriptor for each level: a tree may be deeper than both.
+fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
+    let (mut found, mut seen, mut kept, began) = (Vec::new(), 0, 0, Instant::now());
+    let mut pending = vec![PathBuf::from(".")];
+    while let Some(dir) = pending.pop() {
+        let Ok(entries) = open(root, &dir, OFlags::DIRECTORY).and_then(|fd| Ok(Dir::new(fd)?)) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            seen += 1;
+            if seen > wanted.names || kept > MAX_PATHS || began.elapsed() > MAX_SEARCH {
+                return found;
+            }
+            let path = dir.join(std::ffi::OsStr::from_bytes(name));
+            if wanted.hidden.is_some_and(|hidden| shown(&path) == hidden) {
+                continue;
+            }
+            let length = path.as_os_str().len();
+            match entry.file_type() {
+                FileType::Directory if path.components().count() < MAX_DEPTH => {
+                    kept += length;
+                    pending.push(path);
+                }
+                FileType::RegularFile if wanted.means(&shown(&path)) => {
+                    kept += length;
+                    found.push(path);
+                }
+                FileType::Directory
+                | FileType::RegularFile
+                | FileType::Symlink
+                | FileType::Fifo
+                | FileType::Socket
+                | FileType::CharacterDevice
+                | FileType::BlockDevice
+                | FileType::Unknown => {}
+            }
+        }
+    }
+    found
+}
+
+/// Nothing, if it is not a file after all, or one that says that it is larger than anything that could have been written.
+fn open_file(root: BorrowedFd<'_>, path: &Path, room: u64) -> Option<(File, u64)> {
+    let file = File::from(open(root, path, OFlags::NONBLOCK).ok()?);
+    let metadata = file.metadata().ok()?;
+    (metadata.is_file() && metadata.len() <= room).then_some((file, metadata.len()))
+}
+
+fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
+    let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let beneath = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), beneath)?)
+}
+
+fn shown(path: &Path) -> String {
+    path.strip_prefix(".").unwrap_or(path).to_string_lossy().into_owned()
+}
