@@ -10,7 +10,7 @@ use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
-use belljar_jail::message::Reply;
+use belljar_jail::message::{NAMESPACES, Reply};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -23,6 +23,7 @@ use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
+use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
@@ -73,6 +74,12 @@ pub(crate) struct NativeExecution {
     ended: Option<Ended>,
 }
 
+/// What it takes to enter a box.
+struct Ready {
+    namespaces: Vec<OwnedFd>,
+    allowed: Option<OwnedFd>,
+}
+
 /// What the keeper said at the end.
 #[derive(Clone, Copy)]
 struct Ended {
@@ -84,16 +91,70 @@ struct Ended {
 impl NativeExecution {
     /// Orders the box, and returns when its first command runs.
     pub(crate) async fn begin(
-        mut keeper: Keeper,
+        keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
         terms: Terms,
     ) -> Result<NativeExecution, BackendError> {
+        let (mut execution, _) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
+        match tokio::time::timeout(BUILD_LIMIT, execution.hear_start()).await {
+            Ok(started) => started.map(|()| execution),
+            Err(_) => Err(execution.too_late()),
+        }
+    }
+
+    /// Orders the box, and returns when a child of the zygote's is in it.
+    pub(crate) async fn begin_forked(
+        keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        stdin: OwnedFd,
+        terms: Terms,
+        (zygote, readiness): (&Zygote, Readiness),
+    ) -> Result<NativeExecution, BackendError> {
+        let group = draft.plan.cgroup.clone();
+        let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
+        let ready = match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
+            Ok(ready) => ready?,
+            Err(_) => return Err(execution.too_late()),
+        };
+        let entry = Entry {
+            namespaces: &ready.namespaces,
+            streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
+            allowed: ready.allowed.as_ref(),
+            cgroup: &group,
+        };
+        zygote.bear(&entry, readiness).await.map_err(setup("fork a runtime into the box"))?;
+        Ok(execution)
+    }
+
+    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program.
+    pub(crate) async fn approve_program(&mut self) -> Result<(), BackendError> {
+        self.keeper.say_entered().map_err(setup("have the program looked at"))?;
+        let offered = self.offered.take();
+        let heard = tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await;
+        self.offered = offered;
+        heard.unwrap_or_else(|_| Err(self.too_late()))
+    }
+
+    fn too_late(&self) -> BackendError {
+        self.keeper.kill();
+        setup("build the box in time")(io::ErrorKind::TimedOut.into())
+    }
+
+    /// Orders the box. Also returns the program's ends of its streams.
+    fn order(
+        mut keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        stdin: OwnedFd,
+        terms: Terms,
+    ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
-        match keeper.order(draft.plan, &draft.contents, ends) {
+        match keeper.order(draft.plan, &draft.contents, &ends) {
             // A keeper that is gone already has said why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
@@ -115,7 +176,7 @@ impl NativeExecution {
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut execution = NativeExecution {
+        let execution = NativeExecution {
             keeper,
             socket: Some(socket),
             stdout: Some(stdout),
@@ -132,13 +193,7 @@ impl NativeExecution {
             cpu_exhausted: false,
             ended: None,
         };
-        match tokio::time::timeout(BUILD_LIMIT, execution.hear_start()).await {
-            Ok(started) => started.map(|()| execution),
-            Err(_) => {
-                execution.keeper.kill();
-                Err(setup("build the box in time")(io::ErrorKind::TimedOut.into()))
-            }
-        }
+        Ok((execution, ends))
     }
 
     /// Whether nothing has ended it, as far as its keeper has said.
@@ -158,9 +213,9 @@ impl NativeExecution {
     }
 
     /// From now on it is the run of this request, whose program has been waiting. What was used until now is not its.
-    pub(crate) fn become_run(&mut self, terms: Terms, booting: Duration) {
+    pub(crate) fn become_run(&mut self, start: Start, terms: Terms, booting: Duration) {
         self.terms = terms;
-        self.start = Start::Warm;
+        self.start = start;
         self.booting = booting;
         self.watch.reset();
     }
@@ -177,7 +232,23 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Ended { .. } | Reply::Next, _)) | None => {
+            Some((Reply::Ready | Reply::Ended { .. } | Reply::Next, _)) | None => {
+                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+
+    /// Waits until a zygote's child can enter the box.
+    async fn hear_ready(&mut self) -> Result<Ready, BackendError> {
+        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+            Some((Reply::Ready, beside)) => {
+                let mut beside = beside.into_iter();
+                self.offered = beside.next();
+                let namespaces: Vec<_> = beside.by_ref().take(NAMESPACES.len()).collect();
+                Ok(Ready { namespaces, allowed: beside.next() })
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some((Reply::Started | Reply::Ended { .. } | Reply::Next, _)) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -214,7 +285,7 @@ impl NativeExecution {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
-                Happened::Said(Some((Reply::Started | Reply::Failed { .. }, _))) => {}
+                Happened::Said(Some((Reply::Ready | Reply::Started | Reply::Failed { .. }, _))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
         }

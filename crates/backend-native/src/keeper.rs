@@ -40,6 +40,13 @@ pub(crate) struct ProgramEnds {
     pub(crate) stderr: OwnedFd,
 }
 
+impl ProgramEnds {
+    fn try_clone(&self) -> io::Result<ProgramEnds> {
+        let ProgramEnds { stdin, stdout, stderr } = self;
+        Ok(ProgramEnds { stdin: stdin.try_clone()?, stdout: stdout.try_clone()?, stderr: stderr.try_clone()? })
+    }
+}
+
 /// Why a box was not ordered.
 pub(crate) enum OrderError {
     /// The plan could not be sent.
@@ -88,11 +95,11 @@ impl Keeper {
 
     /// Sends the plan, the contents of its files, and the program's ends of its streams. There must be no thread that
     /// this process did not have from the start.
-    pub(crate) fn order(&mut self, plan: Plan, contents: &[u8], ends: ProgramEnds) -> Result<(), OrderError> {
+    pub(crate) fn order(&mut self, plan: Plan, contents: &[u8], ends: &ProgramEnds) -> Result<(), OrderError> {
         let encoded = codec::encode(&plan);
         let payload = payload(contents, &encoded).map_err(OrderError::Unsent)?;
         let (plan_offset, plan_length) = (contents.len() as u64, encoded.len() as u64);
-        let ProgramEnds { stdin, stdout, stderr } = ends;
+        let ProgramEnds { stdin, stdout, stderr } = ends.try_clone().map_err(OrderError::Unsent)?;
         let order = Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr };
         match self {
             Keeper::Process(process) => process.order(&order).map_err(OrderError::Unsent),
@@ -111,6 +118,14 @@ impl Keeper {
         match self {
             Keeper::Process(_) => Ok(()),
             Keeper::None(standby) => standby.go_ahead(),
+        }
+    }
+
+    /// A zygote's child has entered the box, and is to be looked at.
+    pub(crate) fn say_entered(&self) -> io::Result<()> {
+        match self {
+            Keeper::Process(process) => message::send(process.socket()?, &Request::Entered, &[]),
+            Keeper::None(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 

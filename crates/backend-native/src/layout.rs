@@ -8,7 +8,7 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
 use belljar_jail::plan::{
-    Access, BindMode, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
+    Access, BindMode, Birth, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
     ScratchPart, StdinFrom, Step,
 };
 
@@ -131,6 +131,7 @@ pub(crate) fn draft(
     let confinement = confinement(sandbox, execution, &ground);
     let commands = commands(sandbox, execution, ground.runtime, &source);
     let plan = Plan {
+        birth: Birth::Executed,
         identity: ground.identity,
         cgroup: ground.cgroup,
         orphans: ground.orphans,

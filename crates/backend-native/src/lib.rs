@@ -21,6 +21,7 @@ mod state;
 mod stdin;
 mod trial;
 mod warm;
+mod zygote;
 
 use std::ffi::OsString;
 use std::io;
@@ -46,6 +47,7 @@ use crate::layout::{Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use crate::zygote::Zygotes;
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
 #[derive(Debug, Default)]
@@ -75,6 +77,7 @@ pub struct Native {
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
+    zygotes: Zygotes,
 }
 
 impl Native {
@@ -96,7 +99,8 @@ impl Native {
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
         // What cannot be limited anew cannot be made before its limits are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
-        Native { host, offer, swept, runtimes, standby: Mutex::new(standby), pool: pool.map(Pool::new) }
+        let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
+        Native { host, offer, swept, runtimes, standby, pool, zygotes }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -106,7 +110,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
-        if let Some(running) = self.begin_warm(&sandbox, &mut execution)? {
+        if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
             return Ok(running);
         }
         Ok(Box::new(self.begin_cold(sandbox, execution).await?))
@@ -234,6 +238,7 @@ impl Backend for Native {
         Box::pin(async {
             if let Some(pool) = &self.pool {
                 pool.close().await;
+                self.retire_zygotes().await;
             }
         })
     }

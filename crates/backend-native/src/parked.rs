@@ -16,9 +16,10 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
+use belljar_core::outcome::Start;
 use belljar_core::request::{InputFile, Network, Stdin};
-use belljar_jail::plan::{Confinement, Plan, Resource};
-use belljar_jail::with_files_of;
+use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
+use belljar_jail::{acting_as, with_files_of};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
@@ -31,7 +32,7 @@ use crate::stdin;
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
 /// How often it is looked whether it has, at first and at most.
-const FIRST_LOOK: Duration = Duration::from_millis(2);
+const FIRST_LOOK: Duration = Duration::from_micros(250);
 const LAST_LOOK: Duration = Duration::from_millis(20);
 /// The most bytes of code and files that are written into a box from outside: neither the memory nor the time that it
 /// takes is charged to it. So a file counts for more than what is in it.
@@ -55,6 +56,8 @@ pub(crate) struct Parked {
     memory: u64,
     /// How many processes and threads it had when it was ready, PID 1 among them.
     tasks: u64,
+    /// The memory that a runtime has which booted in the box itself: what it shares with others is not counted there.
+    booted: u64,
 }
 
 /// A box whose code is on its way.
@@ -94,21 +97,27 @@ impl Stamped {
 }
 
 impl Parked {
-    /// Waits until the runtime in a new box has booted and reads its code.
+    /// Waits until the runtime in a new box has booted and reads its code. `shared` is the memory of the zygote that it
+    /// comes from, if it does.
     pub(crate) async fn when_booted(
         execution: NativeExecution,
         terms: ParkedTerms,
         source: &str,
         stdin: OwnedFd,
+        shared: u64,
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
         let gate = wait_for_reader(&mut execution, source).await?;
+        if let Birth::Forked { .. } = terms.plan.birth {
+            execution.approve_program().await?;
+        }
         let in_use = execution.cgroup().map(|cgroup| Ok((cgroup.memory_in_use()?, cgroup.tasks()?)));
         let in_use = in_use
             .transpose()
             .map_err(|error: CgroupError| setup("count what a parked box has")(io::Error::other(error)))?;
         let (memory, tasks) = in_use.unwrap_or_default();
-        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks })
+        let booted = memory.max(shared);
+        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks, booted })
     }
 
     /// What it was made from.
@@ -132,19 +141,20 @@ impl Parked {
     /// Whether what it has already is within these limits. Where it is not, the runtime would not have got so far in a
     /// box that had them from the start.
     pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
-        limits.memory.get() > self.memory && u64::from(limits.pids) + 1 >= self.tasks
+        limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.tasks
     }
 
     /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
     /// which [`suits`] has approved. A box that comes back has not begun with the code, and is of no more use.
     pub(crate) fn supply(
         mut self,
+        start: Start,
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
         match self.begin(wanted, sandbox, execution) {
-            Ok(begun) => Ok(self.go_on(begun, sandbox, execution)),
+            Ok(begun) => Ok(self.go_on(start, begun, sandbox, execution)),
             Err(_) => Err(Box::new(self)),
         }
     }
@@ -169,6 +179,7 @@ impl Parked {
     /// The code is on its way: whatever happens from here on is the run's.
     fn go_on(
         self,
+        start: Start,
         begun: Begun,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
@@ -184,7 +195,7 @@ impl Parked {
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
         };
-        running.become_run(terms, begun.booting);
+        running.become_run(start, terms, begun.booting);
         Ok(running)
     }
 
@@ -203,13 +214,19 @@ impl Parked {
         }
         // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
         // now would take every other number to have been given away since it was read.
-        for process in cgroup.processes()? {
-            for (resource, limit) in changed.iter().copied() {
-                let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
-                rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
+        let limit_all = || {
+            for process in cgroup.processes()? {
+                for (resource, limit) in changed.iter().copied() {
+                    let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
+                    rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
+                }
             }
+            Ok(())
+        };
+        match self.terms.plan.birth {
+            Birth::Forked { by } => acting_as(by, limit_all),
+            Birth::Executed | Birth::Zygote => limit_all(),
         }
-        Ok(())
     }
 
     /// Puts the code's file in the pipe's place, and the other files beside it. As the code's own user: so they belong to
@@ -268,7 +285,8 @@ pub(crate) fn could_suit(
 /// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
 /// was made with and cannot be changed any more must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
-    let Plan { identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
+    // However its runtime came to be there, it is the same one.
+    let Plan { birth: _, identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
     let Confinement { landlock, rlimits: _ } = confinement;
     (identity, cgroup, orphans, sources, opener, build, commands, landlock)
         == (

@@ -7,15 +7,17 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Source};
 use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
+use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
-use belljar_jail::plan::Plan;
+use belljar_jail::plan::{Birth, Plan};
 
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::Pool;
 use crate::runtimes::Runtime;
+use crate::zygote::{Readiness, Zygote};
 use crate::{Native, setup, stdin};
 
 /// What looking for a box that waits came to.
@@ -29,8 +31,9 @@ enum Sought {
 }
 
 impl Native {
-    /// A start in a box that has been waiting. `None`: there is none, or none for this request, which is as it was.
-    pub(crate) fn begin_warm(
+    /// A start in a box that has been waiting, or else with a runtime that has booted elsewhere. `None`: there is none, or
+    /// none for this request, which is as it was.
+    pub(crate) async fn begin_warm(
         &self,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
@@ -43,9 +46,32 @@ impl Native {
                 return Ok(Some(running));
             }
             Sought::Unfit => pool.count_unfit(language),
-            Sought::None => pool.count_miss(language),
+            Sought::None => {
+                pool.count_miss(language);
+                return Ok(self.begin_forked(sandbox, execution).await);
+            }
         }
         Ok(None)
+    }
+
+    /// A start in a new box, with a runtime that a zygote sends there. It is an attempt: whatever goes wrong before the code
+    /// is on its way leaves the request as it was.
+    async fn begin_forked(
+        &self,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Option<Box<NativeExecution>> {
+        let language = execution.language;
+        let runtime = Stamped::new(self.runtimes.find(language).ok()?);
+        let zygote = self.living_zygote(language, &runtime).await?;
+        let parked = self.make(language, runtime, Some((zygote, Readiness::Hasty))).await.ok()?;
+        let runtime = parked.terms().runtime.runtime();
+        let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime).ok()?;
+        if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
+            return None;
+        }
+        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution).ok()?;
+        running.ok().map(Box::new)
     }
 
     fn seek(
@@ -71,7 +97,7 @@ impl Native {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit);
             }
-            match parked.supply(&wanted, sandbox, execution) {
+            match parked.supply(Start::Warm, &wanted, sandbox, execution) {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
                 Err(mut spoilt) => {
                     if spoilt.lives() {
@@ -102,6 +128,21 @@ impl Native {
     pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
+        let zygote = self.zygote(language, &runtime).await;
+        let made = self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
+        if made.is_err() && zygote.is_some() {
+            self.give_up_zygote(language).await;
+        }
+        made
+    }
+
+    /// Makes a box whose runtime waits for code: one that boots there, or a zygote's child.
+    async fn make(
+        &self,
+        language: Language,
+        runtime: Stamped,
+        zygote: Option<(Arc<Zygote>, Readiness)>,
+    ) -> Result<Parked, BackendError> {
         let (sandbox, execution) = self.unspecific(language)?;
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
@@ -109,15 +150,25 @@ impl Native {
             cgroup.give_way();
         }
         let (id, supply) = (keeper.id(), Supply::Later);
-        let draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        if let Some((zygote, _)) = &zygote {
+            draft.plan.birth = Birth::Forked { by: zygote.user() };
+        }
         let source = draft.source.clone();
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let made_from = ParkedTerms { plan: draft.plan.clone(), limits, enforcement, runtime };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
-        Parked::when_booted(booting, made_from, source.as_str(), ours).await
+        let booting = match &zygote {
+            None => NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?,
+            Some((zygote, readiness)) => {
+                let birth = (zygote.as_ref(), *readiness);
+                NativeExecution::begin_forked(keeper, draft, cgroup, theirs, terms, birth).await?
+            }
+        };
+        let shared = zygote.map_or(0, |(zygote, _)| zygote.memory());
+        Parked::when_booted(booting, made_from, source.as_str(), ours, shared).await
     }
 
     /// Finds a runtime beside the threads that drive runs: it may have to be started and asked.
@@ -126,8 +177,13 @@ impl Native {
         finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))?
     }
 
+    /// What the zygote of a language imports before it forks.
+    pub(crate) fn preload(&self, language: Language) -> &[String] {
+        self.pool.as_ref().map_or(&[], |pool| pool.preload(language))
+    }
+
     /// The request that most requests of a language are like: one that leaves out what can be left out.
-    fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+    pub(crate) fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
             resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;

@@ -208,9 +208,20 @@ pub(crate) struct HostArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
+    /// The backend that runs would go to: auto, native, docker, wasm, kubernetes, process or none [default: auto]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+
     /// The configuration to read [default: ./belljar.toml, else the user's]
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+impl HostArgs {
+    /// What was chosen here, as `run` would have it.
+    pub(crate) fn choices(&self) -> Choices {
+        Choices { backend: self.backend.clone(), ..Choices::default() }
+    }
 }
 
 #[cfg(test)]

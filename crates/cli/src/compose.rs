@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
-use belljar_engine::{Engine, Prepared, SyntaxError};
+use belljar_core::request::BackendName;
+use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 
@@ -19,8 +21,13 @@ pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
     assemble(host, None, pool)
 }
 
+/// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
 fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
-    let native = Native::open(belljar_native::Settings {
+    Engine::new(vec![native(host, standby, pool), wasm()], prepare)
+}
+
+fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
+    let settings = belljar_native::Settings {
         search_path: host.search_path,
         home: host.home,
         runtime_dir: host.runtime_dir,
@@ -28,8 +35,14 @@ fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) ->
         overrides: host.runtimes,
         standby,
         pool,
-    });
-    Engine::new(vec![Arc::new(native)], prepare)
+    };
+    Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
+}
+
+fn wasm() -> Arc<dyn Backend> {
+    let (reason, hint) =
+        ("this belljar was built without it", "build it in: cargo build --release --features wasm");
+    Arc::new(Absent::new(BackendName::Wasm, reason, hint))
 }
 
 fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use belljar_core::guarantee::Guarantee;
 use belljar_core::request::{BackendChoice, parse_waivers};
-use belljar_wire::{Backends, GuaranteeStatus, Problem, to_json};
+use belljar_wire::{BackendStatus, Backends, GuaranteeStatus, Problem, to_json};
 
-use crate::args::{Choices, HostArgs};
+use crate::args::HostArgs;
 use crate::compose;
 use crate::problem::{self, say};
 use crate::settings::{Environment, Settings};
-use crate::table::aligned;
+use crate::table::{aligned, columns};
 
 /// The exit status when a run would be refused.
 const CANNOT_RUN: u8 = 1;
@@ -34,7 +34,7 @@ pub(crate) fn backend_choice(settings: &Settings) -> Result<BackendChoice, Probl
 }
 
 fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Problem> {
-    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
     let engine = compose::engine(settings.host, None);
@@ -42,10 +42,9 @@ fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Pr
 }
 
 fn described(backends: &Backends) -> String {
-    let mut text = String::new();
+    let mut text = overview(&backends.backends) + "\n";
     for backend in &backends.backends {
-        let heading = if backend.ready { "ready" } else { "not available" };
-        text += &format!("backend {}: {heading}\n", backend.name);
+        text += &format!("backend {}: {}\n", backend.name, heading(backend));
         for (label, line) in [("why", &backend.reason), ("fix", &backend.hint)] {
             if let Some(line) = line {
                 text += &format!("  {label}: {line}\n");
@@ -67,6 +66,39 @@ fn described(backends: &Backends) -> String {
         (None, None) => text += "Runs are refused.\n",
     }
     text
+}
+
+/// What each backend keeps, side by side.
+fn overview(backends: &[BackendStatus]) -> String {
+    let names = backends.iter().map(|backend| backend.name.to_owned());
+    let heading = std::iter::once("GUARANTEE".to_owned()).chain(names).collect();
+    let row = |guarantee: Guarantee| {
+        let cells = backends.iter().map(|backend| kept(backend, guarantee).to_owned());
+        std::iter::once(guarantee.name().to_owned()).chain(cells).collect()
+    };
+    columns(&std::iter::once(heading).chain(Guarantee::ALL.map(row)).collect::<Vec<_>>())
+}
+
+fn kept(backend: &BackendStatus, guarantee: Guarantee) -> &'static str {
+    let found = backend.guarantees.iter().find(|status| status.name == guarantee.name());
+    match found {
+        Some(status) if backend.ready => {
+            if status.kept {
+                "yes"
+            } else {
+                "NO"
+            }
+        }
+        _ => "-",
+    }
+}
+
+fn heading(backend: &BackendStatus) -> &'static str {
+    match (backend.ready, backend.only_by_name) {
+        (false, _) => "not available",
+        (true, false) => "ready",
+        (true, true) => "ready, but only if you name it: this is no sandbox",
+    }
 }
 
 fn row(guarantee: &GuaranteeStatus) -> [String; 3] {
@@ -93,9 +125,8 @@ fn remedies(guarantees: &[GuaranteeStatus]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_wire::BackendStatus;
 
-    fn kept(name: &'static str, how: &str) -> GuaranteeStatus {
+    fn keeps(name: &'static str, how: &str) -> GuaranteeStatus {
         GuaranteeStatus { name, kept: true, how: Some(how.into()), why: None, fix: None }
     }
 
@@ -109,14 +140,25 @@ mod tests {
         let native = BackendStatus {
             name: "native",
             ready: true,
+            only_by_name: false,
             reason: None,
             hint: None,
-            guarantees: vec![kept("filesystem", "pivot_root"), unmet("memory"), unmet("pids")],
+            guarantees: vec![keeps("filesystem", "pivot_root"), unmet("memory"), unmet("pids")],
         };
         let hint = "systemctl --user start x; or do without: --waive memory --waive pids";
         let problem = Problem::new(belljar_wire::Code::GuaranteeUnmet, "cannot keep 'memory', 'pids'", hint);
         let backends = Backends { default: None, problem: Some(problem), backends: vec![native] };
         insta::assert_snapshot!(described(&backends), @r"
+        GUARANTEE   native
+        filesystem  yes
+        network     -
+        memory      NO
+        pids        NO
+        cpu         -
+        disk        -
+        syscalls    -
+        privileges  -
+
         backend native: ready
 
         GUARANTEE   KEPT  HOW, OR WHY NOT
@@ -137,6 +179,7 @@ mod tests {
         let native = BackendStatus {
             name: "native",
             ready: false,
+            only_by_name: false,
             reason: Some("user namespaces are forbidden".into()),
             hint: Some("sysctl -w user.max_user_namespaces=10000".into()),
             guarantees: vec![unmet("filesystem")],
@@ -144,12 +187,32 @@ mod tests {
         let docker = BackendStatus {
             name: "docker",
             ready: true,
+            only_by_name: false,
             reason: None,
             hint: None,
-            guarantees: vec![kept("filesystem", "a mount namespace")],
+            guarantees: vec![keeps("filesystem", "a mount namespace")],
         };
-        let backends = Backends { default: Some("docker"), problem: None, backends: vec![native, docker] };
+        let none = BackendStatus {
+            name: "none",
+            ready: true,
+            only_by_name: true,
+            reason: None,
+            hint: None,
+            guarantees: vec![unmet("filesystem")],
+        };
+        let all = vec![native, docker, none];
+        let backends = Backends { default: Some("docker"), problem: None, backends: all };
         insta::assert_snapshot!(described(&backends), @r"
+        GUARANTEE   native  docker  none
+        filesystem  -       yes     NO
+        network     -       -       -
+        memory      -       -       -
+        pids        -       -       -
+        cpu         -       -       -
+        disk        -       -       -
+        syscalls    -       -       -
+        privileges  -       -       -
+
         backend native: not available
           why: user namespaces are forbidden
           fix: sysctl -w user.max_user_namespaces=10000
@@ -158,6 +221,14 @@ mod tests {
 
         GUARANTEE   KEPT  HOW, OR WHY NOT
         filesystem  yes   a mount namespace
+
+        backend none: ready, but only if you name it: this is no sandbox
+
+        GUARANTEE   KEPT  HOW, OR WHY NOT
+        filesystem  NO    no cgroup is delegated
+
+        To keep filesystem:
+          systemctl --user start x
 
         Runs go to the docker backend.
         ");

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
 }
 
 fn languages(args: &HostArgs, environment: Environment<'_>) -> Result<Languages, Problem> {
-    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
     let choice = doctor::backend_choice(&settings)?;
     let engine = compose::engine(settings.host, None);
     Ok(Languages::of(&engine, choice)?)

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
+use belljar_core::guarantee::Guarantee;
+use belljar_core::request::BackendName;
 use belljar_wire::{Code, Problem, to_json};
 use clap::error::{ContextKind, ErrorKind};
 
@@ -22,6 +24,21 @@ pub(crate) fn report(problem: &Problem, json: bool) {
     let text = described(problem, stderr_has_colours());
     // Nobody is left to tell if stderr is gone.
     let _ = io::stderr().write_all(text.as_bytes());
+}
+
+/// Tells whoever chose a backend that is no sandbox what that means.
+pub(crate) fn warn_of(backend: BackendName, waived: &[Guarantee]) {
+    if backend.is_only_by_name() {
+        let text = warning(backend, waived, stderr_has_colours());
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+fn warning(backend: BackendName, waived: &[Guarantee], colours: bool) -> String {
+    let (yellow, plain) = if colours { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
+    let waived: Vec<_> = waived.iter().map(|guarantee| guarantee.name()).collect();
+    let waived = waived.join(", ");
+    format!("{yellow}warning:{plain} the {backend} backend is no sandbox; not kept: {waived}\n")
 }
 
 /// Prints to stdout. Whoever closed it does not want to know more.
@@ -110,6 +127,13 @@ mod tests {
         error: the following required arguments were not provided: --collect <GLOB>
         hint: see belljar run --help; arguments to the program go after --
         ");
+    }
+
+    #[test]
+    fn a_backend_that_is_no_sandbox_is_warned_of_with_what_it_does_not_keep() {
+        let text = warning(BackendName::Process, &[Guarantee::Filesystem, Guarantee::Network], false);
+        let said = "warning: the process backend is no sandbox; not kept: filesystem, network\n";
+        assert_eq!(text, said);
     }
 
     #[test]

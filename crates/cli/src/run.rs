@@ -109,6 +109,7 @@ fn drive(
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
         let admitted = engine.admit(&Allowance::everything(), request)?;
+        problem::warn_of(admitted.backend(), admitted.enforcement().waived());
         let report = engine.run(&RunId::new(), admitted, observer, signals.first()).await;
         impatient.now();
         Ok(report?)

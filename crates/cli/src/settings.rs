@@ -59,11 +59,7 @@ impl Settings {
         let (path, file) = configuration(config, environment)?;
         let shown = path.display().to_string();
         let sources = Sources { environment, config: &shown };
-        let backend = sources.pick("backend", flags.backend.as_deref(), file.backend)?;
-        let backend = match backend {
-            Some(given) => Some(given),
-            None => sources.variable("CODE_EXEC_SANDBOX")?,
-        };
+        let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
         Ok(Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
             network: understood(sources.pick("network", flags.network.as_deref(), file.network)?, |text| {
@@ -143,6 +139,17 @@ impl Sources<'_> {
         let from_file =
             || file.map(|text| Given { text: text.into(), origin: format!("{option} in {}", self.config) });
         Ok(self.variable(&variable)?.or_else(from_file))
+    }
+
+    /// The backend has a second variable, which stands between the first and the file.
+    fn backend(&self, flag: Option<&str>, file: Option<String>) -> Result<Option<Given>, Problem> {
+        match self.pick("backend", flag, None::<String>)? {
+            Some(given) => Ok(Some(given)),
+            None => match self.variable("CODE_EXEC_SANDBOX")? {
+                Some(given) => Ok(Some(given)),
+                None => self.pick("backend", None, file),
+            },
+        }
     }
 
     /// A variable of the environment; an empty one counts as not set.
@@ -540,6 +547,8 @@ mod tests {
         let case = Case::new().set("CODE_EXEC_SANDBOX", "docker");
         let chosen = case.gather(&Choices::default(), "").unwrap().backend;
         assert_eq!(chosen.as_deref(), Some("docker"));
+        let over_the_file = case.gather(&Choices::default(), "backend = \"wasm\"").unwrap().backend;
+        assert_eq!(over_the_file.as_deref(), Some("docker"));
         let case = case.set("BELLJAR_BACKEND", "native");
         let chosen = case.gather(&Choices::default(), "").unwrap().backend;
         assert_eq!(chosen.as_deref(), Some("native"));

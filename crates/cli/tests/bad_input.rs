@@ -140,7 +140,9 @@ fn the_remaining_options_say_what_they_want() {
     assert!(refused("--collect", "../*").contains("leads out of the working directory"));
     assert!(refused("--stdin", "gone").starts_with("cannot read standard input from gone:"));
     assert!(refused("--config", "gone").starts_with("cannot read the configuration gone:"));
-    assert!(refused("--backend", "wasm").starts_with("the wasm backend is not part of this belljar"));
+    assert!(
+        refused("--backend", "kubernetes").starts_with("the kubernetes backend is not part of this belljar")
+    );
     let both = belljar.run_reading(&["run", "python", "-", "--stdin", "-"], b"print(1)");
     assert_eq!(refusal(&both).0, "standard input cannot be both the code and what the code reads");
 }

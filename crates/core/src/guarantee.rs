@@ -104,7 +104,7 @@ impl Offer {
     }
 }
 
-/// What is kept and what was given up, for one run. Only [`resolve`] makes one.
+/// What is kept and what was given up, for one run. Only [`resolve`] and [`concede`] make one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
     kept: Vec<Guarantee>,
@@ -150,6 +150,14 @@ pub fn resolve(offer: &Offer, waived: &[Guarantee]) -> Result<Enforcement, Unmet
     if missing.is_empty() { Ok(enforcement) } else { Err(Unmet { missing }) }
 }
 
+/// What a backend keeps that the caller named, knowing that it keeps little: what it does not offer counts as waived.
+#[must_use]
+pub fn concede(offer: &Offer, waived: &[Guarantee]) -> Enforcement {
+    let is_kept = |guarantee: &Guarantee| offer.keeps(*guarantee) && !waived.contains(guarantee);
+    let (kept, waived) = Guarantee::ALL.into_iter().partition(is_kept);
+    Enforcement { kept, waived }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +184,13 @@ mod tests {
         assert_eq!(kept.waived(), [Guarantee::Memory, Guarantee::Cpu]);
         assert_eq!(kept.kept().len(), 6);
         assert!(!kept.kept().contains(&Guarantee::Cpu));
+    }
+
+    #[test]
+    fn what_is_conceded_is_listed_as_if_it_had_been_waived() {
+        let conceded = concede(&offer_without(Guarantee::Memory), &[Guarantee::Cpu]);
+        assert_eq!(conceded.waived(), [Guarantee::Memory, Guarantee::Cpu]);
+        assert_eq!(conceded.kept().len(), 6);
     }
 
     #[test]

@@ -340,6 +340,15 @@ impl BackendName {
     }
 }
 
+impl BackendName {
+    /// Whether it is no box but a process of the caller's own, so that somebody has to ask for it by name: that counts as
+    /// doing without everything that it does not keep.
+    #[must_use]
+    pub fn is_only_by_name(self) -> bool {
+        matches!(self, BackendName::Process | BackendName::None)
+    }
+}
+
 impl fmt::Display for BackendName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())

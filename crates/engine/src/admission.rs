@@ -52,6 +52,12 @@ impl Admitted {
     pub fn backend(&self) -> BackendName {
         self.backend.name()
     }
+
+    /// What will be kept while it runs.
+    #[must_use]
+    pub fn enforcement(&self) -> &Enforcement {
+        &self.enforcement
+    }
 }
 
 impl fmt::Debug for Admitted {

@@ -6,7 +6,9 @@
 
 #![forbid(unsafe_code)]
 
+mod absent;
 mod admission;
+mod deferred;
 mod error;
 mod id;
 mod placement;
@@ -29,7 +31,9 @@ use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest}
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
+pub use absent::Absent;
 pub use admission::Admitted;
+pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;

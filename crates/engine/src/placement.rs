@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
-use belljar_core::guarantee::{Enforcement, Guarantee, resolve};
+use belljar_core::guarantee::{Enforcement, Guarantee, concede, resolve};
 use belljar_core::request::{BackendChoice, BackendName, Network};
 use belljar_core::{Field, Invalid};
 
@@ -20,7 +20,7 @@ pub struct Placement {
 
 impl Engine {
     /// Chooses the backend: the one that was named, or the strongest that can keep everything. `process` and
-    /// `none` keep next to nothing, so they are never chosen, only named.
+    /// `none` keep next to nothing, so they are never chosen, only named; and who names one does without the rest.
     ///
     /// # Errors
     /// What the named backend, or the strongest one, has against it. There is no fallback to less.
@@ -56,7 +56,7 @@ impl Engine {
             BackendChoice::Named(name) => Some(name),
         };
         let eligible = |backend: &&Arc<dyn Backend>| match named {
-            None => !matches!(backend.name(), BackendName::Process | BackendName::None),
+            None => !backend.name().is_only_by_name(),
             Some(name) => backend.name() == name,
         };
         let mut refusal = None;
@@ -77,9 +77,19 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
         return Err(RunError::Invalid(Invalid {
             field: Field::Network,
             message: format!("the {} backend cannot give a box the network '{network}'", backend.name()),
-            hint: "leave --network out: a box then reaches nothing but itself".to_owned(),
+            hint: network_hint(backend).to_owned(),
             too_large: false,
         }));
     }
+    if backend.name().is_only_by_name() {
+        return Ok(concede(backend.offer(), waived));
+    }
     resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}
+
+fn network_hint(backend: &dyn Backend) -> &'static str {
+    match backend.provides(&Network::Full) {
+        true => "leave --network out, or write --network full",
+        false => "leave --network out: a box then reaches nothing but itself",
+    }
 }

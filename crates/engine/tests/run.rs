@@ -6,12 +6,12 @@ mod scripted;
 
 use std::future::pending;
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use belljar_core::Field;
 use belljar_core::allowance::{Allowance, Permitted};
-use belljar_core::backend::{Ending, Stream};
+use belljar_core::backend::{BackendError, Ending, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
@@ -19,7 +19,9 @@ use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
 use belljar_core::request::{
     BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
 };
-use belljar_engine::{Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved};
+use belljar_engine::{
+    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved,
+};
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted};
 use tokio::time::{Instant, sleep};
@@ -358,6 +360,64 @@ async fn auto_never_chooses_a_backend_without_isolation() {
         named.sandbox.backend = BackendChoice::Named(name);
         assert_eq!(play(script, named).await.unwrap().backend, name);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn to_name_a_backend_without_isolation_is_to_do_without_what_it_lacks() {
+    for (name, accepted) in [(BackendName::Process, true), (BackendName::Docker, false)] {
+        let mut script = Script::of(vec![], Ending::Exited(0));
+        (script.name, script.unmet) = (name, vec![Guarantee::Filesystem, Guarantee::Network]);
+        let mut asked = defaults();
+        asked.sandbox.backend = BackendChoice::Named(name);
+        asked.sandbox.waived = vec![Guarantee::Cpu];
+        let played = play(script, asked).await;
+        assert_eq!(played.is_ok(), accepted, "{name}");
+        let Ok(report) = played else { continue };
+        let waived = [Guarantee::Filesystem, Guarantee::Network, Guarantee::Cpu];
+        assert_eq!(report.enforcement.waived(), waived);
+        assert!(report.enforcement.kept().contains(&Guarantee::Memory));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_is_opened_when_it_is_asked_and_only_then() {
+    let opened = Arc::new(Mutex::new(Vec::new()));
+    let deferred = |name, not_ready| {
+        let opened = opened.clone();
+        let mut script = Script::of(vec![], Ending::Exited(0));
+        (script.name, script.not_ready) = (name, not_ready);
+        Arc::new(Deferred::new(name, move || {
+            opened.lock().unwrap().push(name);
+            Arc::into_inner(script.backend()).unwrap()
+        }))
+    };
+    let backends = [BackendName::Native, BackendName::Docker, BackendName::Wasm];
+    let engine = Engine::new(
+        backends.into_iter().map(|name| deferred(name, name == BackendName::Native) as _).collect(),
+        prepare,
+    );
+    engine.backends().for_each(|backend| assert_eq!((backend.leaks_cleaned(), backend.pool()), (0, None)));
+    engine.retire().await;
+    assert!(opened.lock().unwrap().is_empty(), "nobody has asked for anything");
+    let report = run(&engine, defaults(), &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(report.backend, BackendName::Docker);
+    run(&engine, defaults(), &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(*opened.lock().unwrap(), [BackendName::Native, BackendName::Docker], "each of them once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_was_not_built_in_is_never_chosen_and_says_how_to_get_it_when_named() {
+    let absent = || Arc::new(Absent::new(BackendName::Wasm, "this build has none", "build it in"));
+    let engine = Engine::new(vec![absent(), Script::of(vec![], Ending::Exited(0)).backend()], prepare);
+    let report = run(&engine, defaults(), &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(report.backend, BackendName::Native);
+    let mut asked = defaults();
+    asked.sandbox.backend = BackendChoice::Named(BackendName::Wasm);
+    let error = run(&engine, asked, &mut Unobserved, pending()).await.unwrap_err();
+    assert_eq!(error.to_string(), "the wasm backend cannot run here: this build has none");
+    assert!(
+        matches!(error, RunError::Backend(BackendError::Unavailable { hint, .. }) if hint == "build it in")
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -16,8 +16,8 @@ use crate::build;
 use crate::codec;
 use crate::fault::{Doing, Fault};
 use crate::init::{Init, Prepared};
-use crate::message::{self, Handover};
-use crate::plan::{CgroupEntry, IdPair, Identity, Opener, Plan, Step};
+use crate::message::{self, Handover, NAMESPACES};
+use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
 
 /// The namespaces that a process has to be born into.
@@ -58,7 +58,12 @@ impl Cloned {
         let parts = Parts::open(&order.plan)?;
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let into = parts.v2.as_ref().map(AsFd::as_fd);
-        match sys::clone_into(BORN_INTO | OWN | libc::CLONE_NEWNET, into).doing(|| "create the namespaces")? {
+        let birth = order.plan.birth;
+        let namespaces = OWN | libc::CLONE_NEWNET | if birth == Birth::Zygote { 0 } else { BORN_INTO };
+        if let Birth::Forked { by } = birth {
+            sys::act_as(by).doing(|| "give the box's users to its zygote")?;
+        }
+        match sys::clone_into(namespaces, into).doing(|| "create the namespaces")? {
             (Fork::Child, _) => {
                 not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
                 drop(ours);
@@ -78,7 +83,12 @@ impl Cloned {
             }
             (Fork::Parent(pid), pidfd) => {
                 let cloned = Cloned::new(pid, pidfd, ours)?;
-                cloned.map_identity(&order.plan.identity)?;
+                if let Birth::Forked { .. } = birth {
+                    sys::act_as(0).doing(|| "be root again")?;
+                }
+                if birth != Birth::Zygote {
+                    cloned.map_identity(&order.plan.identity)?;
+                }
                 cloned.go_ahead().doing(|| "let PID 1 go on")?;
                 Ok((cloned, order.plan))
             }
@@ -135,6 +145,15 @@ impl Cloned {
     pub(crate) fn hold_mounts(&mut self) {
         let path = format!("/proc/{}/ns/mnt", self.pid.as_raw_nonzero());
         self.mounts = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+    }
+
+    /// Its namespaces, for somebody to enter.
+    pub(crate) fn namespaces(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |name: &str| {
+            let path = format!("/proc/{}/ns/{name}", self.pid.as_raw_nonzero());
+            Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+        };
+        NAMESPACES.into_iter().map(open).collect()
     }
 
     pub(crate) fn let_mounts_go(&mut self) {

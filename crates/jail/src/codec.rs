@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use crate::plan::{
-    Access, BindMode, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan, Resource,
+    Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan, Resource,
     ScratchPart, StdinFrom, Step,
 };
 
@@ -179,7 +179,8 @@ macro_rules! coded_enum {
 }
 pub(crate) use coded_enum;
 
-coded_struct!(Plan { identity, cgroup, orphans, sources, opener, build, confinement, commands });
+coded_struct!(Plan { birth, identity, cgroup, orphans, sources, opener, build, confinement, commands });
+coded_enum!(Birth { 0 => Executed, 1 => Forked { by }, 2 => Zygote });
 coded_struct!(Identity { code, init });
 coded_struct!(IdPair { inside, outside });
 coded_enum!(CgroupEntry { 0 => None, 1 => V1 { tasks }, 2 => V2 { dir } });
@@ -223,6 +224,7 @@ mod tests {
     fn sample() -> Plan {
         let input = Input { path: "a/b".into(), offset: 3, length: 4, executable: true };
         Plan {
+            birth: Birth::Forked { by: 7 },
             identity: Identity {
                 code: IdPair { inside: 1000, outside: 5 },
                 init: Some(IdPair { inside: 0, outside: 4 }),

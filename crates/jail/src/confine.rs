@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{Mode, OFlags};
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fault::{Doing, Fault};
@@ -44,6 +44,38 @@ pub(crate) fn become_command(
     }
 }
 
+/// Becomes a zygote: a process of the host's with no rights, that dies with the one that started it. Returns only if that
+/// failed. The syscall filter and Landlock are for its children to apply to themselves: a zygote that had them could not
+/// send anybody into a box.
+pub(crate) fn become_zygote(
+    command: &Command,
+    confinement: &Confinement,
+    identity: &Identity,
+    streams: &Streams<'_>,
+) -> Fault {
+    let starter = rustix::process::getppid();
+    let confined = || -> Result<Ready, Fault> {
+        let ready = Ready::new(command).doing(|| "read the command")?;
+        prepare(command, confinement, identity, streams)?;
+        rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
+        let killed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+        killed.doing(|| "tie the zygote's life to its keeper's")?;
+        verify_no_rights(identity).doing(|| "verify that the zygote has no rights")?;
+        if rustix::process::getppid() != starter {
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe)).doing(|| "outlive the keeper");
+        }
+        sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
+        Ok(ready)
+    };
+    match confined() {
+        Ok(ready) => {
+            let error = sys::exec(&ready.program, &ready.argv, &ready.env);
+            Fault::new(format_args!("execute {}", command.program.display()), &error)
+        }
+        Err(fault) => fault,
+    }
+}
+
 fn confine(
     command: &Command,
     confinement: &Confinement,
@@ -52,16 +84,7 @@ fn confine(
     filter: &Filter,
 ) -> Result<Ready, Fault> {
     let ready = Ready::new(command).doing(|| "read the command")?;
-    rustix::process::setsid().doing(|| "begin a session")?;
-    install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
-    rustix::process::chdir(&command.cwd)
-        .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
-    for (resource, limit) in &confinement.rlimits {
-        sys::set_limit(*resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
-    }
-    empty_bounding_set().doing(|| "empty the capability bounding set")?;
-    take_identity(identity.code, Groups::of(identity)).doing(|| "become the code's user")?;
-    drop_capabilities().doing(|| "drop capabilities")?;
+    prepare(command, confinement, identity, streams)?;
     rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
     if !confinement.landlock.is_empty() {
         landlock::restrict(&confinement.landlock).doing(|| "apply Landlock")?;
@@ -70,6 +93,25 @@ fn confine(
     verify(identity).doing(|| "verify that the box is confined")?;
     sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
     Ok(ready)
+}
+
+/// Streams, place, limits, user: everything that takes rights, and then their loss.
+fn prepare(
+    command: &Command,
+    confinement: &Confinement,
+    identity: &Identity,
+    streams: &Streams<'_>,
+) -> Result<(), Fault> {
+    rustix::process::setsid().doing(|| "begin a session")?;
+    install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
+    rustix::process::chdir(&command.cwd)
+        .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
+    for (resource, limit) in &confinement.rlimits {
+        sys::set_limit(None, *resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
+    }
+    empty_bounding_set().doing(|| "empty the capability bounding set")?;
+    take_identity(identity.code, Groups::of(identity)).doing(|| "become the code's user")?;
+    drop_capabilities().doing(|| "drop capabilities")
 }
 
 /// A command in the form that `execve` takes, made before privilege and memory become scarce.
@@ -151,6 +193,11 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 
 /// Reads back what can be read back.
 fn verify(identity: &Identity) -> io::Result<()> {
+    verify_no_rights(identity)?;
+    if seccomp_mode()? == SECCOMP_MODE_FILTER { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
+}
+
+fn verify_no_rights(identity: &Identity) -> io::Result<()> {
     let id = identity.code;
     let capabilities = rustix::thread::capabilities(None)?;
     let no_capability = capabilities.effective.is_empty()
@@ -158,13 +205,12 @@ fn verify(identity: &Identity) -> io::Result<()> {
         && capabilities.inheritable.is_empty();
     let nothing_to_gain = !rustix::thread::capability_is_in_bounding_set(CapabilitySet::SYS_ADMIN)?;
     let no_new_privs = rustix::thread::no_new_privs()?;
-    let filtered = seccomp_mode()? == SECCOMP_MODE_FILTER;
     let own_user = rustix::process::getuid().as_raw() == id.inside
         && rustix::process::geteuid().as_raw() == id.inside
         && rustix::process::getgid().as_raw() == id.inside;
     let own_groups = Groups::of(identity) == Groups::Kept || rustix::process::getgroups()?.is_empty();
     let inside = rustix::process::getcwd(Vec::new())?.to_bytes().starts_with(b"/");
-    if no_capability && nothing_to_gain && no_new_privs && filtered && own_user && own_groups && inside {
+    if no_capability && nothing_to_gain && no_new_privs && own_user && own_groups && inside {
         return Ok(());
     }
     Err(io::Error::from_raw_os_error(libc::EPERM))

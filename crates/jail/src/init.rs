@@ -20,9 +20,9 @@ use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover, Reply};
 use crate::network;
-use crate::plan::{Command, Opener, Plan, Step};
+use crate::plan::{Birth, Command, Opener, Plan, Step};
 use crate::seccomp::Filter;
-use crate::sys;
+use crate::{landlock, sys};
 
 /// What PID 1 got from the keeper.
 pub(crate) struct Init {
@@ -144,7 +144,10 @@ impl Init {
             self.wait_for_go_ahead().doing(|| "wait for the box's limits")?;
         }
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;
-        self.run(offered)
+        match self.plan.birth {
+            Birth::Executed | Birth::Zygote => self.run(offered),
+            Birth::Forked { .. } => self.host(offered),
+        }
     }
 
     /// Before the keeper has mapped the box's users from outside, this process is nobody; that is what is waited for where
@@ -187,6 +190,24 @@ impl Init {
         Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
     }
 
+    /// Lets the program come from outside, and waits for its end. Until the keeper has looked at it and says so, it is
+    /// taken for nothing.
+    fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
+        let program = Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
+        use_up_number(program).doing(|| "keep the program's number free")?;
+        let rules = &self.plan.confinement.landlock;
+        let allowed = (!rules.is_empty()).then(|| landlock::ruleset(rules));
+        let allowed = allowed.transpose().doing(|| "prepare Landlock")?;
+        let beside: Vec<_> = offered.iter().chain(&allowed).map(AsFd::as_fd).collect();
+        message::send(&self.keeper, &Reply::Ready, &beside).doing(|| "report to the keeper")?;
+        drop((offered, allowed));
+        self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+        self.wait_for_go_ahead().doing(|| "wait for the program to be approved")?;
+        message::send(&self.keeper, &Reply::Started, &[]).doing(|| "report to the keeper")?;
+        retire(&self.prepared.reaper)?;
+        reap_until(program).doing(|| "wait for the program")
+    }
+
     /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
     fn run(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
         let mut offered = offered;
@@ -220,10 +241,13 @@ impl Init {
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
         let streams =
             Streams { stdin: self.stdin.as_fd(), stdout: self.stdout.as_fd(), stderr: self.stderr.as_fd() };
-        let Plan { identity, confinement, .. } = &self.plan;
+        let Plan { identity, confinement, birth, .. } = &self.plan;
         let filter = &self.prepared.program;
         let started = sys::spawn(&mut || {
             let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
+                Ok(()) if *birth == Birth::Zygote => {
+                    confine::become_zygote(command, confinement, identity, &streams)
+                }
                 Ok(()) => confine::become_command(command, confinement, identity, &streams, filter),
                 Err(fault) => fault,
             };
@@ -235,6 +259,17 @@ impl Init {
         std::fs::File::from(reader).read_to_end(&mut report).doing(|| "hear of the program's start")?;
         if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
     }
+}
+
+/// The number that the first process after PID 1 has.
+const FIRST_COMMAND: i32 = 2;
+
+/// A zygote's child comes into the box by way of another process, which is the first one here. Since the program is to
+/// have the number that it has everywhere, that number is given out now, and asked for again by that other process.
+fn use_up_number(expected: Pid) -> io::Result<()> {
+    let pid = sys::spawn(&mut || {})?;
+    reap_until(pid)?;
+    if pid == expected { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
 }
 
 /// Gives up everything that starting processes took.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::cloned::{Cloned, Order, leave_the_callers_world, read_plan};
+use crate::entrant;
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
@@ -66,6 +67,7 @@ impl Kept {
             match self.wait(caller, caller_is_there) {
                 Wake::Init => match message::receive::<Reply>(self.cloned.socket()) {
                     Ok(Some((Reply::Ended { status, .. }, _))) => ended = Some(status),
+                    Ok(Some((Reply::Ready, beside))) => self.invite(caller, &beside),
                     Ok(Some((reply, beside))) => {
                         let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
                         let _ = message::send(caller, &reply, &beside);
@@ -75,11 +77,36 @@ impl Kept {
                 Wake::Caller => {
                     let request = message::receive::<Request>(caller);
                     caller_is_there = matches!(request, Ok(Some(_)));
-                    self.cloned.kill();
+                    match request {
+                        Ok(Some((Request::Entered, _))) => self.admit(caller),
+                        _ => self.cloned.kill(),
+                    }
                 }
             }
         }
         self.bury(caller, ended, caller_is_there);
+    }
+
+    /// Tells the caller that the box is there, and how one gets into it.
+    fn invite(&self, caller: &OwnedFd, beside: &[OwnedFd]) {
+        let invited = self.cloned.namespaces().and_then(|namespaces| {
+            let (offered, allowed) = beside.split_at(beside.len().min(1));
+            let all: Vec<_> = offered.iter().chain(&namespaces).chain(allowed).map(AsFd::as_fd).collect();
+            message::send(caller, &Reply::Ready, &all)
+        });
+        if invited.is_err() {
+            self.cloned.kill();
+        }
+    }
+
+    /// Looks at what has entered the box. If it is not as it should be, nothing of it may go on.
+    fn admit(&self, caller: &OwnedFd) {
+        let admitted = entrant::approve(self.cloned.pid(), &self.plan)
+            .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
+        if let Err(fault) = admitted {
+            let _ = message::send(caller, &fault.into_reply(), &[]);
+            self.cloned.kill();
+        }
     }
 
     fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {

@@ -57,14 +57,20 @@ pub fn abi() -> u32 {
 
 /// Denies this process and its children everything that the rules do not allow, for ever.
 pub(crate) fn restrict(rules: &[(PathBuf, Access)]) -> io::Result<()> {
+    let ruleset = ruleset(rules)?;
+    // SAFETY: takes a descriptor that we own and a zero.
+    checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+}
+
+/// What [`restrict`] would allow, for another process to restrict itself to.
+pub(crate) fn ruleset(rules: &[(PathBuf, Access)]) -> io::Result<OwnedFd> {
     let abi = abi();
     let handled = handled(abi);
     let ruleset = create_ruleset(abi, handled)?;
     for (path, access) in rules {
         add_rule(&ruleset, path, granted(*access) & handled)?;
     }
-    // SAFETY: takes a descriptor that we own and a zero.
-    checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+    Ok(ruleset)
 }
 
 /// Every right on files that this kernel knows.

@@ -21,6 +21,7 @@ mod build;
 mod cloned;
 pub mod codec;
 mod confine;
+mod entrant;
 mod fault;
 mod init;
 mod keeper;
@@ -39,7 +40,7 @@ use std::process::ExitCode;
 pub use cloned::Order;
 pub use fault::Fault;
 pub use standby::{Standby, stand_by};
-pub use sys::with_files_of;
+pub use sys::{acting_as, with_files_of};
 
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";

@@ -24,9 +24,11 @@ pub enum Request {
     },
     /// Kill everything in the box.
     Kill,
+    /// A zygote's child is in the box, and waits there for its code.
+    Entered,
 }
 
-coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill });
+coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered });
 
 /// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdin, stdout,
 /// stderr, the sources, and the `tasks` files.
@@ -40,6 +42,10 @@ coded_enum!(Handover { 0 => Box { plan_offset, plan_length, sources, tasks } });
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
+    /// The box is there for a zygote's child to enter it. Beside it, from PID 1: the directory that the plan offers, and
+    /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
+    /// the order of [`NAMESPACES`].
+    Ready,
     /// The first command has begun. Beside it: the directory that the plan offers, if it does.
     Started,
     /// The command before has succeeded and nothing of it is left; the next one begins.
@@ -67,7 +73,12 @@ coded_enum!(Reply {
     1 => Failed { doing, errno },
     2 => Ended { status, cpu_micros, max_rss },
     3 => Next,
+    4 => Ready,
 });
+
+/// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they
+/// give the right to enter the others.
+pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
 /// No message is longer: plans travel in the payload.
 const MAX_MESSAGE: usize = 4096;

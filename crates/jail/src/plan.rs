@@ -10,6 +10,8 @@ use std::path::PathBuf;
 /// One box, from its namespaces to the commands that run in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
+    /// How its program comes to be.
+    pub birth: Birth,
     /// Who the processes of the box are, inside and on the host.
     pub identity: Identity,
     /// The cgroup that the box lives in.
@@ -26,6 +28,22 @@ pub struct Plan {
     pub confinement: Confinement,
     /// What then runs: each after the one before it succeeded. The last one is the program.
     pub commands: Vec<Command>,
+}
+
+/// How the program of a box comes to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Birth {
+    /// PID 1 starts it.
+    Executed,
+    /// A zygote sends a child of its own into the box, where it waits as if it had been started there. The zygote may,
+    /// because the box's users are owned by the user that it is on the host.
+    Forked {
+        /// That user.
+        by: u32,
+    },
+    /// It is a zygote: it sees what a box of its language would see, but its users and processes are the host's, of which
+    /// it is one without any rights.
+    Zygote,
 }
 
 /// Who the processes of the box are.
@@ -243,7 +261,11 @@ pub enum StdinFrom {
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "enter     user pid mount net ipc uts")?;
+        match self.birth {
+            Birth::Executed => writeln!(f, "enter     user pid mount net ipc uts")?,
+            Birth::Forked { by } => writeln!(f, "enter     user (owned by host {by}) pid mount net ipc uts")?,
+            Birth::Zygote => writeln!(f, "enter     mount net ipc uts")?,
+        }
         if let Some(init) = self.identity.init {
             writeln!(f, "identity  init {} (host {})", init.inside, init.outside)?;
         }

@@ -96,7 +96,7 @@ impl Standby {
         match message::receive::<Reply>(self.cloned.socket())? {
             Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status)), Vec::new()))),
             None => Ok(Some((self.bury(None), Vec::new()))),
-            news @ Some((Reply::Started | Reply::Next | Reply::Failed { .. }, _)) => Ok(news),
+            news @ Some((Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. }, _)) => Ok(news),
         }
     }
 
@@ -106,7 +106,7 @@ impl Standby {
         poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok().filter(|ready| *ready > 0)?;
         match message::receive(self.cloned.socket()).ok()?? {
             (Reply::Failed { doing, errno }, _) => Some(Fault { doing, errno }),
-            (Reply::Started | Reply::Next | Reply::Ended { .. }, _) => None,
+            (Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. }, _) => None,
         }
     }
 

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Uid};
 
 use crate::plan::Resource;
 
@@ -60,6 +60,34 @@ impl Drop for FileOwner {
         set_file_user(self.user);
         set_file_group(self.group);
     }
+}
+
+/// Does something as another user, with the rights of that user and no others. It is this thread alone that changes, and
+/// only meanwhile.
+///
+/// # Errors
+/// That this process is not root, or what `work` says.
+pub fn acting_as<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    struct Root;
+    impl Drop for Root {
+        fn drop(&mut self) {
+            if act_as(0).is_err() {
+                // A thread that is not who it should be must not go on.
+                std::process::abort();
+            }
+        }
+    }
+    act_as(id)?;
+    let _again = Root;
+    work()
+}
+
+/// Acts as another user, and as root again after that. Files are still root's business.
+pub(crate) fn act_as(id: u32) -> io::Result<()> {
+    let (root, id) = (Uid::ROOT, Uid::from_raw(id));
+    rustix::thread::set_thread_res_uid(root, id, root)?;
+    set_file_user(0);
+    Ok(())
 }
 
 /// Returns who it was before.
@@ -423,8 +451,9 @@ pub(crate) fn exec(program: &CString, argv: &[CString], env: &[CString]) -> io::
     io::Error::last_os_error()
 }
 
-/// Lowers a resource limit, soft and hard alike.
-pub(crate) fn set_limit(resource: Resource, value: u64) -> io::Result<()> {
+/// Lowers a resource limit of this process or another, soft and hard alike.
+pub(crate) fn set_limit(process: Option<Pid>, resource: Resource, value: u64) -> io::Result<()> {
+    let process = process.map_or(0, |pid| pid.as_raw_nonzero().get());
     let number = match resource {
         Resource::Core => libc::RLIMIT_CORE,
         Resource::Cpu => libc::RLIMIT_CPU,
@@ -441,12 +470,12 @@ pub(crate) fn set_limit(resource: Resource, value: u64) -> io::Result<()> {
     };
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` is a valid rlimit that the kernel fills in.
-    checked(unsafe { libc::getrlimit(number, &raw mut now) }.into())?;
+    checked(unsafe { libc::prlimit(process, number, std::ptr::null(), &raw mut now) }.into())?;
     // A limit that is lower already cannot be raised without privilege, and is good enough as it is.
     let value = value.min(now.rlim_max);
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: `limit` is a valid rlimit that the kernel only reads.
-    checked(unsafe { libc::setrlimit(number, &raw const limit) }.into()).map(drop)
+    checked(unsafe { libc::prlimit(process, number, &raw const limit, std::ptr::null_mut()) }.into()).map(drop)
 }
 
 /// Ends this process at once, without running destructors: they belong to the process it was copied from.

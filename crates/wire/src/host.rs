@@ -5,7 +5,7 @@ use std::sync::Arc;
 use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::language::Language;
-use belljar_core::request::{BackendChoice, Network};
+use belljar_core::request::{BackendChoice, BackendName, Network};
 use belljar_engine::{Engine, RunError};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -104,9 +104,9 @@ impl Backends {
     /// Every backend of an engine, and where a run that chooses and waives like this would go.
     #[must_use]
     pub fn of(engine: &Engine, choice: BackendChoice, waived: &[Guarantee]) -> Backends {
-        let (default, problem) = match engine.place(choice, &Network::None, waived) {
-            Ok(placement) => (Some(placement.backend.name().name()), None),
-            Err(refusal) => (None, Some(Problem::from(refusal))),
+        let (default, problem) = match destination(engine, choice, waived) {
+            Ok(name) => (Some(name.name()), None),
+            Err(problem) => (None, Some(problem)),
         };
         Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() }
     }
@@ -120,6 +120,8 @@ pub struct BackendStatus {
     pub name: &'static str,
     /// Whether it can make boxes here at all.
     pub ready: bool,
+    /// Whether `auto` never takes it, because it is no box: who names it does without what it does not keep.
+    pub only_by_name: bool,
     /// If not, why.
     #[schema(required = true)]
     pub reason: Option<String>,
@@ -164,6 +166,7 @@ impl BackendStatus {
         BackendStatus {
             name: backend.name().name(),
             ready: reason.is_none(),
+            only_by_name: backend.name().is_only_by_name(),
             reason,
             hint,
             guarantees: guarantees.collect(),
@@ -171,7 +174,19 @@ impl BackendStatus {
     }
 }
 
-/// The backend that a run would go to.
+/// Where a run that chooses and waives like this would go. No other backend is asked than those that stand before it.
+///
+/// # Errors
+/// What keeps it from being taken.
+pub fn destination(
+    engine: &Engine,
+    choice: BackendChoice,
+    waived: &[Guarantee],
+) -> Result<BackendName, Problem> {
+    Ok(engine.place(choice, &Network::None, waived)?.backend.name())
+}
+
+/// The backend that a run would go to, whatever it can keep.
 ///
 /// # Errors
 /// That there is none, even among those that cannot keep every guarantee.
@@ -192,7 +207,6 @@ pub struct Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_core::request::BackendName;
 
     #[test]
     fn a_language_has_a_runtime_or_a_way_to_get_one() {
@@ -256,6 +270,7 @@ mod tests {
         let native = BackendStatus {
             name: BackendName::Native.name(),
             ready: true,
+            only_by_name: false,
             reason: None,
             hint: None,
             guarantees: vec![kept, unmet],
@@ -269,6 +284,7 @@ mod tests {
             {
               "name": "native",
               "ready": true,
+              "only_by_name": false,
               "reason": null,
               "hint": null,
               "guarantees": [

@@ -11,7 +11,9 @@ mod request;
 mod result;
 mod schema;
 
-pub use host::{BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of};
+pub use host::{
+    BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
+};
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};

@@ -39,6 +39,8 @@ pub struct PoolSettings {
     pub max_age: Duration,
     /// What a box is made with: the limits of most requests.
     pub limits: BoxLimits,
+    /// Modules that the zygote of a language imports before it forks.
+    pub preload: Vec<(Language, Vec<String>)>,
     /// The languages, and how many boxes of each.
     pub languages: Vec<(Language, Bounds)>,
 }
@@ -52,6 +54,7 @@ struct Shared {
     memory: u64,
     max_age: Duration,
     limits: BoxLimits,
+    preload: Vec<(Language, Vec<String>)>,
     /// How many are made at a time.
     abreast: usize,
     shelves: Mutex<Shelves>,
@@ -101,6 +104,7 @@ impl Pool {
             memory: settings.memory,
             max_age: settings.max_age,
             limits: settings.limits,
+            preload: settings.preload,
             abreast: (cores / 2).max(1),
             shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
             changed: Notify::new(),
@@ -110,6 +114,11 @@ impl Pool {
     /// What its boxes are made with.
     pub(crate) fn limits(&self) -> BoxLimits {
         self.0.limits
+    }
+
+    /// What the zygote of a language imports.
+    pub(crate) fn preload(&self, language: Language) -> &[String] {
+        self.0.preload.iter().find(|(of, _)| *of == language).map_or(&[], |(_, modules)| modules)
     }
 
     /// Whether boxes of this language are kept.

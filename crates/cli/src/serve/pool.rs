@@ -36,6 +36,7 @@ pub(crate) struct PoolTable {
 struct BoundsTable {
     min: Option<usize>,
     max: Option<usize>,
+    preload: Vec<String>,
 }
 
 /// The pool that is wanted, if one is. `place` is the file's name, for messages; `limits` are what boxes are made with.
@@ -51,7 +52,8 @@ pub(crate) fn configured(
         None => USUAL.into_iter().filter_map(Language::by_name).map(|name| (name, USUAL_BOUNDS)).collect(),
         Some(tables) => languages(tables, place)?,
     };
-    let settings = PoolSettings { memory, max_age, limits, languages };
+    let preload = preload(table, place)?;
+    let settings = PoolSettings { memory, max_age, limits, preload, languages };
     Ok(table.enabled.unwrap_or(true).then_some(settings))
 }
 
@@ -73,6 +75,30 @@ fn languages(
         languages.push((language, bounds(table, &at(language.name))?));
     }
     Ok(languages)
+}
+
+/// Names of modules, and nothing else: they become part of a program.
+fn preload(table: &PoolTable, place: &str) -> Result<Vec<(Language, Vec<String>)>, Problem> {
+    let is_name = |name: &str| {
+        let plain = |part: &str| {
+            let word = |byte: u8| byte == b'_' || byte.is_ascii_alphanumeric();
+            !part.is_empty() && part.bytes().all(word) && !part.as_bytes()[0].is_ascii_digit()
+        };
+        name.split('.').all(plain)
+    };
+    let mut preload = Vec::new();
+    for (name, table) in table.languages.iter().flatten().filter(|(_, table)| !table.preload.is_empty()) {
+        let at = Place { place, table: "pool.languages", option: "preload" };
+        let language = Language::parse(name).map_err(|fault| at.blame(fault.into()))?;
+        if language.name != "python" {
+            return Err(at.wrong("modules can be preloaded for python only", "[pool.languages.python]"));
+        }
+        if let Some(wrong) = table.preload.iter().find(|name| !is_name(name)) {
+            return Err(at.wrong(&format!("{wrong:?} is no name of a module"), "preload = [\"numpy\"]"));
+        }
+        preload.push((language, table.preload.clone()));
+    }
+    Ok(preload)
 }
 
 fn bounds(table: &BoundsTable, at: &Place<'_>) -> Result<Bounds, Problem> {

@@ -242,7 +242,7 @@ fn a_box_is_used_once() {
     let code = "import os\n\
                 for path in ['/sandbox/mark', '/tmp/mark', '/dev/shm/mark']:\n    print(os.path.exists(path))\n    \
                 open(path, 'w').write('x')\n\
-                print(os.urandom(8).hex(), hash('a'), __import__('random').random())";
+                print(os.urandom(8).hex(), __import__('random').random())";
     let runs: Vec<String> =
         (0..4).map(|_| run_warm(&server, &python(code))["stdout"].as_str().unwrap().to_owned()).collect();
     let mut random = std::collections::BTreeSet::new();
@@ -251,7 +251,7 @@ fn a_box_is_used_once() {
         assert_eq!(found, "False\n".repeat(3));
         random.extend(rest.split_whitespace().map(str::to_owned));
     }
-    assert_eq!(random.len(), runs.len() * 3, "seeds are a box's own: {runs:?}");
+    assert_eq!(random.len(), runs.len() * 2, "seeds are a box's own: {runs:?}");
 }
 
 #[test]

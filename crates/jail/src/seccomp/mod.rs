@@ -76,6 +76,17 @@ impl Filter {
         }
     }
 
+    /// The program as the kernel reads it, for a process that loads it without our help.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let bytes = |line: &sock_filter| {
+            let sock_filter { code, jt, jf, k } = *line;
+            let ([c0, c1], [k0, k1, k2, k3]) = (code.to_ne_bytes(), k.to_ne_bytes());
+            [c0, c1, jt, jf, k0, k1, k2, k3]
+        };
+        self.0.iter().flat_map(bytes).collect()
+    }
+
     /// The program, for those who load it in another way.
     #[must_use]
     pub fn instructions(&self) -> &[sock_filter] {

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::{Extension, Json};
 use belljar_core::request::BackendChoice;
-use belljar_wire::{Backends, Code, Languages, Pool, Problem};
+use belljar_wire::{Backends, Code, Languages, Pool, Problem, destination};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
@@ -90,11 +90,17 @@ pub(super) async fn languages(
         (status = 401, description = "No key, or one that is not known", body = Problem),
         (status = 403, description = "A foreign Host or Origin", body = Problem),
         (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 500, description = "Belljar failed", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
-pub(super) async fn backends(State(app): State<App>, Extension(caller): Extension<Caller>) -> Json<Backends> {
-    Json(for_requests_of(&app, &caller))
+pub(super) async fn backends(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Backends>, Refused> {
+    // Each of them may have to ask somebody else how it is.
+    let asking = tokio::task::spawn_blocking(move || for_requests_of(&app, &caller));
+    Ok(Json(asking.await.map_err(|_| lost())?))
 }
 
 /// The boxes that wait for a run
@@ -132,9 +138,10 @@ pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Re
     }
     let mut last = None;
     for caller in app.callers().all() {
-        match for_requests_of(&app, caller).problem {
-            None => return Ok(Json(Status { status: "ready" })),
-            problem => last = problem,
+        let defaults = caller.defaults();
+        match destination(app.runs.engine(), defaults.backend(), &defaults.waived()) {
+            Ok(_) => return Ok(Json(Status { status: "ready" })),
+            Err(problem) => last = Some(problem),
         }
     }
     let problem = last.unwrap_or_else(lost);

@@ -1,0 +1,290 @@
+//! Zygotes: a runtime that has booted once, and whose children are the programs of boxes.
+//!
+//! A zygote lives in a template: a box of its language, without the users and the process numbers of one, in which it has
+//! no rights and reaches nothing. It owns the users of the boxes that are made for it, which is the right to send a child
+//! into them, and no other. The child confines itself, and the keeper looks at it before anything is made of it
+//! (`jail/src/entrant.rs`).
+//!
+//! It takes root: an ordinary user's boxes all have the same owner. Without a zygote a box boots a runtime of its own.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram as StdUnixDatagram;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::language::Language;
+use belljar_core::limits::Bytes;
+use belljar_core::path::BoxPath;
+use belljar_core::request::InputFile;
+use belljar_jail::message::NAMESPACES;
+use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
+use belljar_jail::seccomp::Filter;
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
+};
+use tokio::net::UnixDatagram;
+use tokio::sync::Mutex;
+
+use crate::cgroup::BoxCgroup;
+use crate::execution::{NativeExecution, Terms, setup};
+use crate::layout::Supply;
+use crate::parked::Stamped;
+use crate::runtimes::Runtime;
+use crate::Native;
+
+/// How long a zygote may take to boot and to import what it is to import.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// How long a child may take to enter its box.
+const BIRTH_LIMIT: Duration = Duration::from_secs(10);
+/// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
+const MOST_BIRTHS: u64 = 10_000;
+/// How long not to try again where a zygote could not be made.
+const RESPITE: Duration = Duration::from_secs(60);
+/// What a zygote may take, with everything that it imports.
+const MEMORY: u64 = 1 << 30;
+/// Where the kernel is told which process number to give out next.
+const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
+
+/// The zygotes of a host, one for each language that has one.
+#[derive(Debug, Default)]
+pub(crate) struct Zygotes {
+    of: Mutex<HashMap<&'static str, State>>,
+}
+
+#[derive(Debug)]
+enum State {
+    Lives(Arc<Zygote>),
+    Failed(Instant),
+}
+
+/// A runtime that forks. Dropping it ends it.
+pub(crate) struct Zygote {
+    /// Its template.
+    template: Mutex<NativeExecution>,
+    control: UnixDatagram,
+    last_pid: OwnedFd,
+    /// The user that it is on the host.
+    user: u32,
+    runtime: Stamped,
+    births: AtomicU64,
+    /// What it had when it was ready, in bytes.
+    memory: u64,
+}
+
+/// What a child takes with it into its box.
+pub(crate) struct Entry<'a> {
+    pub(crate) namespaces: &'a [OwnedFd],
+    /// Stdin, stdout and stderr.
+    pub(crate) streams: [BorrowedFd<'a>; 3],
+    /// What Landlock is to allow, if this kernel has Landlock.
+    pub(crate) allowed: Option<&'a OwnedFd>,
+    pub(crate) cgroup: &'a CgroupEntry,
+}
+
+/// How a child is made ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    /// It does once what most programs do, so that it has the memory for it already.
+    Rehearsed,
+    /// As soon as possible.
+    Hasty,
+}
+
+impl Native {
+    /// The zygote of a language, made if there is none yet. `None`: it has none, or one cannot be made here.
+    pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
+        let script = script(language).filter(|_| self.host.opener == Opener::Keeper)?;
+        let mut zygotes = self.zygotes.of.lock().await;
+        match zygotes.get(language.name) {
+            Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return Some(zygote.clone()),
+            Some(State::Failed(when)) if when.elapsed() < RESPITE => return None,
+            _ => {}
+        }
+        let made = self.make_zygote(language, script, runtime).await.ok().map(Arc::new);
+        let state = made.clone().map_or_else(|| State::Failed(Instant::now()), State::Lives);
+        zygotes.insert(language.name, state);
+        made
+    }
+
+    /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
+    pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
+        let zygote = match self.zygotes.of.try_lock().ok()?.get(language.name)? {
+            State::Lives(zygote) => zygote.clone(),
+            State::Failed(_) => return None,
+        };
+        zygote.is_good_for(runtime).await.then_some(zygote)
+    }
+
+    /// Ends all zygotes.
+    pub(crate) async fn retire_zygotes(&self) {
+        self.zygotes.of.lock().await.clear();
+    }
+
+    /// Has the next zygote made anew: this one does not do what it should.
+    pub(crate) async fn give_up_zygote(&self, language: Language) {
+        self.zygotes.of.lock().await.insert(language.name, State::Failed(Instant::now()));
+    }
+
+    async fn make_zygote(
+        &self,
+        language: Language,
+        script: &str,
+        runtime: &Stamped,
+    ) -> Result<Zygote, BackendError> {
+        let last_pid = rustix::fs::open(LAST_PID, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| setup("open the kernel's process numbers")(error.into()))?;
+        let (mut sandbox, mut execution) = self.unspecific(language)?;
+        sandbox.limits.memory = Bytes::new(MEMORY);
+        execution.files = files(script, self.preload(language), runtime.runtime())?;
+        let keeper = self.keeper().map_err(setup("start the keeper"))?;
+        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
+        let (supply, id) = (Supply::Now, keeper.id());
+        let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let user = become_template(&mut draft.plan);
+        let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
+        let template =
+            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution)).await?;
+        let (births, runtime) = (AtomicU64::new(0), runtime.clone());
+        let (template, control, memory) = (Mutex::new(template), ours, 0);
+        let zygote = Zygote { template, control, last_pid, user, runtime, births, memory };
+        zygote.hear(BOOT_LIMIT, b"ready").await.map_err(setup("boot a zygote"))?;
+        zygote.weighed().await
+    }
+}
+
+impl Zygote {
+    /// The user on the host who has to own the users of a box, for a child to enter it.
+    pub(crate) fn user(&self) -> u32 {
+        self.user
+    }
+
+    /// The memory that its children share with it, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
+    }
+
+    async fn weighed(mut self) -> Result<Zygote, BackendError> {
+        let memory = self.template.lock().await.cgroup().map(BoxCgroup::memory_in_use).transpose();
+        let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
+        self.memory = memory.map_err(uncounted)?.unwrap_or_default();
+        Ok(self)
+    }
+
+    async fn is_good_for(&self, runtime: &Stamped) -> bool {
+        self.runtime == *runtime
+            && self.births.load(Ordering::Relaxed) < MOST_BIRTHS
+            && self.template.lock().await.lives()
+    }
+
+    /// Sends a child into a box, where it boots on by itself until it waits for its code.
+    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> io::Result<()> {
+        let groups = open_groups(entry.cgroup)?;
+        let message = [u8::from(entry.allowed.is_some()), u8::from(readiness == Readiness::Rehearsed)];
+        let beside: Vec<_> = (entry.namespaces.iter().map(AsFd::as_fd))
+            .chain(entry.streams)
+            .chain([self.last_pid.as_fd()])
+            .chain(entry.allowed.map(AsFd::as_fd))
+            .chain(groups.iter().map(AsFd::as_fd))
+            .collect();
+        // One at a time: whoever holds the template hears the answer that is its own.
+        let _one = self.template.lock().await;
+        send(&self.control, &message, &beside)?;
+        self.births.fetch_add(1, Ordering::Relaxed);
+        self.hear(BIRTH_LIMIT, b"born").await
+    }
+
+    async fn hear(&self, patience: Duration, expected: &[u8]) -> io::Result<()> {
+        let mut answer = [0; 256];
+        let length = tokio::time::timeout(patience, self.control.recv(&mut answer)).await??;
+        match &answer[..length] {
+            said if said == expected => Ok(()),
+            [] => Err(io::ErrorKind::BrokenPipe.into()),
+            said => Err(io::Error::other(String::from_utf8_lossy(said).into_owned())),
+        }
+    }
+}
+
+impl std::fmt::Debug for Zygote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Zygote").field("user", &self.user).field("births", &self.births).finish_non_exhaustive()
+    }
+}
+
+/// What a language's runtime is told to do instead of running a script, if it can be a zygote.
+fn script(language: Language) -> Option<&'static str> {
+    (language.name == "python").then_some(include_str!("python.py"))
+}
+
+/// The script where CPython looks for it while it boots, and the syscall filter of its children.
+fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
+    let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
+    let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
+    let minor = version.rsplit_once('.').ok_or_else(unknown)?.0;
+    let names: Vec<_> = preload.iter().map(|name| format!("{name:?}")).collect();
+    let script = format!("PRELOAD = [{}]\n{script}", names.join(", "));
+    let file = |path: &str, content: Vec<u8>| {
+        let path = BoxPath::parse(path).map_err(|_| unknown())?;
+        Ok(InputFile { path, content, executable: false })
+    };
+    let place = format!(".local/lib/python{minor}/site-packages/usercustomize.py");
+    Ok(vec![file(&place, script.into_bytes())?, file(".filter", Filter::standard().to_bytes())?])
+}
+
+/// Makes the plan of a box that of a template, and returns who lives in it.
+fn become_template(plan: &mut Plan) -> u32 {
+    let user = plan.identity.code.outside;
+    plan.birth = Birth::Zygote;
+    let itself = |id| IdPair { inside: id, outside: id };
+    plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
+    // These would be the host's processes.
+    plan.build.retain(|step| *step != Step::Proc);
+    plan.confinement.landlock.clear();
+    user
+}
+
+fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Terms {
+    Terms {
+        runtime: runtime.runtime().label.clone(),
+        limits: sandbox.limits,
+        cpu_time: execution.limits.cpu_time,
+        collect: Vec::new(),
+    }
+}
+
+fn control() -> io::Result<(UnixDatagram, OwnedFd)> {
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let ours = StdUnixDatagram::from(ours);
+    ours.set_nonblocking(true)?;
+    Ok((UnixDatagram::from_std(ours)?, theirs))
+}
+
+/// Where a process says that it wants to be in a cgroup.
+fn open_groups(cgroup: &CgroupEntry) -> io::Result<Vec<OwnedFd>> {
+    let open = |path: &Path| Ok(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
+    match cgroup {
+        CgroupEntry::None => Ok(Vec::new()),
+        CgroupEntry::V1 { tasks } => tasks.iter().map(|file| open(file)).collect(),
+        CgroupEntry::V2 { dir } => Ok(vec![open(&dir.join("cgroup.procs"))?]),
+    }
+}
+
+/// More descriptors than any entry has.
+const MOST_BESIDE: usize = NAMESPACES.len() + 32;
+
+fn send(socket: &UnixDatagram, message: &[u8], beside: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_BESIDE))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(beside)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let slices = [io::IoSlice::new(message)];
+    sendmsg(socket, &slices, &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
