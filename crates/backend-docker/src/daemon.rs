@@ -22,6 +22,8 @@ pub(crate) struct Daemon {
     host: Option<String>,
     runtime_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
+    /// Whether what is remembered of it is not believed.
+    anew: bool,
     known: OnceLock<(Api, Offer)>,
     absent: OnceLock<Offer>,
 }
@@ -31,8 +33,9 @@ impl Daemon {
         host: Option<String>,
         runtime_dir: Option<PathBuf>,
         state_dir: Option<PathBuf>,
+        anew: bool,
     ) -> Daemon {
-        Daemon { host, runtime_dir, state_dir, known: OnceLock::new(), absent: OnceLock::new() }
+        Daemon { host, runtime_dir, state_dir, anew, known: OnceLock::new(), absent: OnceLock::new() }
     }
 
     /// The way to it, if it has been spoken to.
@@ -57,15 +60,9 @@ impl Daemon {
         }
         let (api, version) = self.greet().await?;
         let state_dir = self.state_dir.as_deref();
-        let offer = Trial { api: &api, version: &version, images, runtime, state_dir }.offer().await?;
+        let trial = Trial { api: &api, version: &version, images, runtime, state_dir };
+        let offer = if self.anew { trial.again().await? } else { trial.offer().await? };
         Ok(self.known.get_or_init(|| (api, offer)).0.clone())
-    }
-
-    /// What it can promise, found out now.
-    pub(crate) async fn examine(&self, images: &Images, runtime: Option<&str>) -> Result<Offer, BackendError> {
-        let (api, version) = self.greet().await?;
-        let state_dir = self.state_dir.as_deref();
-        Trial { api: &api, version: &version, images, runtime, state_dir }.again().await
     }
 
     async fn greet(&self) -> Result<(Api, Version), BackendError> {
@@ -100,7 +97,7 @@ mod tests {
     use super::*;
 
     fn daemon(host: Option<&str>, runtime_dir: Option<&Path>) -> Daemon {
-        Daemon::new(host.map(str::to_owned), runtime_dir.map(Path::to_owned), None)
+        Daemon::new(host.map(str::to_owned), runtime_dir.map(Path::to_owned), None, false)
     }
 
     #[test]

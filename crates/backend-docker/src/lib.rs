@@ -82,6 +82,8 @@ pub struct Settings {
     pub progress: Option<Progress>,
     /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
     pub pull: bool,
+    /// Whether the daemon is tried anew, whatever is remembered of it.
+    pub anew: bool,
 }
 
 impl std::fmt::Debug for Settings {
@@ -115,7 +117,7 @@ impl Docker {
             preparing: Mutex::new(()),
         };
         Docker {
-            daemon: Daemon::new(settings.host, settings.runtime_dir, settings.state_dir.clone()),
+            daemon: Daemon::new(settings.host, settings.runtime_dir, settings.state_dir.clone(), settings.anew),
             images,
             runtimes: Runtimes::new(settings.state_dir),
             runtime: settings.runtime,
@@ -124,15 +126,6 @@ impl Docker {
             has_swept: AtomicBool::new(false),
             retired: tokio::sync::Notify::new(),
         }
-    }
-
-    /// Tries the daemon anew, whatever is remembered of it.
-    ///
-    /// # Errors
-    /// What stands in the way, and what would help.
-    pub fn examine(&self) -> Result<Offer, BackendError> {
-        let examined = beside(self.daemon.examine(&self.images, self.runtime.as_deref()));
-        examined.map_err(trouble::setup("wait for the daemon"))?
     }
 
     async fn begin(

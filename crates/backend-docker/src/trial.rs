@@ -63,14 +63,14 @@ impl Trial<'_> {
         if let Some(known) = remembered::read::<Findings>(self.state_dir, FILE).filter(|known| known.of == of) {
             return Ok(known.offer());
         }
-        let findings = self.find_out(of).await?;
-        remembered::write(self.state_dir, FILE, &findings);
-        Ok(findings.offer())
+        self.again().await
     }
 
     /// Makes a container whatever is remembered.
     pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
-        Ok(self.find_out(self.subject()).await?.offer())
+        let findings = self.find_out(self.subject()).await?;
+        remembered::write(self.state_dir, FILE, &findings);
+        Ok(findings.offer())
     }
 
     fn subject(&self) -> String {

@@ -5,25 +5,33 @@ use std::sync::Arc;
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
+use belljar_docker::Docker;
 use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 
+use crate::docker::Audience;
 use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
-    assemble(host, standby, None)
+    assemble(host, standby, None, Audience::Oneself)
 }
 
 /// An engine that keeps boxes waiting, because it is to run many things.
 pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
-    assemble(host, None, pool)
+    assemble(host, None, pool, Audience::Others)
 }
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
-fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Engine {
-    Engine::new(vec![native(host, standby, pool), wasm()], prepare)
+fn assemble(
+    host: Host,
+    standby: Option<Standby>,
+    pool: Option<PoolSettings>,
+    audience: Audience,
+) -> Engine {
+    let docker = Arc::new(Docker::open(host.docker.settings(&host, audience, false)));
+    Engine::new(vec![native(host, standby, pool), docker, wasm()], prepare)
 }
 
 fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {

@@ -8,6 +8,7 @@ mod bench;
 mod cancel;
 mod collect;
 mod compose;
+mod docker;
 mod doctor;
 mod key;
 mod languages;
@@ -34,6 +35,9 @@ fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
     if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
         return belljar_jail::keep();
+    }
+    if belljar_docker::is_init(argv.first().map(OsString::as_os_str)) {
+        return belljar_docker::init();
     }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");

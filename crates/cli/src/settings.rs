@@ -16,6 +16,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::docker::{DockerChoices, DockerTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
@@ -47,6 +48,7 @@ pub(crate) struct Host {
     pub(crate) runtime_dir: Option<PathBuf>,
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
+    pub(crate) docker: DockerChoices,
 }
 
 impl Settings {
@@ -92,7 +94,10 @@ impl Settings {
                 )?,
             },
             mcp: sources.mcp(file.mcp)?,
-            host: host(environment, runtimes(file.runtimes, &shown)?),
+            host: Host {
+                docker: sources.docker(flags.runtime.as_deref(), file.docker)?,
+                ..host(environment, runtimes(file.runtimes, &shown)?)
+            },
             server: file.server,
             keys: file.keys,
             pool: file.pool,
@@ -150,6 +155,18 @@ impl Sources<'_> {
                 None => self.pick("backend", None, file),
             },
         }
+    }
+
+    /// What was said about Docker.
+    fn docker(&self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
+        let mut choices = DockerChoices::read(file, self.config)?;
+        let runtime = match flag {
+            Some(flag) => Some(flag.to_owned()),
+            None => self.variable("BELLJAR_DOCKER_RUNTIME")?.map(|given| given.text),
+        };
+        choices.runtime = runtime.or(choices.runtime);
+        choices.host = self.variable("DOCKER_HOST")?.map(|given| given.text);
+        Ok(choices)
     }
 
     /// A variable of the environment; an empty one counts as not set.
@@ -284,6 +301,7 @@ struct ConfigFile {
     server: ServerTable,
     keys: Vec<KeyTable>,
     pool: PoolTable,
+    docker: DockerTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -411,6 +429,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
             .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
             .or_else(|| Some(PathBuf::from(SERVICE_STATE))),
         runtimes,
+        docker: DockerChoices::default(),
     }
 }
 
