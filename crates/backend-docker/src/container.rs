@@ -19,6 +19,12 @@ use crate::owner::Owner;
 pub(crate) const CODE_ID: u32 = 10_001;
 /// How many devices and links an engine puts into `/dev`, with room for one more.
 const DEVICES: u32 = 32;
+/// The part of the disk that is shared memory, where that is a disk of its own.
+const SHARED_PART: u64 = 4;
+/// How many threads a kernel that is a process may have, and how many more for each of the code's. If it cannot have them
+/// it dies, so this is no limit for the code but one for the host.
+const EMULATOR: u32 = 256;
+const EMULATED: u32 = 8;
 /// How often a container is asked to go that may still be on its way to being there.
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
@@ -73,8 +79,7 @@ impl Mould {
             "Tmpfs": self.disks(),
             "Mounts": self.workspace.iter().map(Overlay::mount).collect::<Vec<_>>(),
             "Memory": memory, "MemorySwap": memory, "MemorySwappiness": 0,
-            // The first process is one of them, and not the code's.
-            "PidsLimit": limits.pids + 1,
+            "PidsLimit": limits.pids + self.helpers(),
             "NanoCpus": u64::from(limits.cpus.milli()) * 1_000_000,
             "Ulimits": ulimits(limits),
             "CapDrop": ["ALL"],
@@ -99,18 +104,28 @@ impl Mould {
         let owner = format!("uid={uid},gid={gid},mode=0755");
         let disk = format!("rw,exec,nosuid,nodev,size={},nr_inodes={},{owner}", limits.disk.get(), limits.max_files());
         if self.is_emulated() {
-            // Its devices are its own. What it gives out beside the disk comes off that.
-            let parts = format!("rw,exec,nosuid,nodev,size={},mode=1777", limits.disk.get() / 4);
-            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() / 2);
-            return json!({ SANDBOX: disk, "/tmp": parts, "/dev/shm": parts });
+            // Its devices are its own, and shared memory is a disk beside the other one.
+            let share = limits.disk.get() / SHARED_PART;
+            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - share);
+            return json!({ SANDBOX: disk, "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777") });
         }
         json!({ SANDBOX: disk, "/dev": format!("rw,dev,nosuid,noexec,size=4096,nr_inodes={DEVICES},{owner}") })
     }
 
+    /// Processes and threads beside those of the code: the first process, and a kernel's if it is a process, too.
+    fn helpers(&self) -> u32 {
+        if self.is_emulated() { EMULATOR + EMULATED * self.limits.pids } else { 1 }
+    }
+
     /// Whether the runtime is not the host's kernel but one of its own, with its own idea of devices.
     pub(crate) fn is_emulated(&self) -> bool {
-        self.runtime.as_ref().is_some_and(|runtime| runtime.contains("runsc"))
+        is_emulator(self.runtime.as_deref())
     }
+}
+
+/// Whether this runtime is gVisor, by the name under which it is installed everywhere.
+pub(crate) fn is_emulator(runtime: Option<&str>) -> bool {
+    runtime.is_some_and(|runtime| runtime.contains("runsc"))
 }
 
 impl Overlay {
@@ -120,7 +135,8 @@ impl Overlay {
             let layers = layers.collect::<Vec<_>>().join(":");
             let options = json!({ "type": "overlay", "device": "overlay", "o": format!("lowerdir={layers}") });
             let volume = json!({ "NoCopy": true, "DriverConfig": { "Name": "local", "Options": options } });
-            return json!({ "Type": "volume", "Target": WORK, "ReadOnly": true, "VolumeOptions": volume });
+            // Without a layer that could be written to, it is read-only by itself.
+            return json!({ "Type": "volume", "Target": WORK, "VolumeOptions": volume });
         };
         json!({ "Type": "bind", "Source": layer, "Target": WORK, "ReadOnly": true })
     }

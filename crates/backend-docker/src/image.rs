@@ -81,6 +81,9 @@ pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
+    /// Which rights the file of the first process has. One that can be run and not be read keeps others from looking into
+    /// its memory; a kernel that is a process itself has to read it.
+    pub(crate) init_mode: u32,
     pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
@@ -197,7 +200,7 @@ impl Images {
         let env = config.and_then(|config| config.env).unwrap_or_default();
         let env = env.iter().filter_map(|variable| variable.split_once('='));
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let prepared = prepared_name(&id, &self.init)?;
+        let prepared = self.prepared_name(&id)?;
         Ok(Image { identity, id, prepared, env })
     }
 
@@ -218,7 +221,7 @@ impl Images {
             return Ok(());
         }
         let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
-        let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+        let layer = layer(&self.init, self.init_mode).map_err(trouble::setup("read this program"))?;
         let description = json!({
             "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
         });
@@ -237,12 +240,23 @@ impl Images {
         container.remove().await.map_err(&failed)
     }
 
+    /// The name says what it was made from: the image, and which file of which age was added as its first process.
+    fn prepared_name(&self, base: &str) -> std::io::Result<String> {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(&self.init)?;
+        let (version, mode) = (env!("CARGO_PKG_VERSION"), self.init_mode);
+        let file = format!("{} {}.{}", file.len(), file.mtime(), file.mtime_nsec());
+        let digest = Sha256::digest(format!("{EDITION} {version} {base} {mode} {file}").as_bytes());
+        let tag: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("{PREPARED}:{tag}"))
+    }
+
     /// An image with nothing in it but what every box has, to try the engine with.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared = prepared_name("bare", &self.init).map_err(trouble::setup("look at this program"))?;
+        let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
         let failed = trouble::api("import an image to try the daemon with");
         if !exists(api, &prepared).await.map_err(&failed)? {
-            let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+            let layer = layer(&self.init, self.init_mode).map_err(trouble::setup("read this program"))?;
             let (repository, tag) = prepared.split_once(':').unwrap_or((PREPARED, "latest"));
             let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
@@ -274,11 +288,10 @@ async fn exists(api: &Api, image: &str) -> Result<bool, ApiError> {
 }
 
 /// What is added to an image.
-fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
+fn layer(init: &Path, mode: u32) -> std::io::Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.directory(".belljar");
-    // It can be run and not be read, which keeps others from looking into its memory.
-    archive.file(init::PROGRAM.trim_start_matches('/'), 0o111, &std::fs::read(init)?);
+    archive.file(init::PROGRAM.trim_start_matches('/'), mode, &std::fs::read(init)?);
     for path in [SANDBOX, belljar_core::inside::WORK] {
         archive.directory(path.trim_start_matches('/'));
     }
@@ -295,17 +308,6 @@ fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
         format!("root:x:0:\nsandbox:x:{CODE_ID}:\nnogroup:x:65534:\n").as_bytes(),
     );
     Ok(archive.finish())
-}
-
-/// The name says what it was made from: the image, and which file of which age was added as its first process.
-fn prepared_name(base: &str, init: &Path) -> std::io::Result<String> {
-    use std::os::unix::fs::MetadataExt;
-    let file = std::fs::metadata(init)?;
-    let version = env!("CARGO_PKG_VERSION");
-    let made_from = format!("{EDITION} {version} {base} {} {}.{}", file.len(), file.mtime(), file.mtime_nsec());
-    let digest = Sha256::digest(made_from.as_bytes());
-    let tag: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{PREPARED}:{tag}"))
 }
 
 /// Without a tag, the daemon would fetch all that there are.
@@ -354,6 +356,7 @@ mod tests {
             policy,
             of_languages: vec![(c, "gcc:14".into())],
             init: "/proc/self/exe".into(),
+            init_mode: 0o111,
             progress: None,
             preparing: Mutex::new(()),
         }

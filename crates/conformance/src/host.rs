@@ -25,7 +25,7 @@ pub fn hold(name: &str, user: User, promise: fn(&Cell)) {
     let backends = std::env::var("BELLJAR_BACKENDS").unwrap_or_else(|_| "native".to_owned());
     for backend in backends.split(',') {
         let cell = Cell::new(backend, user, Vec::new());
-        let waived = if user == User::Root { Vec::new() } else { unmet(&cell) };
+        let waived = if keeps_everything(&cell) { Vec::new() } else { unmet(&cell) };
         promise(&Cell::new(backend, user, waived));
     }
 }
@@ -51,8 +51,17 @@ fn skip_record(name: &str) -> PathBuf {
     target().join("conformance/skipped").join(name.replace("::", "."))
 }
 
-/// The guarantees that this host cannot keep for an ordinary user. Only what depends on cgroups may be among
-/// them: everything else works for everyone or is a failure of the suite.
+/// Whether this backend has to keep every guarantee on this host: for root, and in a container for everyone, unless the
+/// daemon is told to use a runtime that may keep less.
+fn keeps_everything(cell: &Cell) -> bool {
+    match cell.backend() {
+        "docker" => std::env::var_os("BELLJAR_DOCKER_RUNTIME").is_none(),
+        _ => cell.user() == User::Root,
+    }
+}
+
+/// The guarantees that this host cannot keep for an ordinary user, or in a kernel of its own. Of the host's kernel, only
+/// what depends on cgroups may be among them: everything else works for everyone or is a failure of the suite.
 fn unmet(cell: &Cell) -> Vec<String> {
     static UNMET: OnceLock<Mutex<HashMap<String, Vec<String>>>> = OnceLock::new();
     let mut known = UNMET.get_or_init(Mutex::default).lock().expect("no panic while held");
@@ -72,7 +81,8 @@ fn ask_doctor(cell: &Cell) -> Vec<String> {
     let unmet: Vec<String> = unmet
         .map(|guarantee| guarantee["name"].as_str().expect("a guarantee has a name").to_owned())
         .collect();
-    let excusable = ["memory", "cpu", "pids"];
+    let excusable: &[&str] =
+        if cell.backend() == "docker" { &["pids", "disk"] } else { &["memory", "cpu", "pids"] };
     assert!(unmet.iter().all(|name| excusable.contains(&name.as_str())), "cannot be excused: {unmet:?}");
     unmet
 }
@@ -123,6 +133,10 @@ fn in_test_environment(user: User, stage: &Path, program: &str) -> Command {
     command.env("HOME", home);
     command.env("BELLJAR_STATE_DIR", stage.join("state"));
     command.env("TMPDIR", stage.join("tmp"));
+    // Where the daemon of the docker backend is, and what it is to be told.
+    for name in ["DOCKER_HOST", "BELLJAR_DOCKER_RUNTIME", "XDG_CONFIG_HOME"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
     command
 }
 

@@ -69,7 +69,6 @@ pub(super) fn be_one_of_many() -> ExitCode {
 
 fn surroundings(filtered: bool) -> io::Result<Surroundings> {
     let disk = rustix::fs::statvfs(SANDBOX)?;
-    let root = rustix::fs::statvfs("/")?;
     let capabilities = ["CapEff", "CapPrm", "CapBnd"].map(|name| status(name).unwrap_or_default());
     Ok(Surroundings {
         uid: rustix::process::geteuid().as_raw(),
@@ -77,7 +76,7 @@ fn surroundings(filtered: bool) -> io::Result<Surroundings> {
         no_new_privs: status("NoNewPrivs").is_some_and(|word| word == "1"),
         filtered,
         own_filter: false,
-        root_read_only: root.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
+        root_read_only: is_root_read_only(),
         interfaces: interfaces(),
         disk_bytes: disk.f_blocks * disk.f_frsize,
         disk_files: disk.f_files,
@@ -87,6 +86,16 @@ fn surroundings(filtered: bool) -> io::Result<Surroundings> {
         cpu_quota: counters::has_quota(),
         processes: 0,
     })
+}
+
+/// As the table of mounts has it: the last one at a place is the one that is seen.
+fn is_root_read_only() -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let roots = table.lines().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        (words.next()? == "/").then_some(words.nth(1)?)
+    });
+    roots.last().is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 
 fn on_the_disk(path: &Path) -> bool {
