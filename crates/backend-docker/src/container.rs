@@ -19,6 +19,47 @@ use crate::owner::Owner;
 pub(crate) const CODE_ID: u32 = 10_001;
 /// How many devices and links an engine puts into `/dev`, with room for one more.
 const DEVICES: u32 = 32;
+/// What tells of the host's kernel and hardware, or would change it. The engine's own list, and more.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/fs",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/irq",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/pagetypeinfo",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/version",
+    "/proc/vmallocinfo",
+    "/sys/block",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/firmware",
+    "/sys/hypervisor",
+    "/sys/kernel",
+    "/sys/module",
+    "/sys/power",
+];
 /// The part of the disk that is shared memory, where that is a disk of its own.
 const SHARED_PART: u64 = 4;
 /// How many threads a kernel that is a process may have, and how many more for each of the code's. If it cannot have them
@@ -90,7 +131,12 @@ impl Mould {
             // What the program writes is nobody's to keep.
             "LogConfig": { "Type": "none" },
             "RestartPolicy": { "Name": "no" },
+            "MaskedPaths": MASKED,
         });
+        if !self.is_emulated() {
+            // Engines let everyone ping, which is a socket that no program needs.
+            confinement["Sysctls"] = json!({ "net.ipv4.ping_group_range": "1 0" });
+        }
         if let Some(runtime) = &self.runtime {
             confinement["Runtime"] = json!(runtime);
         }
@@ -133,7 +179,7 @@ impl Overlay {
         let [layer] = self.layers.as_slice() else {
             let layers = self.layers.iter().map(|layer| layer.to_string_lossy().replace(':', "\\:"));
             let layers = layers.collect::<Vec<_>>().join(":");
-            let options = json!({ "type": "overlay", "device": "overlay", "o": format!("lowerdir={layers}") });
+            let options = json!({ "type": "overlay", "device": "overlay", "o": format!("lowerdir={layers},ro,nodev,nosuid") });
             let volume = json!({ "NoCopy": true, "DriverConfig": { "Name": "local", "Options": options } });
             // Without a layer that could be written to, it is read-only by itself.
             return json!({ "Type": "volume", "Target": WORK, "VolumeOptions": volume });

@@ -81,9 +81,6 @@ pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
-    /// Which rights the file of the first process has. One that can be run and not be read keeps others from looking into
-    /// its memory; a kernel that is a process itself has to read it.
-    pub(crate) init_mode: u32,
     pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
@@ -221,7 +218,7 @@ impl Images {
             return Ok(());
         }
         let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
-        let layer = layer(&self.init, self.init_mode).map_err(trouble::setup("read this program"))?;
+        let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
         let description = json!({
             "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
         });
@@ -244,9 +241,9 @@ impl Images {
     fn prepared_name(&self, base: &str) -> std::io::Result<String> {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(&self.init)?;
-        let (version, mode) = (env!("CARGO_PKG_VERSION"), self.init_mode);
+        let version = env!("CARGO_PKG_VERSION");
         let file = format!("{} {}.{}", file.len(), file.mtime(), file.mtime_nsec());
-        let digest = Sha256::digest(format!("{EDITION} {version} {base} {mode} {file}").as_bytes());
+        let digest = Sha256::digest(format!("{EDITION} {version} {base} {file}").as_bytes());
         let tag: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         Ok(format!("{PREPARED}:{tag}"))
     }
@@ -256,7 +253,7 @@ impl Images {
         let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
         let failed = trouble::api("import an image to try the daemon with");
         if !exists(api, &prepared).await.map_err(&failed)? {
-            let layer = layer(&self.init, self.init_mode).map_err(trouble::setup("read this program"))?;
+            let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
             let (repository, tag) = prepared.split_once(':').unwrap_or((PREPARED, "latest"));
             let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
@@ -288,10 +285,10 @@ async fn exists(api: &Api, image: &str) -> Result<bool, ApiError> {
 }
 
 /// What is added to an image.
-fn layer(init: &Path, mode: u32) -> std::io::Result<Vec<u8>> {
+fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.directory(".belljar");
-    archive.file(init::PROGRAM.trim_start_matches('/'), mode, &std::fs::read(init)?);
+    archive.file(init::PROGRAM.trim_start_matches('/'), 0o555, &std::fs::read(init)?);
     for path in [SANDBOX, belljar_core::inside::WORK] {
         archive.directory(path.trim_start_matches('/'));
     }
@@ -356,7 +353,6 @@ mod tests {
             policy,
             of_languages: vec![(c, "gcc:14".into())],
             init: "/proc/self/exe".into(),
-            init_mode: 0o111,
             progress: None,
             preparing: Mutex::new(()),
         }

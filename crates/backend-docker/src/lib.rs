@@ -113,7 +113,6 @@ impl Docker {
             policy: settings.images,
             of_languages: settings.of_languages,
             init: settings.init,
-            init_mode: if container::is_emulator(settings.runtime.as_deref()) { 0o555 } else { 0o111 },
             progress: settings.progress,
             preparing: Mutex::new(()),
         };

@@ -4,10 +4,11 @@ use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use belljar_core::inside::SANDBOX;
 use belljar_jail::seccomp::Filter;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::counters;
 use crate::frame::Surroundings;
@@ -15,6 +16,9 @@ use crate::frame::Surroundings;
 /// The directory of the disk that is not the code's, but what `/tmp` and `/dev/shm` lead to.
 pub(crate) const OWN: &str = ".belljar";
 
+/// The devices that a program needs.
+pub(super) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+const STREAMS: &[&str] = &["fd", "stdin", "stdout", "stderr"];
 /// More processes than a trial allows.
 const MANY: usize = 40;
 
@@ -25,6 +29,7 @@ pub(crate) fn part(name: &str) -> String {
 
 /// Makes the parts of the disk, loads the filter, and says what there is.
 pub(super) fn lay() -> io::Result<Surroundings> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let filtered = status("Seccomp").is_some_and(|mode| mode != "0");
     DirBuilder::new().mode(0o755).create(format!("{SANDBOX}/{OWN}"))?;
@@ -36,11 +41,23 @@ pub(super) fn lay() -> io::Result<Surroundings> {
     // writes there afterwards.
     if fs::symlink_metadata("/dev/shm").is_err() {
         std::os::unix::fs::symlink(part("shm"), "/dev/shm")?;
+        tidy_devices();
         fs::set_permissions("/dev", Permissions::from_mode(0o555))?;
     }
     // The engine's filter cannot say everything that ours does; under an engine without one it is the only one.
     let own_filter = Filter::standard().load();
     Ok(Surroundings { own_filter: own_filter.is_ok(), ..surroundings(filtered)? })
+}
+
+/// An engine puts more into the directory than anybody needs: terminals, and links into the kernel.
+fn tidy_devices() {
+    let wanted = |name: &str| DEVICES.contains(&name) || STREAMS.contains(&name) || name == "shm";
+    for entry in fs::read_dir("/dev").into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(wanted) {
+            // What is a mount cannot be removed, and is somebody's wish.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// How many processes there can be at a time: as many of this binary as can be started, up to a number that is beyond
@@ -59,12 +76,6 @@ pub(super) fn try_processes() -> u64 {
         let _ = one.wait();
     }
     many.len() as u64
-}
-
-/// Is there until nobody holds the other end of its standard input.
-pub(super) fn be_one_of_many() -> ExitCode {
-    let _ = io::copy(&mut io::stdin(), &mut io::sink());
-    ExitCode::SUCCESS
 }
 
 fn surroundings(filtered: bool) -> io::Result<Surroundings> {

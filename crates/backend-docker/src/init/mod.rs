@@ -4,10 +4,10 @@
 //!
 //! It has the user of the code and no rights that the code does not have. Nothing here is trusted outside: it speaks for
 //! the code, and the engine keeps the limits. It is safe from the code nevertheless, so that endings are true: signals of
-//! its own namespace do not reach it, its file cannot be read and so its memory cannot be looked into, and it runs under
-//! the same system call filter.
+//! its own namespace do not reach it, its memory cannot be looked into, and it runs under the same system call filter.
 
 mod collect;
+mod confine;
 mod counters;
 pub(crate) mod ground;
 mod question;
@@ -43,7 +43,7 @@ pub fn is_init(arg0: Option<&std::ffi::OsStr>) -> bool {
 #[must_use]
 pub fn init() -> ExitCode {
     if !rustix::process::getpid().is_init() {
-        return ground::be_one_of_many();
+        return confine::started_by_the_first();
     }
     let mut line = Line { from: io::stdin(), to: io::stdout() };
     match ground::lay().and_then(|seen| serve(&mut line, &seen)) {

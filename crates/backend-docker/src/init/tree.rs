@@ -2,9 +2,10 @@
 
 use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use belljar_core::inside::SANDBOX;
@@ -13,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 
+use super::confine::confined;
 use super::counters::{self, Usage};
 use super::{Line, Unbuffered};
 use crate::frame::{End, LONGEST, Order, Said, Told};
@@ -21,8 +23,6 @@ use crate::frame::{End, LONGEST, Order, Said, Told};
 const LOOK: Duration = Duration::from_millis(20);
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
-/// Who is to be killed first when memory runs out: not this process, which has to tell of it.
-const KILLED_FIRST: &str = "500";
 
 /// The commands of a run, one of which lives.
 pub(super) struct Tree<'a> {
@@ -146,13 +146,13 @@ impl<'a> Tree<'a> {
         self.next += 1;
         let last = self.next == self.order.commands.len();
         let (out, err) = self.ends_for(last)?;
-        let mut command = Command::new(words.first().ok_or(io::ErrorKind::InvalidInput)?);
-        command.args(&words[1..]).env_clear().current_dir(&self.order.cwd).stdout(out).stderr(err);
+        can_be_run(words.first().ok_or(io::ErrorKind::InvalidInput)?)?;
+        let mut command = confined(words);
+        command.env_clear().current_dir(&self.order.cwd).stdout(out).stderr(err);
         command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
         command.stdin(if last { Stdio::piped() } else { Stdio::null() });
         let mut child = command.spawn()?;
         let leader = Pid::from_child(&child);
-        let _ = std::fs::write(format!("/proc/{}/oom_score_adj", leader.as_raw_nonzero()), KILLED_FIRST);
         limit_cpu(leader, self.cpu_limit);
         self.leader = Some(leader);
         if let Some(pipe) = child.stdin.take().map(OwnedFd::from) {
@@ -370,6 +370,13 @@ fn pass_on(
         }
     }
     Ok(())
+}
+
+/// Told before it is started: whoever starts it could only say so as the program.
+fn can_be_run(program: &str) -> io::Result<()> {
+    let found = std::fs::metadata(program)?;
+    let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
+    if runs { Ok(()) } else { Err(Errno::ACCESS.into()) }
 }
 
 /// For each process, in whole seconds: a backstop behind the watch on the whole tree.

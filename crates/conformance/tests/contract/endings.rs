@@ -13,7 +13,9 @@ fn the_result_of_a_plain_run_says_everything_the_contract_names(cell: &Cell) {
     assert!(ran.usage.wall_ms > 0.0 && ran.usage.cpu_ms > 0.0, "{:?}", ran.usage);
     assert_eq!((ran.start.as_str(), ran.language.as_str()), ("cold", "bash"));
     assert_eq!((ran.backend.as_str(), ran.network.as_str()), (cell.backend(), "none"));
-    assert!(ran.image.is_none() && ran.files.is_none() && ran.findings.is_empty());
+    assert_eq!(ran.image.is_some(), cell.backend() == "docker", "{:?}", ran.image);
+    assert!(ran.image.as_ref().is_none_or(|image| image.contains("@sha256:")), "{:?}", ran.image);
+    assert!(ran.files.is_none() && ran.findings.is_empty());
     assert_eq!(ran.isolation.waived, cell.waived());
     assert_eq!(ran.messages, "", "with --json nothing else is printed");
 }

@@ -15,7 +15,9 @@ pub fn profile() -> String {
 }
 
 fn render(policy: &Policy) -> String {
-    let rules: Vec<String> = policy.groups.iter().flat_map(|group| rules(group.rule, group.calls)).collect();
+    let mut rules: Vec<String> =
+        policy.groups.iter().flat_map(|group| rules(group.rule, group.calls)).collect();
+    rules.extend(conditions(&FIRST_PROCESS).map(|args| entry("\"prctl\"", Verdict::Allow, &args)));
     format!(
         "{{\"defaultAction\":\"{}\",\"defaultErrnoRet\":{},\"architectures\":[\"{ARCHITECTURE}\"],\"syscalls\":[{}]}}",
         action(policy.unlisted),
@@ -23,6 +25,12 @@ fn render(policy: &Policy) -> String {
         rules.join(",")
     )
 }
+
+/// What a first process does before it loads the exact filter: it makes sure that nobody can look into it.
+const FIRST_PROCESS: Case = Case {
+    when: &[Test { argument: 0, mask: !0, any_of: &[libc::PR_SET_DUMPABLE.cast_unsigned()] }],
+    then: Verdict::Allow,
+};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
@@ -51,13 +59,14 @@ fn entry(names: &str, verdict: Verdict, args: &str) -> String {
 }
 
 /// Every way in which a case can hold: one value for each of its tests.
-fn conditions(case: &Case) -> Vec<String> {
-    case.when.iter().fold(vec![String::new()], |so_far, test| {
+fn conditions(case: &Case) -> impl Iterator<Item = String> + use<> {
+    let all = case.when.iter().fold(vec![String::new()], |so_far, test| {
         let with = |before: &String| {
             test.any_of.iter().map(|value| joined(before, &comparison(test, *value))).collect::<Vec<_>>()
         };
         so_far.iter().flat_map(with).collect()
-    })
+    });
+    all.into_iter()
 }
 
 fn joined(before: &str, next: &str) -> String {
