@@ -74,7 +74,8 @@ pub(crate) struct ApiVersion(pub(crate) u32, pub(crate) u32);
 impl TryFrom<String> for ApiVersion {
     type Error = String;
     fn try_from(text: String) -> Result<ApiVersion, String> {
-        let parsed = text.split_once('.').and_then(|(a, b)| Some(ApiVersion(a.parse().ok()?, b.parse().ok()?)));
+        let parsed =
+            text.split_once('.').and_then(|(a, b)| Some(ApiVersion(a.parse().ok()?, b.parse().ok()?)));
         if text.is_empty() { Ok(ApiVersion::default()) } else { parsed.ok_or(text) }
     }
 }
@@ -162,7 +163,9 @@ impl Api {
         path: &str,
         content: Content<'_>,
     ) -> Result<Response<Incoming>, ApiError> {
-        tokio::time::timeout(PATIENCE, self.send(method, path, content)).await.unwrap_or(Err(ApiError::TooLate))
+        tokio::time::timeout(PATIENCE, self.send(method, path, content))
+            .await
+            .unwrap_or(Err(ApiError::TooLate))
     }
 
     async fn send(
@@ -171,8 +174,7 @@ impl Api {
         path: &str,
         content: Content<'_>,
     ) -> Result<Response<Incoming>, ApiError> {
-        let unreachable =
-            |source| ApiError::Unreachable { socket: self.socket.to_path_buf(), source };
+        let unreachable = |source| ApiError::Unreachable { socket: self.socket.to_path_buf(), source };
         let stream = UnixStream::connect(&*self.socket).await.map_err(unreachable)?;
         let broken = |error: hyper::Error| ApiError::Broken(error.to_string());
         let (mut sender, connection) =
@@ -192,7 +194,8 @@ impl Api {
         path: &str,
         content: Content<'_>,
     ) -> Result<Request<Full<Bytes>>, ApiError> {
-        let prefix = if self.version == ApiVersion::default() { String::new() } else { format!("/v{}", self.version) };
+        let prefix =
+            if self.version == ApiVersion::default() { String::new() } else { format!("/v{}", self.version) };
         let request = Request::builder().method(method).uri(prefix + path).header(HOST, "docker");
         let request = match content {
             Content::None => request.body(Full::default()),
@@ -229,7 +232,8 @@ async fn refusal(response: Response<Incoming>) -> ApiError {
     }
     let status = response.status();
     let body = whole(response).await.unwrap_or_default();
-    let message = serde_json::from_slice(&body).map_or_else(|_| status.to_string(), |said: Message| said.message);
+    let message =
+        serde_json::from_slice(&body).map_or_else(|_| status.to_string(), |said: Message| said.message);
     ApiError::Refused { status, message }
 }
 

@@ -148,7 +148,11 @@ impl Mould {
     fn disks(&self) -> Value {
         let ((uid, gid), limits) = (self.user, &self.limits);
         let owner = format!("uid={uid},gid={gid},mode=0755");
-        let disk = format!("rw,exec,nosuid,nodev,size={},nr_inodes={},{owner}", limits.disk.get(), limits.max_files());
+        let disk = format!(
+            "rw,exec,nosuid,nodev,size={},nr_inodes={},{owner}",
+            limits.disk.get(),
+            limits.max_files()
+        );
         if self.is_emulated() {
             // Its devices are its own, and shared memory is a disk beside the other one.
             let share = limits.disk.get() / SHARED_PART;
@@ -292,7 +296,8 @@ impl Drop for Container {
         if self.gone {
             return;
         }
-        let (api, name, held) = (self.api.clone(), std::mem::take(&mut self.name), std::mem::take(&mut self.held));
+        let (api, name, held) =
+            (self.api.clone(), std::mem::take(&mut self.name), std::mem::take(&mut self.held));
         let removal = async move {
             for _ in 0..TRIES {
                 match remove_once(&api, &name).await {

@@ -45,10 +45,12 @@ impl Daemon {
 
     /// What it can promise; nothing, if it is not there.
     pub(crate) fn offer(&self) -> &Offer {
-        let absent = || Offer::by_asking(|_| Standing::Unmet {
-            why: "there is no daemon to speak to".into(),
-            fix: "install Docker or Podman and start it".into(),
-        });
+        let absent = || {
+            Offer::by_asking(|_| Standing::Unmet {
+                why: "there is no daemon to speak to".into(),
+                fix: "install Docker or Podman and start it".into(),
+            })
+        };
         self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
     }
 
@@ -80,7 +82,10 @@ impl Daemon {
             let path = host.strip_prefix("unix://").filter(|path| path.starts_with('/'));
             return path.map(PathBuf::from).ok_or_else(|| {
                 trouble::unavailable(
-                    format!("DOCKER_HOST is '{}', and only sockets of this host can be used", host.escape_debug()),
+                    format!(
+                        "DOCKER_HOST is '{}', and only sockets of this host can be used",
+                        host.escape_debug()
+                    ),
                     "name a socket: DOCKER_HOST=unix:///var/run/docker.sock".into(),
                 )
             });

@@ -27,6 +27,8 @@ pub(crate) struct Terms {
     pub(crate) runtime: String,
     pub(crate) image: String,
     pub(crate) collects: bool,
+    /// The limit, which is the peak of whatever it has killed.
+    pub(crate) memory: u64,
     pub(crate) disk: u64,
     pub(crate) max_files: u64,
 }
@@ -51,22 +53,20 @@ impl DockerExecution {
         terms: Terms,
         start: Start,
     ) -> Result<DockerExecution, BackendError> {
+        let mut ended = None;
         match timeout(BUILD_LIMIT, line.hear()).await {
             Ok(Ok(Some(Said::Started))) => {}
             Ok(Ok(Some(Said::Failed(errno, doing)))) => return Err(failure(errno, &doing)),
-            Ok(heard) => return Err(silence(&container, line.last_words(), heard).await),
-            Err(_) => return Err(trouble::setup("start the program in time")(io::ErrorKind::TimedOut.into())),
+            // The limit was too low for anything to begin: that is how it ended.
+            Ok(Ok(None)) => ended = Some(no_room(&container, &terms, line.last_words()).await?),
+            Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
+            Ok(Err(error)) => return Err(lost(error)),
+            Err(_) => {
+                return Err(trouble::setup("start the program in time")(io::ErrorKind::TimedOut.into()));
+            }
         }
-        Ok(DockerExecution {
-            container,
-            line,
-            terms,
-            start,
-            output: Vec::new(),
-            ended: None,
-            kill_by: None,
-            killed_hard: false,
-        })
+        let (output, kill_by) = (Vec::new(), None);
+        Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
     }
 
     async fn happens(&mut self) -> Result<News, BackendError> {
@@ -122,15 +122,16 @@ impl DockerExecution {
             let said = format!("its first process ended with {} {}", fate.exit_code, self.line.last_words());
             return Err(trouble::setup("follow the program to its end")(io::Error::other(said)));
         }
-        Ok(End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, ..End::default() })
+        let memory_peak = if fate.oom_killed { self.terms.memory } else { 0 };
+        Ok(End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() })
     }
 
     async fn close(mut self) -> Result<Finished, BackendError> {
         let end = self.ended.unwrap_or(End { signal: Some(SIGKILL), ..End::default() });
         let files = match self.terms.collects {
-            true => timeout(COLLECTING, self.take_files())
-                .await
-                .map_err(|_| trouble::setup("bring the files back in time")(io::ErrorKind::TimedOut.into()))??,
+            true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
+                trouble::setup("bring the files back in time")(io::ErrorKind::TimedOut.into())
+            })??,
             false => Vec::new(),
         };
         let DockerExecution { container, start, .. } = self;
@@ -141,12 +142,8 @@ impl DockerExecution {
                 container.remove().await.map_err(trouble::api("remove the container"))?;
             }
         }
-        Ok(Finished {
-            ending: ending(&end),
-            cpu: Duration::from_micros(end.cpu_us),
-            memory_peak: end.memory_peak,
-            files,
-        })
+        let cpu = Duration::from_micros(end.cpu_us);
+        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files })
     }
 
     /// What comes out was named and written by hostile code: so many files, so many bytes, and no more.
@@ -264,18 +261,15 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
-/// Why the first process did not say that the program runs.
-async fn silence(container: &Container, last_words: String, heard: io::Result<Option<Said>>) -> BackendError {
-    let observed = match heard {
-        Ok(Some(other)) => return out_of_turn(&other),
-        Err(error) => return lost(error),
-        Ok(None) => match container.fate().await {
-            Ok(fate) if fate.oom_killed => "the memory limit leaves no room for its first process".to_owned(),
-            Ok(fate) => format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error),
-            Err(error) => return trouble::api("learn what became of the container")(error),
-        },
-    };
-    trouble::setup("start the program in its container")(io::Error::other(observed))
+/// The first process is gone before it said that the program runs.
+async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
+    let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+    if fate.oom_killed {
+        let memory_peak = terms.memory;
+        return Ok(End { signal: Some(SIGKILL), out_of_memory: true, memory_peak, ..End::default() });
+    }
+    let observed = format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error);
+    Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
 }
 
 fn failure(errno: i32, doing: &str) -> BackendError {
@@ -286,9 +280,14 @@ fn failure(errno: i32, doing: &str) -> BackendError {
             hint: "raise the limit with --disk".into(),
         };
     }
-    let source = if errno == 0 { io::Error::other("it did not say why") } else { io::Error::from_raw_os_error(errno) };
+    let source =
+        if errno == 0 { io::Error::other("it did not say why") } else { io::Error::from_raw_os_error(errno) };
     let doing: String = doing.chars().take(200).collect::<String>().escape_debug().to_string();
-    BackendError::Setup { step: doing, hint: "see whether the image has what the language needs".into(), source }
+    BackendError::Setup {
+        step: doing,
+        hint: "see whether the image has what the language needs".into(),
+        source,
+    }
 }
 
 fn lost(error: io::Error) -> BackendError {

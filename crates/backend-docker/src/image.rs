@@ -310,19 +310,27 @@ fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
 /// Without a tag, the daemon would fetch all that there are.
 fn with_tag(reference: &str) -> String {
     let name = reference.rsplit('/').next().unwrap_or(reference);
-    if name.contains(':') || name.contains('@') { reference.to_owned() } else { format!("{reference}:latest") }
+    if name.contains(':') || name.contains('@') {
+        reference.to_owned()
+    } else {
+        format!("{reference}:latest")
+    }
 }
 
 fn missing(reference: &str, error: &ApiError) -> BackendError {
     match error {
         ApiError::Refused { message, .. } => trouble::unavailable(
             format!("the image '{reference}' is not here and cannot be fetched: {}", printable(message)),
-            format!("fetch it where there is a network (docker pull {reference}), or name another with --image"),
+            format!(
+                "fetch it where there is a network (docker pull {reference}), or name another with --image"
+            ),
         ),
-        other => trouble::unavailable(
-            format!("the image '{reference}' cannot be had: {other}"),
-            "see that the daemon runs: docker info".into(),
-        ),
+        ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::Unreadable(_) | ApiError::TooLate => {
+            trouble::unavailable(
+                format!("the image '{reference}' cannot be had: {error}"),
+                "see that the daemon runs: docker info".into(),
+            )
+        }
     }
 }
 
@@ -332,7 +340,13 @@ fn unusable(message: String, hint: String) -> BackendError {
 
 /// What a daemon or a registry said, made harmless for a terminal.
 fn printable(text: &str) -> String {
-    text.chars().take(300).collect::<String>().escape_debug().to_string().replace("\\\"", "\"").replace("\\'", "'")
+    text.chars()
+        .take(300)
+        .collect::<String>()
+        .escape_debug()
+        .to_string()
+        .replace("\\\"", "\"")
+        .replace("\\'", "'")
 }
 
 /// A word that no other container's name has.

@@ -45,7 +45,8 @@ impl Job {
         let order = order(sandbox, execution, image, runtime, &source);
         let collect = collect(sandbox, &execution.collect, &source);
         let files = take_files(execution, &source);
-        let cpu_ms = execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let cpu_ms =
+            execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let mut mould = Mould {
             image: image.prepared.clone(),
             runtime: engine_runtime.map(str::to_owned),
@@ -156,7 +157,9 @@ fn check_workspace(dir: &Path) -> Result<Found, BackendError> {
     // The daemon resolves it from its own root, and its options end at a comma.
     let path = real_path(dir).map_err(cannot)?;
     if path.to_string_lossy().contains([',', '\\', '"']) || path.to_str().is_none() {
-        return Err(unusable(format!("the workspace '{shown}' has a character in its name that Docker cannot take")));
+        return Err(unusable(format!(
+            "the workspace '{shown}' has a character in its name that Docker cannot take"
+        )));
     }
     let owner = (found.uid() != 0).then_some((found.uid(), found.gid()));
     Ok(Found { path, owner })

@@ -88,7 +88,10 @@ pub struct Settings {
 
 impl std::fmt::Debug for Settings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings").field("host", &self.host).field("runtime", &self.runtime).finish_non_exhaustive()
+        f.debug_struct("Settings")
+            .field("host", &self.host)
+            .field("runtime", &self.runtime)
+            .finish_non_exhaustive()
     }
 }
 
@@ -117,7 +120,12 @@ impl Docker {
             preparing: Mutex::new(()),
         };
         Docker {
-            daemon: Daemon::new(settings.host, settings.runtime_dir, settings.state_dir.clone(), settings.anew),
+            daemon: Daemon::new(
+                settings.host,
+                settings.runtime_dir,
+                settings.state_dir.clone(),
+                settings.anew,
+            ),
             images,
             runtimes: Runtimes::new(settings.state_dir),
             runtime: settings.runtime,
@@ -142,6 +150,7 @@ impl Docker {
             runtime: runtime.label.clone(),
             image: image.identity.clone(),
             collects: !execution.collect.is_empty(),
+            memory: sandbox.limits.memory.get(),
             disk: sandbox.limits.disk.get(),
             max_files: sandbox.limits.max_files(),
         };
@@ -164,7 +173,12 @@ impl Docker {
     }
 
     /// What runs a language in an image: as remembered, or by asking in a container of its own.
-    async fn runtime_in(&self, api: &Api, image: &Image, language: Language) -> Result<Runtime, BackendError> {
+    async fn runtime_in(
+        &self,
+        api: &Api,
+        image: &Image,
+        language: Language,
+    ) -> Result<Runtime, BackendError> {
         if let Some(known) = self.runtimes.recall(image, language) {
             return Ok(known);
         }
@@ -311,7 +325,8 @@ impl Backend for Docker {
         };
         let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
         let mut description = mould.description(&owner, execution.limits.timeout + SPARE_TIME);
-        description["HostConfig"]["SecurityOpt"] = serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
+        description["HostConfig"]["SecurityOpt"] =
+            serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
         let container = serde_json::to_string_pretty(&description).unwrap_or_default();
         Ok(format!(
             "image     {image}\n\

@@ -60,7 +60,8 @@ impl Trial<'_> {
     /// What this daemon can promise: as found out before, or by making a container now.
     pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
         let of = self.subject();
-        if let Some(known) = remembered::read::<Findings>(self.state_dir, FILE).filter(|known| known.of == of) {
+        if let Some(known) = remembered::read::<Findings>(self.state_dir, FILE).filter(|known| known.of == of)
+        {
             return Ok(known.offer());
         }
         self.again().await
@@ -85,7 +86,8 @@ impl Trial<'_> {
     }
 
     async fn find_out(&self, of: String) -> Result<Findings, BackendError> {
-        let info: Info = self.api.get("/info").await.map_err(trouble::api("ask the daemon what it can do"))?;
+        let info: Info =
+            self.api.get("/info").await.map_err(trouble::api("ask the daemon what it can do"))?;
         let mould = Mould {
             image: self.images.bare(self.api).await?,
             runtime: self.runtime.map(str::to_owned),
@@ -118,7 +120,8 @@ impl Trial<'_> {
 
 fn trial_limits() -> Result<BoxLimits, BackendError> {
     let request = LimitsRequest { pids: Some(TRIAL_PIDS), ..LimitsRequest::default() };
-    let limits = request.resolve().map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
+    let limits =
+        request.resolve().map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
     Ok(limits.0)
 }
 
@@ -155,10 +158,10 @@ impl Findings {
                 "accept it with --waive pids; the limit on memory remains",
             ),
             Guarantee::Cpu => judge(
-                info.cpu_quota && (*emulated || seen.cpu_quota),
+                info.cpu_quota && seen.cpu_quota,
                 "CPU cgroup quota; CPU time is watched inside",
-                "the daemon cannot limit the rate of CPU",
-                "boot a kernel with CONFIG_CFS_BANDWIDTH",
+                "the rate of CPU is not limited, or the CPU time cannot be counted inside",
+                "accept it with --waive cpu; what the daemon can limit, it does",
             ),
             Guarantee::Disk => judge(
                 seen.disk_bytes > 0 && seen.disk_files > 0 && seen.one_disk,
@@ -168,7 +171,11 @@ impl Findings {
             ),
             Guarantee::Syscalls => judge(
                 seen.own_filter && (*emulated || seen.filtered),
-                if *emulated { "a kernel of its own, and a filter in it" } else { "seccomp: the engine's profile and a filter inside" },
+                if *emulated {
+                    "a kernel of its own, and a filter in it"
+                } else {
+                    "seccomp: the engine's profile and a filter inside"
+                },
                 "no filter is in force",
                 "use a daemon that was built with seccomp",
             ),

@@ -35,18 +35,18 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
 
 /// Why a daemon cannot be spoken to.
 pub(crate) fn unreachable(error: &ApiError) -> BackendError {
-    let hint = match error {
-        ApiError::Unreachable { source, .. } => match source.kind() {
-            io::ErrorKind::NotFound => {
-                "install Docker or Podman and start it, or name its socket: DOCKER_HOST=unix:///PATH"
-            }
-            io::ErrorKind::PermissionDenied => {
-                "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run \
-                 Docker rootless"
-            }
-            _ => "start the daemon: systemctl start docker",
-        },
-        _ => "see whether the daemon runs, and its log: systemctl status docker",
+    let observed = match error {
+        ApiError::Unreachable { source, .. } => Some(source.kind()),
+        ApiError::Broken(_) | ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => None,
+    };
+    let hint = if observed == Some(io::ErrorKind::NotFound) {
+        "install Docker or Podman and start it, or name its socket: DOCKER_HOST=unix:///PATH"
+    } else if observed == Some(io::ErrorKind::PermissionDenied) {
+        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker rootless"
+    } else if observed.is_some() {
+        "start the daemon: systemctl start docker"
+    } else {
+        "see whether the daemon runs, and its log: systemctl status docker"
     };
     unavailable(error.to_string(), hint.to_owned())
 }

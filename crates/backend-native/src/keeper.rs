@@ -43,7 +43,11 @@ pub(crate) struct ProgramEnds {
 impl ProgramEnds {
     fn try_clone(&self) -> io::Result<ProgramEnds> {
         let ProgramEnds { stdin, stdout, stderr } = self;
-        Ok(ProgramEnds { stdin: stdin.try_clone()?, stdout: stdout.try_clone()?, stderr: stderr.try_clone()? })
+        Ok(ProgramEnds {
+            stdin: stdin.try_clone()?,
+            stdout: stdout.try_clone()?,
+            stderr: stderr.try_clone()?,
+        })
     }
 }
 
@@ -95,7 +99,12 @@ impl Keeper {
 
     /// Sends the plan, the contents of its files, and the program's ends of its streams. There must be no thread that
     /// this process did not have from the start.
-    pub(crate) fn order(&mut self, plan: Plan, contents: &[u8], ends: &ProgramEnds) -> Result<(), OrderError> {
+    pub(crate) fn order(
+        &mut self,
+        plan: Plan,
+        contents: &[u8],
+        ends: &ProgramEnds,
+    ) -> Result<(), OrderError> {
         let encoded = codec::encode(&plan);
         let payload = payload(contents, &encoded).map_err(OrderError::Unsent)?;
         let (plan_offset, plan_length) = (contents.len() as u64, encoded.len() as u64);

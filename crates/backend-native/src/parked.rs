@@ -286,7 +286,8 @@ pub(crate) fn could_suit(
 /// was made with and cannot be changed any more must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
     // However its runtime came to be there, it is the same one.
-    let Plan { birth: _, identity, cgroup, orphans, sources, opener, build, confinement, commands } = &terms.plan;
+    let Plan { birth: _, identity, cgroup, orphans, sources, opener, build, confinement, commands } =
+        &terms.plan;
     let Confinement { landlock, rlimits: _ } = confinement;
     (identity, cgroup, orphans, sources, opener, build, commands, landlock)
         == (

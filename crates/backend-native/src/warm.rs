@@ -129,7 +129,8 @@ impl Native {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
         let zygote = self.zygote(language, &runtime).await;
-        let made = self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
+        let made =
+            self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
         if made.is_err() && zygote.is_some() {
             self.give_up_zygote(language).await;
         }
@@ -183,7 +184,10 @@ impl Native {
     }
 
     /// The request that most requests of a language are like: one that leaves out what can be left out.
-    pub(crate) fn unspecific(&self, language: Language) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+    pub(crate) fn unspecific(
+        &self,
+        language: Language,
+    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
             resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;

@@ -24,12 +24,7 @@ pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
 }
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
-fn assemble(
-    host: Host,
-    standby: Option<Standby>,
-    pool: Option<PoolSettings>,
-    audience: Audience,
-) -> Engine {
+fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>, audience: Audience) -> Engine {
     let docker = Arc::new(Docker::open(host.docker.settings(&host, audience, false)));
     Engine::new(vec![native(host, standby, pool), docker, wasm()], prepare)
 }

@@ -52,7 +52,10 @@ impl DockerChoices {
     pub(crate) fn read(mut table: DockerTable, config: &str) -> Result<DockerChoices, Problem> {
         let language = |(name, image): (String, String)| {
             let language = Language::by_name(&name).ok_or_else(|| {
-                let message = format!("{config}: there is no language '{}' for [docker.languages]", name.escape_debug());
+                let message = format!(
+                    "{config}: there is no language '{}' for [docker.languages]",
+                    name.escape_debug()
+                );
                 Problem::new(Code::InvalidRequest, message, "`belljar languages` lists those that there are")
             })?;
             Ok((language, image))
@@ -130,7 +133,12 @@ mod tests {
     use super::*;
 
     fn event(layer: &str, progress: Option<(u64, u64)>) -> PullEvent {
-        PullEvent { image: "alpine".into(), layer: Some(layer.into()), status: "Downloading".into(), progress }
+        PullEvent {
+            image: "alpine".into(),
+            layer: Some(layer.into()),
+            status: "Downloading".into(),
+            progress,
+        }
     }
 
     #[test]
@@ -145,7 +153,8 @@ mod tests {
 
     #[test]
     fn a_server_lets_others_name_only_what_is_listed() {
-        let table: DockerTable = toml::from_str("images = [\"our/*\"]\nlanguages = { c = \"gcc:14\" }").unwrap();
+        let table: DockerTable =
+            toml::from_str("images = [\"our/*\"]\nlanguages = { c = \"gcc:14\" }").unwrap();
         let choices = DockerChoices::read(table, "x").unwrap();
         assert_eq!(choices.of_languages.len(), 1);
         assert_eq!(choices.images.as_deref(), Some(["our/*".to_owned()].as_slice()));

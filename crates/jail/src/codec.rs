@@ -6,8 +6,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use crate::plan::{
-    Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan, Resource,
-    ScratchPart, StdinFrom, Step,
+    Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan,
+    Resource, ScratchPart, StdinFrom, Step,
 };
 
 /// Bytes that are not what they should be.

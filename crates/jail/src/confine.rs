@@ -194,7 +194,11 @@ pub(crate) fn drop_capabilities() -> io::Result<()> {
 /// Reads back what can be read back.
 fn verify(identity: &Identity) -> io::Result<()> {
     verify_no_rights(identity)?;
-    if seccomp_mode()? == SECCOMP_MODE_FILTER { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EPERM)) }
+    if seccomp_mode()? == SECCOMP_MODE_FILTER {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    }
 }
 
 fn verify_no_rights(identity: &Identity) -> io::Result<()> {

@@ -70,7 +70,8 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
 
 /// Nothing but its streams, and the pipe that it waits for its code at.
 fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
-    let is_gate = |target: &Path| plan.build.iter().any(|step| matches!(step, Step::Pipe(path) if path == target));
+    let is_gate =
+        |target: &Path| plan.build.iter().any(|step| matches!(step, Step::Pipe(path) if path == target));
     for entry in std::fs::read_dir(proc_of(entrant, "fd"))? {
         let entry = entry?;
         let is_stream = matches!(entry.file_name().to_str(), Some("0" | "1" | "2"));

@@ -193,7 +193,8 @@ impl Init {
     /// Lets the program come from outside, and waits for its end. Until the keeper has looked at it and says so, it is
     /// taken for nothing.
     fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
-        let program = Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
+        let program =
+            Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
         use_up_number(program).doing(|| "keep the program's number free")?;
         let rules = &self.plan.confinement.landlock;
         let allowed = (!rules.is_empty()).then(|| landlock::ruleset(rules));

@@ -475,7 +475,8 @@ pub(crate) fn set_limit(process: Option<Pid>, resource: Resource, value: u64) ->
     let value = value.min(now.rlim_max);
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: `limit` is a valid rlimit that the kernel only reads.
-    checked(unsafe { libc::prlimit(process, number, &raw const limit, std::ptr::null_mut()) }.into()).map(drop)
+    checked(unsafe { libc::prlimit(process, number, &raw const limit, std::ptr::null_mut()) }.into())
+        .map(drop)
 }
 
 /// Ends this process at once, without running destructors: they belong to the process it was copied from.

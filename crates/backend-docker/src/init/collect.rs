@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::request::Glob;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 /// The deepest directory that is looked into.
 const MAX_DEPTH: usize = 64;
@@ -114,7 +115,22 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<Own
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
-    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), beneath)?)
+    match rustix::fs::openat2(root, path, flags, Mode::empty(), beneath) {
+        // gVisor does not know it.
+        Err(Errno::NOSYS) => open_step_by_step(root, path, flags),
+        other => Ok(other?),
+    }
+}
+
+/// No step follows a link, so none leads out.
+fn open_step_by_step(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
+    let mut dir = root.try_clone_to_owned()?;
+    let on_the_way = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    for parent in path.parent().into_iter().flat_map(Path::components) {
+        dir = rustix::fs::openat(&dir, parent.as_os_str(), on_the_way, Mode::empty())?;
+    }
+    let name = path.file_name().unwrap_or(std::ffi::OsStr::new("."));
+    Ok(rustix::fs::openat(&dir, name, flags, Mode::empty())?)
 }
 
 fn shown(path: &Path) -> String {

@@ -47,7 +47,6 @@ pub(super) fn started_by_the_first() -> ExitCode {
 fn confine() -> io::Result<()> {
     // Nobody says no to this but a kernel that is not Linux.
     let _ = std::fs::write("/proc/self/oom_score_adj", KILLED_FIRST);
-    let _ = rustix::process::setsid();
     if landlock::abi() == 0 {
         return Ok(());
     }

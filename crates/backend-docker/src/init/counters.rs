@@ -28,7 +28,9 @@ pub(super) fn usage() -> Usage {
 }
 
 pub(super) fn memory_limit() -> Option<u64> {
-    number("memory/memory.limit_in_bytes").or_else(|| number("memory.max")).filter(|limit| *limit < NONE_AT_ALL)
+    number("memory/memory.limit_in_bytes")
+        .or_else(|| number("memory.max"))
+        .filter(|limit| *limit < NONE_AT_ALL)
 }
 
 pub(super) fn pids_limit() -> Option<u64> {
@@ -67,15 +69,16 @@ fn cpu_of_processes() -> Duration {
 }
 
 fn resident() -> u64 {
-    stats().map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
+    stats().skip(1).map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
 }
 
-/// The numbers of each process; what is not a number is nothing. The second field may contain anything.
+/// The numbers of each process, the first one's first; what is not a number is nothing. The second field may contain anything.
 fn stats() -> impl Iterator<Item = Vec<u64>> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter(|entry| entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit()));
-    pids.filter_map(|entry| {
-        let text = fs::read_to_string(entry.path().join("stat")).ok()?;
+    let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    pids.sort_unstable();
+    pids.into_iter().filter_map(|pid| {
+        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = text.rsplit_once(')')?;
         let numbers = rest.split_ascii_whitespace().map(|word| word.parse().unwrap_or_default());
         Some([0, 0].into_iter().chain(numbers).collect())

@@ -102,11 +102,11 @@ fn surroundings(filtered: bool) -> io::Result<Surroundings> {
 /// As the table of mounts has it: the last one at a place is the one that is seen.
 fn is_root_read_only() -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let roots = table.lines().filter_map(|line| {
+    let mut roots = table.lines().rev().filter_map(|line| {
         let mut words = line.split(' ').skip(1);
         (words.next()? == "/").then_some(words.nth(1)?)
     });
-    roots.last().is_some_and(|options| options.split(',').any(|option| option == "ro"))
+    roots.next().is_some_and(|options| options.split(',').any(|option| option == "ro"))
 }
 
 fn on_the_disk(path: &Path) -> bool {
@@ -124,6 +124,7 @@ fn interfaces() -> Vec<String> {
     let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
     // The kernel puts these into every namespace; they lead nowhere without a right that nobody here has.
-    let idle = ["lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"];
+    let idle =
+        ["lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"];
     names.filter(|name| !idle.contains(&name.as_str())).collect()
 }

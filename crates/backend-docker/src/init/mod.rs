@@ -91,9 +91,9 @@ fn serve(line: &mut Line, seen: &Surroundings) -> io::Result<()> {
                 line.say(&Said::Seen(Surroundings { processes, ..seen.clone() }))?;
             }
             None => return Ok(()),
-            Some(
-                Told::Supply(_) | Told::Content(_) | Told::Stdin(_) | Told::StdinEnd | Told::Kill,
-            ) => return Err(io::ErrorKind::InvalidData.into()),
+            Some(Told::Supply(_) | Told::Content(_) | Told::Stdin(_) | Told::StdinEnd | Told::Kill) => {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
         }
     }
 }

@@ -4,6 +4,7 @@ use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -148,7 +149,7 @@ impl<'a> Tree<'a> {
         let (out, err) = self.ends_for(last)?;
         can_be_run(words.first().ok_or(io::ErrorKind::InvalidInput)?)?;
         let mut command = confined(words);
-        command.env_clear().current_dir(&self.order.cwd).stdout(out).stderr(err);
+        command.env_clear().process_group(0).current_dir(&self.order.cwd).stdout(out).stderr(err);
         command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
         command.stdin(if last { Stdio::piped() } else { Stdio::null() });
         let mut child = command.spawn()?;
@@ -390,4 +391,3 @@ fn limit_cpu(process: Pid, limit: Option<Duration>) {
         );
     }
 }
-

@@ -31,12 +31,12 @@ use rustix::net::{
 use tokio::net::UnixDatagram;
 use tokio::sync::Mutex;
 
+use crate::Native;
 use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
 use crate::runtimes::Runtime;
-use crate::Native;
 
 /// How long a zygote may take to boot and to import what it is to import.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -149,7 +149,8 @@ impl Native {
         let user = become_template(&mut draft.plan);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
         let template =
-            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution)).await?;
+            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
+                .await?;
         let (births, runtime) = (AtomicU64::new(0), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
         let zygote = Zygote { template, control, last_pid, user, runtime, births, memory };
@@ -212,7 +213,10 @@ impl Zygote {
 
 impl std::fmt::Debug for Zygote {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Zygote").field("user", &self.user).field("births", &self.births).finish_non_exhaustive()
+        f.debug_struct("Zygote")
+            .field("user", &self.user)
+            .field("births", &self.births)
+            .finish_non_exhaustive()
     }
 }
 
