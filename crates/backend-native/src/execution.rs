@@ -10,6 +10,7 @@ use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
+use belljar_host::collect::{self, Wanted};
 use belljar_jail::message::{NAMESPACES, Reply};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
@@ -19,7 +20,6 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::cgroup::{BoxCgroup, Counters};
-use crate::collect::{self, Wanted};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
@@ -232,7 +232,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Ready | Reply::Ended { .. } | Reply::Next, _)) | None => {
+            Some((Reply::Hired { .. } | Reply::Ready | Reply::Ended { .. } | Reply::Next, _)) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -248,7 +248,7 @@ impl NativeExecution {
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some((Reply::Started | Reply::Ended { .. } | Reply::Next, _)) | None => {
+            Some((Reply::Hired { .. } | Reply::Started | Reply::Ended { .. } | Reply::Next, _)) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -285,7 +285,10 @@ impl NativeExecution {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
-                Happened::Said(Some((Reply::Ready | Reply::Started | Reply::Failed { .. }, _))) => {}
+                Happened::Said(Some((
+                    Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
+                    _,
+                ))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
         }

@@ -172,7 +172,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
         .map_err(|error| cannot(error.into()))?;
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
-            Some((Reply::Ready | Reply::Started | Reply::Next, _)) => {}
+            Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
             Some((Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {

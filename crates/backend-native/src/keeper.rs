@@ -24,13 +24,15 @@ pub(crate) enum Keeper {
     None(Box<Standby>),
 }
 
-/// A keeper that has been started.
+/// A keeper that has been started, or a warden. Dropping it hangs up and waits for it to be gone.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
     /// `None` once we have hung up.
     socket: Option<OwnedFd>,
+    /// Whether it is a child of ours, and not the warden's.
+    ours: bool,
 }
 
 /// The three streams of the program, its ends.
@@ -63,18 +65,7 @@ impl Keeper {
     /// Starts this same binary anew as a keeper: one thread, no environment, nothing of ours in its memory. It
     /// begins to load while the caller still plans.
     pub(crate) fn start() -> io::Result<Keeper> {
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let process = Command::new("/proc/self/exe")
-            .arg0(belljar_jail::KEEPER)
-            .env_clear()
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Keeper::Process(Process { pid, pidfd, socket: Some(ours) }))
+        Process::start_as(belljar_jail::KEEPER).map(Keeper::Process)
     }
 
     /// A number that no other live box has: the process id of its keeper, or of its PID 1.
@@ -183,7 +174,27 @@ impl Keeper {
 }
 
 impl Process {
-    fn socket(&self) -> io::Result<BorrowedFd<'_>> {
+    /// This same binary, started anew under another name.
+    pub(crate) fn start_as(name: &str) -> io::Result<Process> {
+        let (ours, theirs) = socket_pair()?;
+        let process = Command::new("/proc/self/exe")
+            .arg0(name)
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Process { pid, pidfd, socket: Some(ours), ours: true })
+    }
+
+    /// A keeper that the warden forked.
+    pub(crate) fn hired(pid: Pid, pidfd: OwnedFd, socket: OwnedFd) -> Process {
+        Process { pid, pidfd, socket: Some(socket), ours: false }
+    }
+
+    pub(crate) fn socket(&self) -> io::Result<BorrowedFd<'_>> {
         self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
@@ -211,8 +222,12 @@ impl Process {
     }
 
     fn is_gone_within(&self, patience: Duration) -> bool {
+        let mut death = [PollFd::new(&self.pidfd, PollFlags::IN)];
         if let Ok(patience) = patience.try_into() {
-            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&patience));
+            let _ = poll(&mut death, Some(&patience));
+        }
+        if !self.ours {
+            return !death[0].revents().is_empty();
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         // Nothing to wait for: it was waited for before.
@@ -224,6 +239,10 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.dismiss();
     }
+}
+
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// The contents of a plan's files and the plan itself, one after the other.

@@ -6,19 +6,16 @@ use std::path::{Path, PathBuf};
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
+use belljar_host::program::{self, Places, check_workspace, name_source};
+use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
-    Access, BindMode, Birth, CgroupEntry, Command, Confinement, Identity, Input, Opener, Plan, Resource,
-    ScratchPart, StdinFrom, Step,
+    Access, BindMode, Birth, CgroupEntry, Confinement, Identity, Input, Opener, Plan, Resource, ScratchPart,
+    Step,
 };
-
-use crate::runtimes::{BASE_SYSTEM, Runtime};
 
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
-/// Where a compiler puts its result: not in the working directory, where a collector would find it.
-const PROGRAM: &str = "/tmp/main";
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
@@ -129,7 +126,8 @@ pub(crate) fn draft(
     }
 
     let confinement = confinement(sandbox, execution, &ground);
-    let commands = commands(sandbox, execution, ground.runtime, &source);
+    let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: "/tmp".into() };
+    let commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
     let plan = Plan {
         birth: Birth::Executed,
         identity: ground.identity,
@@ -225,125 +223,8 @@ fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground
     Confinement { rlimits, landlock }
 }
 
-fn commands(
-    sandbox: &SandboxSpec,
-    execution: &ExecutionSpec,
-    runtime: &Runtime,
-    source: &BoxPath,
-) -> Vec<Command> {
-    let cwd = working_dir(sandbox);
-    let source = cwd.join(source.as_str());
-    let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
-    let runtime_path = runtime.program.to_string_lossy();
-    let cpus = sandbox.limits.cpus.milli().div_ceil(1000).to_string();
-    let word = |word: &str| -> String {
-        word.replace("{runtime}", &runtime_path)
-            .replace("{source}", &source.to_string_lossy())
-            .replace("{program}", PROGRAM)
-            .replace("{memory_mb}", &memory_mb)
-            .replace("{cpus}", &cpus)
-    };
-    let env = environment(sandbox, execution, runtime, word);
-    let stages = execution.language.stages;
-    let command = |(index, stage): (usize, &belljar_core::language::Stage)| {
-        let mut argv: Vec<Vec<u8>> = stage.argv.iter().map(|text| word(text).into_bytes()).collect();
-        let is_program = index + 1 == stages.len();
-        if is_program {
-            argv.extend(execution.args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
-        }
-        Command {
-            program: word(stage.argv[0]).into(),
-            argv,
-            env: env.clone(),
-            cwd: cwd.clone(),
-            // Always a pipe, so that a program finds the same whether there is anything in it or not.
-            stdin: if is_program { StdinFrom::Caller } else { StdinFrom::Nothing },
-        }
-    };
-    stages.iter().enumerate().map(command).collect()
-}
-
-/// The whole environment of the program. A caller's variable replaces one of ours.
-fn environment(
-    sandbox: &SandboxSpec,
-    execution: &ExecutionSpec,
-    runtime: &Runtime,
-    word: impl Fn(&str) -> String,
-) -> Vec<Vec<u8>> {
-    let home = runtime.program.parent().filter(|dir| !BASE_SYSTEM.iter().any(|path| Path::new(path) == *dir));
-    let path = match home {
-        Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
-        None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
-    };
-    let ours = [("HOME", SANDBOX), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
-    let ours = ours.iter().chain(execution.language.env).map(|(name, value)| (*name, word(value)));
-    let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
-    let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));
-    let theirs = theirs().map(|(name, value)| (name, value.to_owned()));
-    kept.chain(theirs).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
-}
-
 fn working_dir(sandbox: &SandboxSpec) -> PathBuf {
     PathBuf::from(if sandbox.workspace.is_some() { WORK } else { SANDBOX })
-}
-
-/// What the code's file is called. A name that the caller did not choose gives way to files that are there.
-fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
-    let wanted = &execution.source.name;
-    let takes = |file: &InputFile, name: &BoxPath| {
-        file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
-    };
-    let given = |name: &BoxPath| execution.files.iter().any(|file| takes(file, name));
-    if execution.source.named_by_caller {
-        if given(wanted) {
-            return Err(BackendError::Unusable {
-                field: Field::Files,
-                message: format!("the file '{wanted}' would replace the code of the same name"),
-                hint: format!("give it another name in the box: --file {wanted}:OTHER"),
-            });
-        }
-        return Ok(wanted.clone());
-    }
-    let in_workspace = |name: &BoxPath| {
-        sandbox
-            .workspace
-            .as_ref()
-            .is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
-    };
-    let (stem, ending) = wanted.as_str().rsplit_once('.').unwrap_or((wanted.as_str(), ""));
-    let candidates = (1..100).filter_map(|n| BoxPath::parse(&format!("{stem}_{n}.{ending}")).ok());
-    let free =
-        std::iter::once(wanted.clone()).chain(candidates).find(|name| !given(name) && !in_workspace(name));
-    Ok(free.unwrap_or_else(|| wanted.clone()))
-}
-
-fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
-    let Some(workspace) = &sandbox.workspace else { return Ok(()) };
-    let shown = workspace.as_path().display();
-    let unusable = |message: String| BackendError::Unusable {
-        field: Field::Workspace,
-        message,
-        hint: "name an existing directory, such as --workspace .".into(),
-    };
-    match std::fs::metadata(workspace.as_path()) {
-        Ok(found) if is_root(&found) => {
-            Err(unusable(format!("the workspace '{shown}' is the root of this machine")))
-        }
-        Ok(found) if found.is_dir() => readable(workspace.as_path())
-            .map_err(|error| unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
-        Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
-        Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
-    }
-}
-
-fn readable(dir: &Path) -> std::io::Result<()> {
-    let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
-    Ok(rustix::fs::access(dir, wanted)?)
-}
-
-/// Whether this is `/`, by whatever name.
-fn is_root(found: &std::fs::Metadata) -> bool {
-    std::fs::metadata("/").is_ok_and(|root| (root.dev(), root.ino()) == (found.dev(), found.ino()))
 }
 
 fn owner_of(dir: &Path) -> Option<(u32, u32)> {
@@ -386,7 +267,7 @@ mod tests {
     use belljar_core::limits::LimitsRequest;
     use belljar_core::path::Workspace;
     use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
-    use belljar_jail::plan::IdPair;
+    use belljar_jail::plan::{Command, IdPair};
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
         let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });

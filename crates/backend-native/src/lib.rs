@@ -1,14 +1,13 @@
 //! The native backend: this host's kernel keeps the promises, with no daemon and nothing to install.
 //!
-//! In reading order: `host` finds out what this host can do, by building a `trial` box; `runtimes` finds the
-//! interpreter; `layout` turns a request into a plan; `cgroup` limits the tree of processes; `keeper` starts
-//! the process that performs the plan; `execution` follows it to the end; `collect` brings files back. `parked` is a box
-//! that was made before its request, `pool` keeps some of them, and `warm` makes and takes them.
+//! In reading order: `host` finds out what this host can do, by building a `trial` box; `layout` turns a request into a
+//! plan; `cgroup` limits the tree of processes; `keeper` starts the process that performs the plan; `execution` follows
+//! it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm` makes and
+//! takes them. Which interpreter runs a language is found by `belljar_host`.
 
 #![forbid(unsafe_code)]
 
 pub mod cgroup;
-mod collect;
 mod execution;
 mod host;
 mod keeper;
@@ -16,10 +15,8 @@ mod layout;
 mod memory;
 mod parked;
 mod pool;
-pub mod runtimes;
-mod state;
-mod stdin;
 mod trial;
+mod warden;
 mod warm;
 mod zygote;
 
@@ -36,6 +33,8 @@ use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, show_duration};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
+use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
 
@@ -46,7 +45,7 @@ use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
-use crate::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use crate::warden::Warden;
 use crate::zygote::Zygotes;
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
@@ -64,7 +63,9 @@ pub struct Settings {
     pub overrides: Vec<(Language, PathBuf)>,
     /// A box in waiting for the first run, if the program made one early.
     pub standby: Option<Standby>,
-    /// The boxes that are to wait for runs, where runs keep coming.
+    /// Whether runs keep coming, or this is the only one.
+    pub many_runs: bool,
+    /// The boxes that are to wait for runs.
     pub pool: Option<PoolSettings>,
 }
 
@@ -78,6 +79,8 @@ pub struct Native {
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
     zygotes: Zygotes,
+    /// Where keepers come from, if many are to come.
+    warden: Option<Warden>,
 }
 
 impl Native {
@@ -100,7 +103,8 @@ impl Native {
         // What cannot be limited anew cannot be made before its limits are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
-        Native { host, offer, swept, runtimes, standby, pool, zygotes }
+        let warden = settings.many_runs.then(Warden::default);
+        Native { host, offer, swept, runtimes, standby, pool, zygotes, warden }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -140,7 +144,11 @@ impl Native {
 
     fn keeper(&self) -> io::Result<Keeper> {
         let standby = self.standby.lock().ok().and_then(|mut standby| standby.take());
-        standby.map_or_else(Keeper::start, |standby| Ok(Keeper::None(Box::new(standby))))
+        match (standby, &self.warden) {
+            (Some(standby), _) => Ok(Keeper::None(Box::new(standby))),
+            (None, Some(warden)) => warden.hire().map(Keeper::Process),
+            (None, None) => Keeper::start(),
+        }
     }
 
     /// Where there is time for it later, the limits are set later.
@@ -231,7 +239,12 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
+        Some(Box::pin(async move {
+            for language in pool.languages() {
+                self.clone().prepare_zygote(language).await;
+            }
+            pool::keep_up(pool, move |language| self.clone().park(language)).await;
+        }))
     }
 
     fn retire(&self) -> BoxFuture<'_, ()> {

@@ -8,12 +8,12 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use belljar_host::state;
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
 
 use crate::cgroup::{self, Cgroups};
 use crate::host::Host;
-use crate::state;
 
 /// What was found out before, if it still holds.
 pub(crate) fn recall(dir: &Path, settings: &cgroup::Settings) -> Option<Host> {

@@ -18,6 +18,8 @@ use belljar_core::language::Parking;
 use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::Start;
 use belljar_core::request::{InputFile, Network, Stdin};
+use belljar_host::runtimes::Runtime;
+use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
 use belljar_jail::{acting_as, with_files_of};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
@@ -26,8 +28,6 @@ use rustix::process::Rlimit;
 
 use crate::cgroup::CgroupError;
 use crate::execution::{NativeExecution, Terms, setup};
-use crate::runtimes::Runtime;
-use crate::stdin;
 
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);

@@ -9,12 +9,12 @@ use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
+use belljar_host::runtimes::Runtime;
 use belljar_jail::plan::{CgroupEntry, Opener};
 
 use crate::host::{self, Obstacle};
 use crate::keeper::Keeper;
 use crate::layout::{self, Draft, Ground, Supply};
-use crate::runtimes::Runtime;
 
 /// Whether a box can be built and a program runs in it.
 pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obstacle> {

@@ -10,15 +10,16 @@ use belljar_core::limits::LimitsRequest;
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
+use belljar_host::runtimes::Runtime;
+use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::Pool;
-use crate::runtimes::Runtime;
 use crate::zygote::{Readiness, Zygote};
-use crate::{Native, setup, stdin};
+use crate::{Native, setup};
 
 /// What looking for a box that waits came to.
 enum Sought {
@@ -122,6 +123,13 @@ impl Native {
     ) -> Result<Plan, BackendError> {
         let ground = self.ground(runtime, made.identity, made.cgroup.clone(), made.orphans.clone());
         Ok(layout::draft(sandbox, execution, Supply::Later, ground)?.plan)
+    }
+
+    /// Makes the zygote of a language, if it can have one: also where no box is to wait, runs can be forked.
+    pub(crate) async fn prepare_zygote(self: Arc<Self>, language: Language) {
+        if let Ok(runtime) = self.clone().find_beside(language).await {
+            let _ = self.zygote(language, &Stamped::new(runtime)).await;
+        }
     }
 
     /// Makes a box that waits for a run of this language.

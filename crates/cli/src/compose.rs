@@ -9,27 +9,44 @@ use belljar_docker::Docker;
 use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
+use belljar_process::Subprocess;
 
 use crate::docker::Audience;
 use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
-    assemble(host, standby, None, Audience::Oneself)
+    assemble(host, Runs::One(standby))
 }
 
 /// An engine that keeps boxes waiting, because it is to run many things.
 pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
-    assemble(host, None, pool, Audience::Others)
+    assemble(host, Runs::Many(pool))
+}
+
+/// What an engine is for.
+enum Runs {
+    /// Or a few, one after the other; with a box in waiting for the first.
+    One(Option<Standby>),
+    /// As long as there are requests, with boxes that wait for them.
+    Many(Option<PoolSettings>),
 }
 
 /// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
-fn assemble(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>, audience: Audience) -> Engine {
-    let docker = Arc::new(Docker::open(host.docker.settings(&host, audience, false)));
-    Engine::new(vec![native(host, standby, pool), docker, wasm()], prepare)
+fn assemble(host: Host, runs: Runs) -> Engine {
+    let settings = subprocess(&host);
+    let process = Arc::new(Subprocess::limited(settings.clone()));
+    let none = Arc::new(Subprocess::bare(settings));
+    let docker = docker(&host, &runs);
+    Engine::new(vec![native(host, runs), docker, wasm(), process, none], prepare)
 }
 
-fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> Arc<dyn Backend> {
+fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
+    let many_runs = matches!(runs, Runs::Many(_));
+    let (standby, pool) = match runs {
+        Runs::One(standby) => (standby, None),
+        Runs::Many(pool) => (None, pool),
+    };
     let settings = belljar_native::Settings {
         search_path: host.search_path,
         home: host.home,
@@ -37,9 +54,28 @@ fn native(host: Host, standby: Option<Standby>, pool: Option<PoolSettings>) -> A
         state_dir: host.state_dir,
         overrides: host.runtimes,
         standby,
+        many_runs,
         pool,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
+}
+
+fn subprocess(host: &Host) -> belljar_process::Settings {
+    belljar_process::Settings {
+        search_path: host.search_path.clone(),
+        home: host.home.clone(),
+        state_dir: host.state_dir.clone(),
+        overrides: host.runtimes.clone(),
+        temp_dir: host.temp_dir.clone(),
+    }
+}
+
+fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
+    let audience = match runs {
+        Runs::One(_) => Audience::Oneself,
+        Runs::Many(_) => Audience::Others,
+    };
+    Arc::new(Docker::open(host.docker.settings(host, audience)))
 }
 
 fn wasm() -> Arc<dyn Backend> {

@@ -34,6 +34,8 @@ pub(crate) struct DockerChoices {
     images: Option<Vec<String>>,
     pull: Option<bool>,
     of_languages: Vec<(Language, String)>,
+    /// Whether runs that name no backend go to it.
+    pub(crate) preferred: bool,
     /// Whether what is remembered of the daemon is to be found out anew.
     pub(crate) anew: bool,
 }
@@ -63,11 +65,11 @@ impl DockerChoices {
         let languages = std::mem::take(&mut table.languages);
         let of_languages = languages.into_iter().map(language).collect::<Result<_, Problem>>()?;
         let DockerTable { runtime, images, pull, .. } = table;
-        Ok(DockerChoices { host: None, runtime, images, pull, of_languages, anew: false })
+        Ok(DockerChoices { host: None, runtime, images, pull, of_languages, preferred: false, anew: false })
     }
 
-    /// What the backend is told. `preferred` says whether runs go to it that name no backend.
-    pub(crate) fn settings(&self, host: &Host, audience: Audience, preferred: bool) -> Settings {
+    /// What the backend is told.
+    pub(crate) fn settings(&self, host: &Host, audience: Audience) -> Settings {
         let images = match (&self.images, audience) {
             (Some(listed), _) => ImagePolicy::Listed(listed.clone()),
             (None, Audience::Oneself) => ImagePolicy::Any,
@@ -82,7 +84,7 @@ impl DockerChoices {
             of_languages: self.of_languages.clone(),
             init: PathBuf::from("/proc/self/exe"),
             progress: std::io::stderr().is_terminal().then(|| progress() as belljar_docker::Progress),
-            pull: audience == Audience::Others && self.pull.unwrap_or(preferred),
+            pull: audience == Audience::Others && self.pull.unwrap_or(self.preferred),
             anew: self.anew,
         }
     }

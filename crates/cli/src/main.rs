@@ -33,8 +33,11 @@ static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
-    if belljar_jail::is_keeper(argv.first().map(OsString::as_os_str)) {
-        return belljar_jail::keep();
+    if let Some(ended) = belljar_jail::keep(argv.first().map(OsString::as_os_str)) {
+        return ended;
+    }
+    if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {
+        return ended;
     }
     if belljar_docker::is_init(argv.first().map(OsString::as_os_str)) {
         return belljar_docker::init();

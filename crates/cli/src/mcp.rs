@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use belljar_core::allowance::{Allowance, Ceilings, Permitted};
 use belljar_core::limits::Bytes;
-use belljar_core::request::{BackendChoice, parse_waivers};
+use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
@@ -18,11 +18,11 @@ use tracing::Level;
 
 use crate::args::Choices;
 use crate::cancel::Signals;
-use crate::compose;
 use crate::problem;
 use crate::serve::log::{self, Format};
 use crate::serve::{announce, bind, cannot_serve, is_exposed};
 use crate::settings::{Environment, Settings};
+use crate::{compose, doctor};
 use install::InstallArgs;
 
 #[derive(Debug, Args)]
@@ -77,12 +77,19 @@ pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
 fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
+    let chosen = doctor::backend_choice(&settings)?;
     let Settings { mcp: mut protocol, host, .. } = settings;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }
     let config = Config { mcp: protocol, ..Config::default() };
     let engine = compose::engine(host, None);
+    if let BackendChoice::Named(name) = chosen
+        && name.is_only_by_name()
+    {
+        let placement = engine.place(chosen, &Network::None, &[])?;
+        problem::warn_of(name, placement.enforcement.waived());
+    }
     greet();
     let _log = log::begin(Format::Human, Level::WARN, environment);
     mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))

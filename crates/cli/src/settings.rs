@@ -47,6 +47,7 @@ pub(crate) struct Host {
     pub(crate) home: Option<PathBuf>,
     pub(crate) runtime_dir: Option<PathBuf>,
     pub(crate) state_dir: Option<PathBuf>,
+    pub(crate) temp_dir: PathBuf,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
@@ -428,6 +429,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         state_dir: absolute(environment("BELLJAR_STATE_DIR"))
             .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
             .or_else(|| Some(PathBuf::from(SERVICE_STATE))),
+        temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         runtimes,
         docker: DockerChoices::default(),
     }

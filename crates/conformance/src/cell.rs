@@ -78,6 +78,12 @@ impl Cell {
         &self.waived
     }
 
+    /// Whether it is no sandbox but a process of the caller's own, of which `belljar` warns.
+    #[must_use]
+    pub fn is_only_by_name(&self) -> bool {
+        host::declared(self).only_by_name
+    }
+
     /// The same with nothing waived.
     #[must_use]
     pub fn without_waivers(&self) -> Cell {
@@ -144,7 +150,7 @@ impl Cell {
     /// Whether the backend promises this here, by its own declaration.
     #[must_use]
     pub fn keeps(&self, guarantee: &str) -> bool {
-        host::kept(self).iter().any(|kept| kept == guarantee)
+        host::isolation(self).kept.iter().any(|kept| kept == guarantee)
     }
 
     /// Whether its boxes are made from an image: then the system inside is that image's, and an engine stands between the
@@ -355,7 +361,7 @@ impl Refusal {
         let error = object.error;
         assert_eq!(json.status.code(), Some(125), "{json:?}");
         assert_eq!(plain.status.code(), Some(125), "{plain:?}");
-        let told = plain.stderr_text();
+        let told = plain.stderr_without_warnings();
         assert!(told.starts_with("error: ") && told.contains("\nhint: "), "an error and a hint: {told}");
         assert_eq!(told.matches("error: ").count(), 1, "one error: {told}");
         assert!(plain.stdout.is_empty(), "nothing on stdout: {plain:?}");
@@ -407,6 +413,13 @@ impl Plain {
     #[must_use]
     pub fn stderr_text(&self) -> String {
         String::from_utf8_lossy(&self.stderr).into_owned()
+    }
+
+    /// Standard error as text, without what `belljar` warns of before it runs anything.
+    #[must_use]
+    pub fn stderr_without_warnings(&self) -> String {
+        let text = self.stderr_text();
+        text.split_inclusive('\n').skip_while(|line| line.starts_with("warning: ")).collect()
     }
 
     /// Its exit status, and 128+N if a signal ended the process itself.

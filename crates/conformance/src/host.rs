@@ -11,22 +11,53 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::cell::{Cell, User};
+use crate::result::Isolation;
 
 const NOBODY: u32 = 65534;
 
-/// Runs one promise for every backend under test, as one kind of user.
-pub fn hold(name: &str, user: User, promise: fn(&Cell)) {
-    let record = skip_record(name);
-    let _ = fs::remove_file(&record);
+/// Runs one promise for every backend under test that has made it, as one kind of user.
+///
+/// # Panics
+/// If it is not held, or if a guarantee that it needs is none.
+pub fn hold(name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
+    assert!(
+        needs.iter().all(|need| GUARANTEES.contains(need)),
+        "{name} needs what is no guarantee: {needs:?}"
+    );
+    let _ = fs::remove_file(record("skipped", name));
     if user == User::Root && !rustix::process::geteuid().is_root() {
         return skip(name, "the tests do not run as root");
     }
     CURRENT.set(name.to_owned());
     let backends = std::env::var("BELLJAR_BACKENDS").unwrap_or_else(|_| "native".to_owned());
     for backend in backends.split(',') {
-        let cell = Cell::new(backend, user, Vec::new());
-        let waived = if keeps_everything(&cell) { Vec::new() } else { unmet(&cell) };
-        promise(&Cell::new(backend, user, waived));
+        let cell = Cell::new(backend, user, waived(&Cell::new(backend, user, Vec::new())));
+        let unmade = format!("{backend}.{name}");
+        let _ = fs::remove_file(record("not-promised", &unmade));
+        let missing: Vec<&str> = needs.iter().copied().filter(|need| !cell.keeps(need)).collect();
+        if missing.is_empty() {
+            promise(&cell);
+        } else {
+            let told = format!("not promised: {name}: {backend} does not keep {}\n", missing.join(", "));
+            eprint!("{told}");
+            write_record("not-promised", &unmade, &told);
+        }
+    }
+}
+
+const GUARANTEES: [&str; 8] =
+    ["filesystem", "network", "memory", "pids", "cpu", "disk", "syscalls", "privileges"];
+
+/// What the caller has to do without. Root waives nothing, and learns what it did without by naming the backend.
+fn waived(cell: &Cell) -> Vec<String> {
+    // To a daemon all users are alike, and only another runtime than its own may keep less.
+    if cell.backend() == "docker" {
+        let other = std::env::var_os("BELLJAR_DOCKER_RUNTIME").is_some();
+        return if other { declared(cell).unmet } else { Vec::new() };
+    }
+    match cell.user() {
+        User::Root => isolation(cell).waived,
+        User::Nobody => declared(cell).unmet,
     }
 }
 
@@ -42,34 +73,38 @@ pub(crate) fn skip(what: &str, reason: &str) {
     let strict =
         ["CI", "BELLJAR_REQUIRE"].iter().any(|name| std::env::var(name).is_ok_and(|v| !v.is_empty()));
     assert!(!strict, "{told}");
-    let record = skip_record(&name);
+    write_record("skipped", &name, &told);
+}
+
+fn write_record(kind: &str, name: &str, told: &str) {
+    let record = record(kind, name);
     fs::create_dir_all(record.parent().expect("it has one")).expect("target is writable");
     fs::write(record, told).expect("target is writable");
 }
 
-fn skip_record(name: &str) -> PathBuf {
-    target().join("conformance/skipped").join(name.replace("::", "."))
+fn record(kind: &str, name: &str) -> PathBuf {
+    target().join("conformance").join(kind).join(name.replace("::", "."))
 }
 
-/// Whether this backend has to keep every guarantee on this host: for root, and in a container for everyone, unless the
-/// daemon is told to use a runtime that may keep less.
-fn keeps_everything(cell: &Cell) -> bool {
-    match cell.backend() {
-        "docker" => std::env::var_os("BELLJAR_DOCKER_RUNTIME").is_none(),
-        _ => cell.user() == User::Root,
-    }
+/// What a backend says of itself to this user.
+#[derive(Debug, Clone)]
+pub(crate) struct Declared {
+    pub(crate) only_by_name: bool,
+    /// What it cannot keep here.
+    unmet: Vec<String>,
 }
 
-/// The guarantees that this host cannot keep for an ordinary user, or in a kernel of its own. Of the host's kernel, only
-/// what depends on cgroups may be among them: everything else works for everyone or is a failure of the suite.
-fn unmet(cell: &Cell) -> Vec<String> {
-    static UNMET: OnceLock<Mutex<HashMap<String, Vec<String>>>> = OnceLock::new();
-    let mut known = UNMET.get_or_init(Mutex::default).lock().expect("no panic while held");
-    let entry = known.entry(cell.backend().to_owned());
-    entry.or_insert_with(|| ask_doctor(cell)).clone()
+pub(crate) fn declared(cell: &Cell) -> Declared {
+    type Known = HashMap<(String, User), Declared>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let key = (cell.backend().to_owned(), cell.user());
+    known.entry(key).or_insert_with(|| ask_doctor(cell)).clone()
 }
 
-fn ask_doctor(cell: &Cell) -> Vec<String> {
+/// A box may lack what depends on cgroups, for an ordinary user: everything else works for everyone or is a failure of
+/// the suite.
+fn ask_doctor(cell: &Cell) -> Declared {
     let told = cell.belljar(&["doctor", "--json"]);
     let doctor: serde_json::Value = serde_json::from_slice(&told.stdout)
         .unwrap_or_else(|fault| panic!("doctor --json: {fault}: {told:?}"));
@@ -81,21 +116,23 @@ fn ask_doctor(cell: &Cell) -> Vec<String> {
     let unmet: Vec<String> = unmet
         .map(|guarantee| guarantee["name"].as_str().expect("a guarantee has a name").to_owned())
         .collect();
-    let excusable: &[&str] =
+    let only_by_name = backend["only_by_name"] == true;
+    let lacking: &[&str] =
         if cell.backend() == "docker" { &["pids", "cpu", "disk"] } else { &["memory", "cpu", "pids"] };
-    assert!(unmet.iter().all(|name| excusable.contains(&name.as_str())), "cannot be excused: {unmet:?}");
-    unmet
+    let excusable = |name: &String| only_by_name || lacking.contains(&name.as_str());
+    assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}");
+    Declared { only_by_name, unmet }
 }
 
-/// What the backend declares that it keeps for this user, from a run that does nothing.
-pub(crate) fn kept(cell: &Cell) -> Vec<String> {
-    type Declared = HashMap<(String, User), Vec<String>>;
-    static KEPT: OnceLock<Mutex<Declared>> = OnceLock::new();
-    let mut known = KEPT.get_or_init(Mutex::default).lock().expect("no panic while held");
+/// What the backend declares for this user that it keeps and that it does not, in a run that does nothing.
+pub(crate) fn isolation(cell: &Cell) -> Isolation {
+    type Known = HashMap<(String, User), Isolation>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
     let key = (cell.backend().to_owned(), cell.user());
     let ask = || {
         let plain = Cell::new(cell.backend(), cell.user(), cell.waived().to_vec());
-        plain.run("true").isolation.kept.clone()
+        plain.run("true").isolation.clone()
     };
     known.entry(key).or_insert_with(ask).clone()
 }

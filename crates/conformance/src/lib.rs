@@ -15,7 +15,8 @@
 //! ```
 //!
 //! What a backend cannot promise on this host is decided by what it declares (`isolation.kept`), never by a list
-//! here. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
+//! here: `promise!(name; needs network)`. Each promise that was not made is named, and counted under
+//! `target/conformance/not-promised`. A test that could not run is a [`skip`](Cell::skip): named, counted under `target/conformance/skipped`,
 //! and a failure where `CI` or `BELLJAR_REQUIRE` is set.
 //!
 //! | variable | meaning |
@@ -50,34 +51,31 @@ pub use watch::Watch;
 
 /// Declares that a function is a promise: a test for root and one for an ordinary user, `name::as_root` and
 /// `name::as_nobody`. `promise!(name, root)` and `promise!(name, nobody)` where it makes sense for one only.
+/// `promise!(name; needs filesystem, network)`: only a backend that keeps these has promised it. With one that does not,
+/// nothing of it is run; that is said, and counted under `target/conformance/not-promised`.
 #[macro_export]
 macro_rules! promise {
-    ($name:ident) => {
+    ($name:ident $(; needs $($guarantee:ident),+)?) => {
         mod $name {
-            #[test]
-            fn as_root() {
-                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
-            }
-            #[test]
-            fn as_nobody() {
-                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
-            }
+            $crate::promise!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
+            $crate::promise!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
         }
     };
-    ($name:ident, root) => {
+    ($name:ident, root $(; needs $($guarantee:ident),+)?) => {
         mod $name {
-            #[test]
-            fn as_root() {
-                $crate::hold(concat!(module_path!(), "::as_root"), $crate::User::Root, super::$name);
-            }
+            $crate::promise!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
         }
     };
-    ($name:ident, nobody) => {
+    ($name:ident, nobody $(; needs $($guarantee:ident),+)?) => {
         mod $name {
-            #[test]
-            fn as_nobody() {
-                $crate::hold(concat!(module_path!(), "::as_nobody"), $crate::User::Nobody, super::$name);
-            }
+            $crate::promise!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
+        }
+    };
+    (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
+        #[test]
+        fn $test() {
+            let name = concat!(module_path!(), "::", stringify!($test));
+            $crate::hold(name, $crate::User::$user, &$needs, super::$name);
         }
     };
 }

@@ -185,7 +185,7 @@ fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported);
+promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported; needs privileges);
 
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -203,4 +203,4 @@ fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell:
     watch.assert_nothing_left();
 }
 
-promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up);
+promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up; needs privileges);

@@ -135,7 +135,11 @@ impl Allowance {
         })
     }
 
-    fn backend(&self, choice: BackendChoice) -> Result<(), Refusal> {
+    /// Whether this backend may be named.
+    ///
+    /// # Errors
+    /// That it may not, with those that may.
+    pub fn backend(&self, choice: BackendChoice) -> Result<(), Refusal> {
         let BackendChoice::Named(name) = choice else { return Ok(()) };
         self.backends.permit(&name).map_err(|allowed| {
             refusal(

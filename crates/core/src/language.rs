@@ -106,7 +106,7 @@ pub struct Row {
     pub runtime: Discovery,
     /// The commands, in order; the last is the program. In their words stand for: `{runtime}` the interpreter
     /// or compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the
-    /// memory limit, `{cpus}` the CPU limit, rounded up.
+    /// memory limit, `{cpus}` the CPU limit, rounded up, `{tmp}` the directory for temporary files.
     pub stages: &'static [Stage],
     /// Environment that this language needs inside a box. The same words stand in its values.
     pub env: &'static [(&'static str, &'static str)],
@@ -593,8 +593,8 @@ pub static ROWS: &[Row] = &[
         env: &[
             // Go starts threads by the number of the host's processors, which may be more than the box may have.
             ("GOMAXPROCS", "{cpus}"),
-            ("GOCACHE", "/tmp/.gocache"),
-            ("GOPATH", "/tmp/.gopath"),
+            ("GOCACHE", "{tmp}/.gocache"),
+            ("GOPATH", "{tmp}/.gopath"),
             ("GOFLAGS", "-buildvcs=false"),
             ("GOTOOLCHAIN", "local"),
             ("GOPROXY", "off"),

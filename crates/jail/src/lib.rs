@@ -8,7 +8,7 @@
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
 //! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
 //! one, with an `undertaker` and the maker of its `network`; `build` performs the plan's steps; `confine` is what the program's own process does to
-//! itself before `exec`; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
+//! itself before `exec`, `leash` what one without a box does; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
 //! safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
@@ -26,6 +26,7 @@ mod fault;
 mod init;
 mod keeper;
 pub mod landlock;
+mod leash;
 pub mod message;
 mod network;
 pub mod plan;
@@ -33,26 +34,31 @@ pub mod seccomp;
 mod standby;
 mod sys;
 mod undertaker;
+mod warden;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
 pub use cloned::Order;
 pub use fault::Fault;
+pub use leash::leash;
 pub use standby::{Standby, stand_by};
-pub use sys::{acting_as, with_files_of};
+pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
 /// The name under which the binary starts itself anew as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
 
-/// Whether a process of this name is to be the keeper: the first question in `main`.
-#[must_use]
-pub fn is_keeper(argv0: Option<&OsStr>) -> bool {
-    argv0 == Some(OsStr::new(KEEPER))
-}
+/// The name under which it starts itself anew as the warden.
+pub const WARDEN: &str = "belljar-warden";
 
-/// Is the keeper: makes the one box that it is told to make, and outlives it. Standard input is the socket.
+/// Lives the whole life of a keeper or a warden, if a process of this name is to be one: the first question in `main`. The
+/// keeper makes the one box that it is told to make, and outlives it; the warden makes keepers. Standard input is the
+/// socket to whoever started it.
 #[must_use]
-pub fn keep() -> ExitCode {
-    keeper::live()
+pub fn keep(argv0: Option<&OsStr>) -> Option<ExitCode> {
+    match argv0.and_then(OsStr::to_str) {
+        Some(KEEPER) => Some(keeper::live()),
+        Some(WARDEN) => Some(warden::live()),
+        _ => None,
+    }
 }

@@ -26,9 +26,11 @@ pub enum Request {
     Kill,
     /// A zygote's child is in the box, and waits there for its code.
     Entered,
+    /// To the warden: fork a keeper. Beside it: the keeper's end of the socket between it and the caller.
+    Hire,
 }
 
-coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered });
+coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered, 3 => Hire });
 
 /// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdin, stdout,
 /// stderr, the sources, and the `tasks` files.
@@ -42,6 +44,11 @@ coded_enum!(Handover { 0 => Box { plan_offset, plan_length, sources, tasks } });
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
+    /// From the warden: there is a keeper. Beside it: its pidfd.
+    Hired {
+        /// Its process id.
+        pid: u32,
+    },
     /// The box is there for a zygote's child to enter it. Beside it, from PID 1: the directory that the plan offers, and
     /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
@@ -74,6 +81,7 @@ coded_enum!(Reply {
     2 => Ended { status, cpu_micros, max_rss },
     3 => Next,
     4 => Ready,
+    5 => Hired { pid },
 });
 
 /// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they

@@ -96,7 +96,10 @@ impl Standby {
         match message::receive::<Reply>(self.cloned.socket())? {
             Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status)), Vec::new()))),
             None => Ok(Some((self.bury(None), Vec::new()))),
-            news @ Some((Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. }, _)) => Ok(news),
+            news @ Some((
+                Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. },
+                _,
+            )) => Ok(news),
         }
     }
 
@@ -106,7 +109,9 @@ impl Standby {
         poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok().filter(|ready| *ready > 0)?;
         match message::receive(self.cloned.socket()).ok()?? {
             (Reply::Failed { doing, errno }, _) => Some(Fault { doing, errno }),
-            (Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. }, _) => None,
+            (Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. }, _) => {
+                None
+            }
         }
     }
 

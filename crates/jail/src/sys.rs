@@ -501,6 +501,12 @@ pub(crate) fn default_signals() -> io::Result<()> {
         .map(drop)
 }
 
+/// Has the kernel forget children as soon as they are dead: nobody asks how they ended.
+pub(crate) fn forget_dead_children() {
+    // SAFETY: SIG_IGN is a valid disposition for SIGCHLD; nobody has set another in this process yet.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
 /// Has the kernel keep dead children until they are waited for, whatever our own parent made of that.
 pub(crate) fn keep_dead_children() {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD; nobody has set another in this process yet.
@@ -568,11 +574,23 @@ fn wait_with(pid: Pid, options: libc::c_int) -> io::Result<Option<(i32, Resource
     }
 }
 
-/// What a process and its children used, as `wait4` tells it.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct ResourceUse {
-    pub(crate) cpu_micros: u64,
-    pub(crate) max_rss: u64,
+/// What processes used, as the kernel tells it once they were waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ResourceUse {
+    /// CPU time of all of them.
+    pub cpu_micros: u64,
+    /// Peak resident memory of the largest, in bytes.
+    pub max_rss: u64,
+}
+
+/// What the children of this process used that were waited for, and theirs.
+#[must_use]
+pub fn used_by_children() -> ResourceUse {
+    // SAFETY: an all-zero rusage is a valid value of that plain C type.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for the kernel to fill in; it cannot fail with these arguments.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    usage.into()
 }
 
 impl From<libc::rusage> for ResourceUse {

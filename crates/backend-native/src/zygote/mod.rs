@@ -21,22 +21,21 @@ use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
+use belljar_host::runtimes::Runtime;
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use belljar_jail::seccomp::Filter;
 use rustix::fs::{Mode, OFlags};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
 use tokio::sync::Mutex;
 
 use crate::Native;
 use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
+use crate::keeper::socket_pair;
 use crate::layout::Supply;
 use crate::parked::Stamped;
-use crate::runtimes::Runtime;
 
 /// How long a zygote may take to boot and to import what it is to import.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -262,8 +261,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
 }
 
 fn control() -> io::Result<(UnixDatagram, OwnedFd)> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+    let (ours, theirs) = socket_pair()?;
     let ours = StdUnixDatagram::from(ours);
     ours.set_nonblocking(true)?;
     Ok((UnixDatagram::from_std(ours)?, theirs))

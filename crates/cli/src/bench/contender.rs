@@ -22,8 +22,11 @@ pub(super) const BELLJAR: &str = "belljar";
 pub(super) const BUBBLEWRAP: &str = "bubblewrap";
 pub(super) const NSJAIL: &str = "nsjail";
 pub(super) const DOCKER: &str = "docker";
+/// Belljar's other backends go by its name and theirs.
+const OTHER_BACKENDS: &str = "belljar-";
 /// Every contender, in the order in which they are shown.
-pub(super) const NAMES: [&str; 5] = [BARE, BELLJAR, BUBBLEWRAP, NSJAIL, DOCKER];
+pub(super) const NAMES: [&str; 8] =
+    [BARE, BELLJAR, "belljar-docker", "belljar-wasm", "belljar-process", BUBBLEWRAP, NSJAIL, DOCKER];
 
 /// Long for any of them, short for a person who waits.
 const DEADLINE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
@@ -97,6 +100,10 @@ impl Peers {
         match name {
             BARE => Ok(words(&[&direct])),
             BELLJAR => Ok(words(&[&["/proc/self/exe", "run", snippet.language, "-c", snippet.code]])),
+            _ if let Some(backend) = name.strip_prefix(OTHER_BACKENDS) => {
+                let run = ["/proc/self/exe", "run", snippet.language, "-c", snippet.code];
+                Ok(words(&[&run, &["--backend", backend]]))
+            }
             BUBBLEWRAP => Ok(words(&[&[&installed("bwrap")?], BWRAP, &binds("--ro-bind", program), &direct])),
             NSJAIL => Ok(self.nsjail(&installed("nsjail")?, program, &direct)),
             _ => self.docker(&installed("docker")?, snippet),

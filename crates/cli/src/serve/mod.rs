@@ -15,6 +15,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use belljar_core::Field;
+use belljar_core::allowance::Allowance;
+use belljar_core::request::{BackendChoice, BackendName};
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
@@ -24,9 +27,9 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
 use crate::args::Choices;
-use crate::compose;
 use crate::problem;
 use crate::settings::{Environment, Settings};
+use crate::{compose, doctor};
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
@@ -63,6 +66,7 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
     let pool = pooled(&settings, &config)?;
     let _log = log::begin(args.log_format, Level::INFO, environment);
     raise_open_files();
+    warn_of_backends(&config);
     if pool.is_some() && (config.defaults.image.is_some() || !config.defaults.waive.is_empty()) {
         tracing::warn!(
             "boxes wait, but suit no request with the image or the waivers that requests get by default"
@@ -92,10 +96,38 @@ fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> 
         problem.error.message = format!("for requests that do not say: {}", problem.error.message);
         problem
     })?;
+    refuse_unusable_backend(settings, &config)?;
     if let Some(text) = &args.drain {
         config.drain = drain_time(text)?;
     }
     Ok(config)
+}
+
+/// The backend that requests get if they name none is one that somebody may use. `process` and `none` take more than
+/// being chosen: whoever serves others has to allow them in so many words.
+fn refuse_unusable_backend(settings: &Settings, config: &Config) -> Result<(), Problem> {
+    let BackendChoice::Named(name) = doctor::backend_choice(settings)? else { return Ok(()) };
+    if callers(config).any(|allowance| allowance.backends.contains(&name)) {
+        return Ok(());
+    }
+    let message = format!("the backend '{name}' was chosen for all requests, and none may use it");
+    let hint = format!("choose another, or write backends = [\"{name}\"] in [server.allow] or [keys.allow]");
+    Err(Problem::new(Code::Forbidden, message, hint).at(Field::Backend))
+}
+
+/// What each caller may do who can come.
+fn callers(config: &Config) -> impl Iterator<Item = &Allowance> {
+    let anonymous = config.keys.is_empty().then_some(&config.anonymous);
+    anonymous.into_iter().chain(config.keys.iter().map(|key| &key.allowance))
+}
+
+/// An operator who lets others out of the box reads so in the log.
+fn warn_of_backends(config: &Config) {
+    for name in BackendName::ALL.into_iter().filter(|name| name.is_only_by_name()) {
+        if callers(config).any(|allowance| allowance.backends.contains(&name)) {
+            tracing::warn!(backend = %name, "requests may choose a backend that is no sandbox: their code runs as this server");
+        }
+    }
 }
 
 /// Boxes that wait are made with the limits of a caller who names none: with keys, the holder of the first.

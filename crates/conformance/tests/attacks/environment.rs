@@ -16,7 +16,7 @@ fn a_secret_of_the_callers_is_in_no_environment_and_no_memory(cell: &Cell) {
     assert_eq!((seen.ret, seen.errno), (0, 0), "{seen:?}");
 }
 
-promise!(a_secret_of_the_callers_is_in_no_environment_and_no_memory);
+promise!(a_secret_of_the_callers_is_in_no_environment_and_no_memory; needs privileges);
 
 /// E2
 fn variables_that_steer_a_loader_reach_neither_belljar_nor_the_code(cell: &Cell) {
@@ -70,7 +70,7 @@ fn users_and_names_are_made_up(cell: &Cell) {
     assert!(users < 6 && real.lines().count() > 6, "{users}");
 }
 
-promise!(users_and_names_are_made_up);
+promise!(users_and_names_are_made_up; needs filesystem);
 
 /// E6
 fn fresh_memory_holds_nothing_of_a_run_before(cell: &Cell) {
@@ -88,7 +88,7 @@ print(any(open('/tmp/f', 'rb').read()))";
     assert_eq!(cell.language("python").run(look).ok(), "False\nFalse\n");
 }
 
-promise!(fresh_memory_holds_nothing_of_a_run_before);
+promise!(fresh_memory_holds_nothing_of_a_run_before; needs filesystem);
 
 /// E7
 fn seeds_differ_from_run_to_run(cell: &Cell) {
@@ -115,4 +115,4 @@ fn messages_of_a_failed_run_name_no_path_of_the_host(cell: &Cell) {
     assert!(!ran.stderr.contains("/tmp/belljar"), "{}", ran.stderr);
 }
 
-promise!(messages_of_a_failed_run_name_no_path_of_the_host);
+promise!(messages_of_a_failed_run_name_no_path_of_the_host; needs filesystem);

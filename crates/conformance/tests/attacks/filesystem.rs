@@ -49,7 +49,7 @@ fn secrets_of_the_host_are_not_there(cell: &Cell) {
     }
 }
 
-promise!(secrets_of_the_host_are_not_there);
+promise!(secrets_of_the_host_are_not_there; needs filesystem, privileges);
 
 /// F1
 fn the_root_holds_only_what_a_program_needs(cell: &Cell) {
@@ -70,7 +70,7 @@ fn the_root_holds_only_what_a_program_needs(cell: &Cell) {
     }
 }
 
-promise!(the_root_holds_only_what_a_program_needs);
+promise!(the_root_holds_only_what_a_program_needs; needs filesystem, privileges);
 
 /// F2
 fn what_is_shown_cannot_be_changed(cell: &Cell) {
@@ -94,7 +94,7 @@ fn what_is_shown_cannot_be_changed(cell: &Cell) {
     assert_eq!(cell.probe("create /tmp/new").errno, 0, "the control");
 }
 
-promise!(what_is_shown_cannot_be_changed);
+promise!(what_is_shown_cannot_be_changed; needs filesystem, privileges);
 
 /// F2
 fn the_interpreters_own_modules_cannot_be_changed(cell: &Cell) {
@@ -108,7 +108,7 @@ for p in [os.path.dirname(os.__file__), os.path.dirname(sys.executable), sys.pre
     assert_eq!(ran.stdout.lines().count(), 3);
 }
 
-promise!(the_interpreters_own_modules_cannot_be_changed);
+promise!(the_interpreters_own_modules_cannot_be_changed; needs filesystem, privileges);
 
 /// Collects `*` after this code ran, and returns what came back as text.
 fn collected_after(cell: &Cell, code: &str) -> (Vec<String>, String) {
@@ -186,7 +186,7 @@ fn there_is_no_way_up_out_of_the_root(cell: &Cell) {
     assert!(!inside.starts_with(&format!("{outside}:")), "another root");
 }
 
-promise!(there_is_no_way_up_out_of_the_root);
+promise!(there_is_no_way_up_out_of_the_root; needs filesystem, privileges);
 
 /// F9: CVE-2019-5736
 fn the_binary_that_entered_the_box_cannot_be_overwritten(cell: &Cell) {
@@ -205,7 +205,7 @@ fn the_binary_that_entered_the_box_cannot_be_overwritten(cell: &Cell) {
     assert_eq!(cell.run("echo next").ok(), "next\n", "and belljar still runs");
 }
 
-promise!(the_binary_that_entered_the_box_cannot_be_overwritten);
+promise!(the_binary_that_entered_the_box_cannot_be_overwritten; needs filesystem, privileges);
 
 /// F10, F11: runc's list of masked paths, and what holds a kernel's switches
 fn proc_shows_processes_and_nothing_of_the_kernel(cell: &Cell) {
@@ -255,7 +255,7 @@ fn proc_shows_processes_and_nothing_of_the_kernel(cell: &Cell) {
     assert_eq!(cell.probe("read /proc/self/status").errno, 0, "the control: itself it can see");
 }
 
-promise!(proc_shows_processes_and_nothing_of_the_kernel);
+promise!(proc_shows_processes_and_nothing_of_the_kernel; needs filesystem, privileges);
 
 /// F11: the one thing here that only Landlock stands in the way of
 fn proc_cannot_be_written_even_about_oneself(cell: &Cell) {
@@ -265,7 +265,7 @@ fn proc_cannot_be_written_even_about_oneself(cell: &Cell) {
     }
 }
 
-promise!(proc_cannot_be_written_even_about_oneself);
+promise!(proc_cannot_be_written_even_about_oneself; needs filesystem, privileges);
 
 /// F12
 fn there_is_no_sys(cell: &Cell) {
@@ -281,7 +281,7 @@ fn there_is_no_sys(cell: &Cell) {
     assert!(seen.errno == libc::ENOENT || seen.ret == 0, "{seen:?}");
 }
 
-promise!(there_is_no_sys);
+promise!(there_is_no_sys; needs filesystem, privileges);
 
 /// F13
 fn dev_holds_exactly_the_harmless_devices(cell: &Cell) {
@@ -305,7 +305,7 @@ fn dev_holds_exactly_the_harmless_devices(cell: &Cell) {
     );
 }
 
-promise!(dev_holds_exactly_the_harmless_devices);
+promise!(dev_holds_exactly_the_harmless_devices; needs filesystem, privileges);
 
 /// F16
 fn shared_memory_is_not_executable(cell: &Cell) {
@@ -317,7 +317,7 @@ fn shared_memory_is_not_executable(cell: &Cell) {
     assert_eq!(cell.run("cp /bin/true /sandbox/t && /sandbox/t").exit_code, 0, "the control");
 }
 
-promise!(shared_memory_is_not_executable);
+promise!(shared_memory_is_not_executable; needs filesystem, privileges);
 
 /// F17
 fn attributes_of_security_cannot_be_set(cell: &Cell) {
@@ -327,7 +327,7 @@ fn attributes_of_security_cannot_be_set(cell: &Cell) {
     }
 }
 
-promise!(attributes_of_security_cannot_be_set);
+promise!(attributes_of_security_cannot_be_set; needs filesystem, privileges);
 
 /// F19
 fn strange_names_come_back_or_are_left_but_break_nothing(cell: &Cell) {
@@ -360,7 +360,7 @@ fn the_mount_table_names_no_path_of_the_host(cell: &Cell) {
     assert!(!cgroup.contains("belljar"), "{cgroup}");
 }
 
-promise!(the_mount_table_names_no_path_of_the_host);
+promise!(the_mount_table_names_no_path_of_the_host; needs filesystem, privileges);
 
 /// N3
 fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
@@ -378,4 +378,4 @@ fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
     ]);
 }
 
-promise!(a_socket_in_the_workspace_does_not_answer);
+promise!(a_socket_in_the_workspace_does_not_answer; needs filesystem, privileges);

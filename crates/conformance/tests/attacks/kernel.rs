@@ -77,7 +77,7 @@ fn every_system_call_is_answered_as_the_policy_says(cell: &Cell) {
     compare_with_policy(cell, 0, 1023);
 }
 
-promise!(every_system_call_is_answered_as_the_policy_says);
+promise!(every_system_call_is_answered_as_the_policy_says; needs syscalls, privileges);
 
 /// K9
 fn numbers_of_the_x32_abi_do_not_exist(cell: &Cell) {
@@ -89,7 +89,7 @@ fn numbers_of_the_x32_abi_do_not_exist(cell: &Cell) {
     }
 }
 
-promise!(numbers_of_the_x32_abi_do_not_exist);
+promise!(numbers_of_the_x32_abi_do_not_exist; needs syscalls, privileges);
 
 /// K9
 fn the_door_of_32_bit_programs_is_shut(cell: &Cell) {
@@ -99,7 +99,7 @@ fn the_door_of_32_bit_programs_is_shut(cell: &Cell) {
     assert_eq!(cell.probe("int80").text, "signal:31");
 }
 
-promise!(the_door_of_32_bit_programs_is_shut);
+promise!(the_door_of_32_bit_programs_is_shut; needs syscalls, privileges);
 
 /// Calls with their arguments: what root may outside must be refused inside.
 fn refused(cell: &Cell, calls: &[(i64, &str)], errnos: &[i32]) {
@@ -142,7 +142,7 @@ fn no_namespace_can_be_made(cell: &Cell) {
     refused(cell, &[(libc::SYS_clone3, "0 0")], &[libc::ENOSYS]);
 }
 
-promise!(no_namespace_can_be_made);
+promise!(no_namespace_can_be_made; needs syscalls, privileges);
 
 /// K2, F3
 fn nothing_can_be_mounted_and_the_root_cannot_be_changed(cell: &Cell) {
@@ -164,7 +164,7 @@ fn nothing_can_be_mounted_and_the_root_cannot_be_changed(cell: &Cell) {
     refused(cell, &calls, &[libc::EPERM]);
 }
 
-promise!(nothing_can_be_mounted_and_the_root_cannot_be_changed);
+promise!(nothing_can_be_mounted_and_the_root_cannot_be_changed; needs syscalls, privileges);
 
 /// K3, K4
 fn other_processes_cannot_be_entered_or_traced(cell: &Cell) {
@@ -183,7 +183,7 @@ fn other_processes_cannot_be_entered_or_traced(cell: &Cell) {
     refused(cell, &calls, &[libc::EPERM]);
 }
 
-promise!(other_processes_cannot_be_entered_or_traced);
+promise!(other_processes_cannot_be_entered_or_traced; needs syscalls, privileges);
 
 /// K5
 fn the_kernels_back_rooms_are_refused_with_an_error(cell: &Cell) {
@@ -222,7 +222,7 @@ fn the_kernels_back_rooms_are_refused_with_an_error(cell: &Cell) {
     refused(cell, &probed, &[libc::ENOSYS]);
 }
 
-promise!(the_kernels_back_rooms_are_refused_with_an_error);
+promise!(the_kernels_back_rooms_are_refused_with_an_error; needs syscalls, privileges);
 
 /// K7
 fn files_cannot_be_opened_by_handle(cell: &Cell) {
@@ -233,7 +233,7 @@ fn files_cannot_be_opened_by_handle(cell: &Cell) {
     );
 }
 
-promise!(files_cannot_be_opened_by_handle);
+promise!(files_cannot_be_opened_by_handle; needs syscalls, privileges);
 
 /// K8
 fn the_personality_stays(cell: &Cell) {
@@ -255,7 +255,7 @@ fn the_personality_stays(cell: &Cell) {
     );
 }
 
-promise!(the_personality_stays);
+promise!(the_personality_stays; needs syscalls, privileges);
 
 /// The effective uid that nobody gets from a set-uid copy of the probe on the bare host.
 fn made_set_uid_outside() -> i64 {
@@ -289,7 +289,7 @@ fn a_set_uid_program_gives_nothing(cell: &Cell) {
     }
 }
 
-promise!(a_set_uid_program_gives_nothing);
+promise!(a_set_uid_program_gives_nothing; needs syscalls, privileges);
 
 /// K11, K12
 fn no_capability_no_new_privileges_and_a_filter(cell: &Cell) {
@@ -309,7 +309,7 @@ fn no_capability_no_new_privileges_and_a_filter(cell: &Cell) {
     assert_ne!(u64::from_str_radix(control.field("CapEff"), 16), Ok(0), "the control: root has some");
 }
 
-promise!(no_capability_no_new_privileges_and_a_filter);
+promise!(no_capability_no_new_privileges_and_a_filter; needs syscalls, privileges);
 
 /// K10
 fn capabilities_cannot_be_had_from_files(cell: &Cell) {
@@ -318,7 +318,7 @@ fn capabilities_cannot_be_had_from_files(cell: &Cell) {
     cell.probe("attribute here security.capability").fails_with(&[libc::EPERM, libc::EOPNOTSUPP]);
 }
 
-promise!(capabilities_cannot_be_had_from_files);
+promise!(capabilities_cannot_be_had_from_files; needs syscalls, privileges);
 
 /// K13
 fn no_device_can_be_made(cell: &Cell) {
@@ -337,7 +337,7 @@ fn no_device_can_be_made(cell: &Cell) {
     assert_ne!(cell.run("mknod null c 1 3").exit_code, 0);
 }
 
-promise!(no_device_can_be_made);
+promise!(no_device_can_be_made; needs syscalls, privileges);
 
 /// K13: a device node smuggled in with the workspace
 fn a_device_in_the_workspace_does_not_open(cell: &Cell) {
@@ -351,7 +351,7 @@ fn a_device_in_the_workspace_does_not_open(cell: &Cell) {
     cell.probe("read zero").fails_with(&[libc::EACCES, libc::EPERM]);
 }
 
-promise!(a_device_in_the_workspace_does_not_open, root);
+promise!(a_device_in_the_workspace_does_not_open, root; needs syscalls, privileges);
 
 /// K14: also CVE-2019-10063
 fn nothing_can_be_typed_into_a_terminal(cell: &Cell) {
@@ -364,7 +364,7 @@ fn nothing_can_be_typed_into_a_terminal(cell: &Cell) {
     assert_ne!(harmless.errno, libc::EPERM, "the control: other requests are let through");
 }
 
-promise!(nothing_can_be_typed_into_a_terminal);
+promise!(nothing_can_be_typed_into_a_terminal; needs syscalls, privileges);
 
 /// K15
 fn a_process_cannot_loosen_what_protects_it(cell: &Cell) {
@@ -375,7 +375,7 @@ fn a_process_cannot_loosen_what_protects_it(cell: &Cell) {
     assert_eq!(cell.probe(&format!("call {} 3 0 0 0 0", libc::SYS_prctl)).errno, 0, "asking is allowed");
 }
 
-promise!(a_process_cannot_loosen_what_protects_it);
+promise!(a_process_cannot_loosen_what_protects_it; needs syscalls, privileges);
 
 /// K16
 fn another_filter_cannot_loosen_the_first(cell: &Cell) {
@@ -392,7 +392,7 @@ fn another_filter_cannot_loosen_the_first(cell: &Cell) {
     assert!(ran.ok().ends_with("unshare -1 1\n"), "{ran:?}");
 }
 
-promise!(another_filter_cannot_loosen_the_first);
+promise!(another_filter_cannot_loosen_the_first; needs syscalls, privileges);
 
 /// K17
 fn the_families_behind_page_cache_bugs_are_closed(cell: &Cell) {
@@ -414,7 +414,7 @@ print(open('victim').read())";
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "original original original");
 }
 
-promise!(the_families_behind_page_cache_bugs_are_closed);
+promise!(the_families_behind_page_cache_bugs_are_closed; needs syscalls, privileges);
 
 /// K18, K19
 fn clock_and_host_name_stay(cell: &Cell) {
@@ -432,4 +432,4 @@ fn clock_and_host_name_stay(cell: &Cell) {
     assert_eq!(cell.run("uname -n").ok(), "belljar\n");
 }
 
-promise!(clock_and_host_name_stay);
+promise!(clock_and_host_name_stay; needs syscalls, privileges);

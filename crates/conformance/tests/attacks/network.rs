@@ -51,7 +51,7 @@ fn the_network_cannot_be_reached(cell: &Cell) {
     assert!(receiver.recv(&mut [0; 8]).is_err(), "no datagram came out");
 }
 
-promise!(the_network_cannot_be_reached);
+promise!(the_network_cannot_be_reached; needs network);
 
 /// N1
 fn no_interface_but_a_loopback_of_its_own(cell: &Cell) {
@@ -69,7 +69,7 @@ fn no_interface_but_a_loopback_of_its_own(cell: &Cell) {
     assert_eq!(ran.ok(), "no\n");
 }
 
-promise!(no_interface_but_a_loopback_of_its_own);
+promise!(no_interface_but_a_loopback_of_its_own; needs network);
 
 /// N1
 fn a_program_may_talk_to_itself(cell: &Cell) {
@@ -92,7 +92,7 @@ fn abstract_sockets_of_the_host_do_not_answer(cell: &Cell) {
     cell.probe(&format!("unix @{name}")).fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
 }
 
-promise!(abstract_sockets_of_the_host_do_not_answer);
+promise!(abstract_sockets_of_the_host_do_not_answer; needs network);
 
 /// N4, N5, N6
 fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
@@ -143,7 +143,7 @@ fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
     assert!(plain.iter().all(|seen| seen.errno == 0), "the control: plain ones are had: {plain:?}");
 }
 
-promise!(only_plain_families_and_types_of_socket_are_had);
+promise!(only_plain_families_and_types_of_socket_are_had; needs syscalls);
 
 /// N7
 fn two_boxes_do_not_meet(cell: &Cell) {
@@ -168,7 +168,7 @@ fn two_boxes_do_not_meet(cell: &Cell) {
     assert!(first.finish().stdout_text().contains("\"errno\":0"), "the first did listen");
 }
 
-promise!(two_boxes_do_not_meet);
+promise!(two_boxes_do_not_meet; needs network);
 
 /// N8
 fn a_listening_socket_ends_with_its_run(cell: &Cell) {

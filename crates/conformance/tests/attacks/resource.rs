@@ -7,12 +7,6 @@ use belljar_conformance::{
     spelled,
 };
 
-fn not_promised(cell: &Cell, guarantee: &str) -> bool {
-    let waived = !cell.keeps(guarantee);
-    assert_eq!(waived, cell.waived().iter().any(|name| name == guarantee), "kept or waived, nothing between");
-    waived
-}
-
 /// As many as there are: up to `cap`, and in a box fewer.
 fn had(cell: &Cell, what: &str) -> Observation {
     cell.probe(&format!("exhaust {what}"))
@@ -20,9 +14,6 @@ fn had(cell: &Cell, what: &str) -> Observation {
 
 /// R1
 fn a_fork_bomb_stays_inside(cell: &Cell) {
-    if not_promised(cell, "pids") {
-        return;
-    }
     let word = secret();
     let ran = cell.with_probe().limit("timeout", "1s").run(&format!("./probe fork-bomb {}", spelled(&word)));
     assert!(ran.status == Status::TimedOut || ran.status == Status::Exited, "{ran:?}");
@@ -31,13 +22,10 @@ fn a_fork_bomb_stays_inside(cell: &Cell) {
     assert_eq!(process_holding(&word), [] as [u32; 0], "no survivor");
 }
 
-promise!(a_fork_bomb_stays_inside);
+promise!(a_fork_bomb_stays_inside; needs pids);
 
 /// R1, R2, R26
 fn processes_threads_and_zombies_all_count(cell: &Cell) {
-    if not_promised(cell, "pids") {
-        return;
-    }
     for what in ["forks", "threads", "zombies"] {
         let bounded = had(&cell.limit("pids", "60"), &format!("{what} 40"));
         assert_eq!((bounded.ret, bounded.errno), (40, 0), "the control: 40 {what} fit into 60");
@@ -47,13 +35,10 @@ fn processes_threads_and_zombies_all_count(cell: &Cell) {
     }
 }
 
-promise!(processes_threads_and_zombies_all_count);
+promise!(processes_threads_and_zombies_all_count; needs pids);
 
 /// R3, R4, R5, R21
 fn memory_of_every_kind_counts(cell: &Cell) {
-    if not_promised(cell, "memory") {
-        return;
-    }
     // Pipes and sockets are bounded by their number before they are by their memory.
     for what in ["memory", "shared", "memfd", "together"] {
         let roomy = cell.with_probe().limit("memory", "256M");
@@ -74,13 +59,10 @@ fn memory_of_every_kind_counts(cell: &Cell) {
     }
 }
 
-promise!(memory_of_every_kind_counts);
+promise!(memory_of_every_kind_counts; needs memory);
 
 /// R4, R13, R21
 fn buffers_in_the_kernel_are_bounded(cell: &Cell) {
-    if not_promised(cell, "memory") {
-        return;
-    }
     for what in ["pipes", "sockets"] {
         assert!(outside(&format!("exhaust {what} 8"))[0].ret >= 8, "the control");
         let ran = cell.with_probe().limit("memory", "64M").run(&format!("./probe exhaust {what} 2000"));
@@ -89,7 +71,7 @@ fn buffers_in_the_kernel_are_bounded(cell: &Cell) {
     }
 }
 
-promise!(buffers_in_the_kernel_are_bounded);
+promise!(buffers_in_the_kernel_are_bounded; needs memory);
 
 /// R6, R7
 fn memory_cannot_be_left_behind_in_ipc_objects(cell: &Cell) {
@@ -111,7 +93,7 @@ fn memory_cannot_be_left_behind_in_ipc_objects(cell: &Cell) {
     assert_eq!(queues.ret, 0, "{queues:?}");
 }
 
-promise!(memory_cannot_be_left_behind_in_ipc_objects);
+promise!(memory_cannot_be_left_behind_in_ipc_objects; needs syscalls);
 
 /// R8, F18
 fn the_disk_is_full_at_its_limit_also_for_files_without_a_name(cell: &Cell) {
@@ -126,7 +108,7 @@ fn the_disk_is_full_at_its_limit_also_for_files_without_a_name(cell: &Cell) {
     }
 }
 
-promise!(the_disk_is_full_at_its_limit_also_for_files_without_a_name);
+promise!(the_disk_is_full_at_its_limit_also_for_files_without_a_name; needs disk);
 
 /// R9, R12
 fn the_number_of_files_is_limited(cell: &Cell) {
@@ -139,7 +121,7 @@ fn the_number_of_files_is_limited(cell: &Cell) {
     assert!(links.ret < 66_000, "{links:?}");
 }
 
-promise!(the_number_of_files_is_limited);
+promise!(the_number_of_files_is_limited; needs disk);
 
 /// R10
 fn a_deep_tree_does_not_trouble_the_collector(cell: &Cell) {
@@ -191,7 +173,7 @@ fn descriptors_and_timers_run_out_inside_only(cell: &Cell) {
     }
 }
 
-promise!(descriptors_and_timers_run_out_inside_only);
+promise!(descriptors_and_timers_run_out_inside_only; needs privileges);
 
 /// R22
 fn watches_are_not_had_at_all(cell: &Cell) {
@@ -199,7 +181,7 @@ fn watches_are_not_had_at_all(cell: &Cell) {
     had(cell, "inotify 5").fails_with(&[libc::ENOSYS]);
 }
 
-promise!(watches_are_not_had_at_all);
+promise!(watches_are_not_had_at_all; needs syscalls);
 
 /// R14, R15
 fn a_flood_of_output_costs_the_host_nothing(cell: &Cell) {
@@ -249,9 +231,6 @@ promise!(a_program_that_never_reads_does_not_hang_the_caller);
 
 /// R17, R19
 fn cpu_time_counts_for_the_whole_tree(cell: &Cell) {
-    if not_promised(cell, "cpu") {
-        return;
-    }
     let spender = cell.with_probe().limit("cpu-time", "500ms");
     let bounded = spender.run("./probe burn 200 50");
     assert_eq!(observations(bounded.ok())[0].ret, 200, "the control");
@@ -260,20 +239,17 @@ fn cpu_time_counts_for_the_whole_tree(cell: &Cell) {
     assert!(dodge.usage.cpu_ms < 1500.0, "{:?}", dodge.usage);
 }
 
-promise!(cpu_time_counts_for_the_whole_tree);
+promise!(cpu_time_counts_for_the_whole_tree; needs cpu);
 
 /// R17
 fn many_spinning_threads_get_no_more_than_the_rate(cell: &Cell) {
-    if not_promised(cell, "cpu") {
-        return;
-    }
     let spin = "i=0; while [ $i -lt 16 ]; do (while :; do :; done) & i=$((i+1)); done; wait";
     let ran = cell.limit("cpus", "0.5").limit("timeout", "2s").run(spin);
     assert_eq!(ran.status, Status::TimedOut);
     assert!(ran.usage.cpu_ms / ran.usage.wall_ms < 0.8, "{:?}", ran.usage);
 }
 
-promise!(many_spinning_threads_get_no_more_than_the_rate);
+promise!(many_spinning_threads_get_no_more_than_the_rate; needs cpu);
 
 /// R18
 fn sleeping_for_ever_ends_at_the_deadline(cell: &Cell) {
@@ -295,7 +271,7 @@ fn priority_cannot_be_raised(cell: &Cell) {
     assert!(ran.stdout.trim().ends_with('0'), "{ran:?}");
 }
 
-promise!(priority_cannot_be_raised);
+promise!(priority_cannot_be_raised; needs privileges);
 
 /// R24
 fn memory_cannot_be_locked(cell: &Cell) {
@@ -304,20 +280,17 @@ fn memory_cannot_be_locked(cell: &Cell) {
     had(cell, "huge 2").fails_with(&[libc::ENOMEM, libc::EPERM, libc::EINVAL]);
 }
 
-promise!(memory_cannot_be_locked);
+promise!(memory_cannot_be_locked; needs privileges);
 
 /// R28
 fn looking_up_names_does_not_fill_the_hosts_memory(cell: &Cell) {
-    if not_promised(cell, "memory") {
-        return;
-    }
     let ran =
         cell.with_probe().limit("memory", "32M").limit("timeout", "20s").run("./probe exhaust names 300000");
     assert!(ran.status == Status::Exited || ran.oom_killed, "{ran:?}");
     assert!(ran.usage.memory_peak_bytes <= 33 << 20, "{:?}", ran.usage);
 }
 
-promise!(looking_up_names_does_not_fill_the_hosts_memory);
+promise!(looking_up_names_does_not_fill_the_hosts_memory; needs memory);
 
 /// R29, K6
 fn there_are_no_keyrings(cell: &Cell) {
@@ -330,7 +303,7 @@ fn there_are_no_keyrings(cell: &Cell) {
     }
 }
 
-promise!(there_are_no_keyrings);
+promise!(there_are_no_keyrings; needs syscalls);
 
 /// R30
 fn a_crash_leaves_no_core(cell: &Cell) {
@@ -341,13 +314,10 @@ fn a_crash_leaves_no_core(cell: &Cell) {
     assert_eq!(ran.files.as_ref().map(Vec::len), Some(0), "{ran:?}");
 }
 
-promise!(a_crash_leaves_no_core);
+promise!(a_crash_leaves_no_core; needs privileges);
 
 /// R31
 fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
-    if not_promised(cell, "memory") || not_promised(cell, "pids") {
-        return;
-    }
     let watch = Watch::over(cell);
     let cell = watch.cell().with_probe().limit("timeout", "2s").limit("memory", "64M");
     let bombs: Vec<_> = ["./probe fork-bomb", "./probe exhaust memory 400", "while :; do :; done", "yes"]
@@ -363,7 +333,7 @@ fn bombs_side_by_side_do_not_keep_others_from_running(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(bombs_side_by_side_do_not_keep_others_from_running);
+promise!(bombs_side_by_side_do_not_keep_others_from_running; needs memory, pids);
 
 /// R32
 fn a_compile_bomb_is_held_by_the_same_limits(cell: &Cell) {
@@ -378,4 +348,4 @@ fn a_compile_bomb_is_held_by_the_same_limits(cell: &Cell) {
     );
 }
 
-promise!(a_compile_bomb_is_held_by_the_same_limits);
+promise!(a_compile_bomb_is_held_by_the_same_limits; needs disk);

@@ -12,7 +12,15 @@ fn the_surroundings_are_those_of_the_contract(cell: &Cell) {
     assert_eq!(lines[4], "UTC");
 }
 
-promise!(the_surroundings_are_those_of_the_contract);
+promise!(the_surroundings_are_those_of_the_contract; needs filesystem, privileges);
+
+fn the_variables_are_those_of_the_contract(cell: &Cell) {
+    let ran = cell.run("cd \"$HOME\" && test \"$(pwd)\" = \"$HOME\" && echo $USER $LANG $TZ; date +%Z");
+    assert_eq!(ran.ok(), "sandbox C.UTF-8 UTC\nUTC\n");
+    assert_eq!(cell.run("basename $HOME; basename $(pwd)").ok(), "sandbox\nsandbox\n");
+}
+
+promise!(the_variables_are_those_of_the_contract);
 
 fn the_path_is_plain(cell: &Cell) {
     let path = cell.run("echo $PATH").ok().trim().to_owned();
@@ -98,7 +106,7 @@ fn nothing_else_is_writable(cell: &Cell) {
     }
 }
 
-promise!(nothing_else_is_writable);
+promise!(nothing_else_is_writable; needs filesystem);
 
 /// R8, F14: one budget
 fn everything_writable_shares_one_budget(cell: &Cell) {
@@ -119,7 +127,7 @@ fn everything_writable_shares_one_budget(cell: &Cell) {
     assert!(total <= 8 << 20, "{total}");
 }
 
-promise!(everything_writable_shares_one_budget);
+promise!(everything_writable_shares_one_budget; needs disk);
 
 fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
@@ -157,7 +165,7 @@ fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     assert_eq!(cell.run("echo x > /sandbox/own && echo x > /tmp/own && cat /sandbox/own").ok(), "x\n");
 }
 
-promise!(a_workspace_is_read_only_at_work_and_the_working_directory);
+promise!(a_workspace_is_read_only_at_work_and_the_working_directory; needs filesystem);
 
 fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
     let scratch = Scratch::new();

@@ -223,6 +223,15 @@ public class Main {
     },
 ];
 
+/// The same where the working directory is shown at its own place: without a box it lies somewhere else.
+fn in_the_sandbox(said: &str) -> String {
+    let shown = |line: &str| match line.strip_prefix("cwd /") {
+        Some(dir) if dir.ends_with("/sandbox\n") => "cwd /sandbox\n".to_owned(),
+        _ => line.to_owned(),
+    };
+    said.split_inclusive('\n').map(shown).collect()
+}
+
 /// Runs each language that this user has. One that the user has not must be refused with how to get it; one that
 /// nobody has is a skip.
 fn each_says_what_it_was_given(cell: &Cell, languages: &[Spoken]) {
@@ -239,7 +248,7 @@ fn each_says_what_it_was_given(cell: &Cell, languages: &[Spoken]) {
         let images = cell.has_an_image();
         if if images { cell.has_language(name) } else { has_program(cell.user(), program) } {
             let ran = cell.run(code);
-            assert_eq!((ran.exited(7), ran.stderr.as_str()), (SAID, ""), "{name}");
+            assert_eq!((in_the_sandbox(ran.exited(7)).as_str(), ran.stderr.as_str()), (SAID, ""), "{name}");
             assert_eq!(ran.language, *name);
             // dash cannot be asked for its version.
             let has_version = ran.runtime.contains(|c: char| c.is_ascii_digit());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::extract::State;
-use axum::http::{HeaderName, header};
+use axum::http::{HeaderName, Uri, header};
 use axum::{Extension, Json};
 use belljar_core::request::BackendChoice;
 use belljar_wire::{Backends, Code, Languages, Pool, Problem, destination};
@@ -19,9 +19,9 @@ use crate::runs::Runs;
 /// For how long an answer about languages is good: a caller that asks often must not make interpreters start often.
 const FRESH: Duration = Duration::from_secs(10);
 
-/// The last answer about languages.
+/// The last answer about languages of each backend that was asked.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct LastAnswer(Arc<Mutex<Option<Answer>>>);
+pub(crate) struct LastAnswer(Arc<Mutex<Vec<Answer>>>);
 
 #[derive(Debug)]
 struct Answer {
@@ -36,7 +36,13 @@ impl LastAnswer {
     /// # Errors
     /// That there is no backend, or that the question was lost.
     pub(crate) async fn get(&self, runs: &Runs, caller: &Caller) -> Result<Languages, Problem> {
-        let mut known = self.ask(runs, caller.defaults().backend()).await?;
+        self.of(runs, caller, caller.defaults().backend()).await
+    }
+
+    /// The same of a backend that the caller may name.
+    async fn of(&self, runs: &Runs, caller: &Caller, of: BackendChoice) -> Result<Languages, Problem> {
+        caller.allowance().backend(of)?;
+        let mut known = self.ask(runs, of).await?;
         let allowed = &caller.allowance().languages;
         known.languages.retain(|language| allowed.contains(&language.name));
         Ok(known)
@@ -45,13 +51,14 @@ impl LastAnswer {
     /// What the backend says of its runtimes. Whoever comes while one asks waits for that one's answer.
     async fn ask(&self, runs: &Runs, of: BackendChoice) -> Result<Languages, Problem> {
         let mut last = self.0.lock().await;
-        if let Some(answer) = last.as_ref().filter(|last| last.of == of && last.asked.elapsed() < FRESH) {
+        last.retain(|answer| answer.asked.elapsed() < FRESH);
+        if let Some(answer) = last.iter().find(|answer| answer.of == of) {
             return Ok(answer.languages.clone());
         }
         let runs = runs.clone();
         let asking = tokio::task::spawn_blocking(move || Languages::of(runs.engine(), of));
         let languages = asking.await.map_err(|_| lost())??;
-        *last = Some(Answer { of, asked: Instant::now(), languages: languages.clone() });
+        last.push(Answer { of, asked: Instant::now(), languages: languages.clone() });
         Ok(languages)
     }
 }
@@ -65,10 +72,12 @@ pub(super) struct Status {
 /// Every language that the caller may use, what would run it, and how to get what is missing
 #[utoipa::path(
     get, path = "/v1/languages", tag = "host", operation_id = "listLanguages",
+    params(("backend" = Option<String>, Query, description = "The backend that is meant, instead of the one that a run would go to")),
     responses(
         (status = 200, description = "All of them", body = Languages),
+        (status = 400, description = "There is no backend of that name", body = Problem),
         (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
+        (status = 403, description = "A foreign Host or Origin, or a backend that is not for this caller", body = Problem),
         (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
         (status = 500, description = "Belljar failed", body = Problem),
         (status = 503, description = "There is no backend", body = Problem),
@@ -78,8 +87,17 @@ pub(super) struct Status {
 pub(super) async fn languages(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
+    uri: Uri,
 ) -> Result<Json<Languages>, Refused> {
-    Ok(Json(app.languages.get(&app.runs, &caller).await?))
+    let of = named_backend(&uri)?.unwrap_or_else(|| caller.defaults().backend());
+    Ok(Json(app.languages.of(&app.runs, &caller, of).await?))
+}
+
+/// `?backend=NAME`. The names are plain words, so that nothing has to be unescaped.
+fn named_backend(uri: &Uri) -> Result<Option<BackendChoice>, Problem> {
+    let mut pairs = uri.query().unwrap_or_default().split('&');
+    let named = pairs.find_map(|pair| pair.strip_prefix("backend="));
+    Ok(named.map(BackendChoice::parse).transpose()?)
 }
 
 /// Every backend and what it can guarantee

@@ -21,14 +21,15 @@ const MAX_PATHS: usize = 16 << 20;
 const MAX_SEARCH: Duration = Duration::from_secs(10);
 
 /// What to look for, and how much of it may come back.
-pub(crate) struct Wanted<'a> {
-    pub(crate) patterns: &'a [Glob],
+#[derive(Debug)]
+pub struct Wanted<'a> {
+    pub patterns: &'a [Glob],
     /// The code's own file, which no wildcard means.
-    pub(crate) source: &'a str,
+    pub source: &'a str,
     /// The most bytes that all files together may have.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// The most names that are looked at.
-    pub(crate) names: u64,
+    pub names: u64,
 }
 
 impl Wanted<'_> {
@@ -41,7 +42,7 @@ impl Wanted<'_> {
 
 /// The regular files beneath a directory that are wanted, in the order of their names. Links, devices, pipes and
 /// sockets are not followed or opened, and nothing outside of the directory is ever touched.
-pub(crate) fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
+pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
     let mut found = find(dir.as_fd(), wanted);
     found.sort();
     let mut room = wanted.bytes;

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::backend::BackendError;
 use belljar_core::language::Language;
-use belljar_native::runtimes::{BASE_SYSTEM, Runtime, RuntimeSettings, Runtimes};
+use belljar_host::runtimes::{BASE_SYSTEM, Runtime, RuntimeSettings, Runtimes};
 
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
@@ -522,7 +522,11 @@ fn stages(language: Language, runtime: &Runtime, file: &str) -> String {
 fn filled(word: &str, runtime: &Runtime, file: &str) -> OsString {
     let program = runtime.program.to_str().unwrap();
     let word = word.replace("{runtime}", program).replace("{source}", &format!("/tmp/{file}"));
-    word.replace("{program}", "/tmp/program").replace("{memory_mb}", "256").replace("{cpus}", "1").into()
+    word.replace("{program}", "/tmp/program")
+        .replace("{memory_mb}", "256")
+        .replace("{cpus}", "1")
+        .replace("{tmp}", "/tmp")
+        .into()
 }
 
 /// A directory of a test's own, which others may look into, since a runtime has to be readable.

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 const LARGEST_FILE: u64 = 64 * 1024;
 
 /// The content of a file that only we can have written.
-pub(crate) fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {
+pub fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {
     // Not blocking, in case that somebody put a pipe there.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(dir.join(name)).ok()?;
@@ -29,7 +29,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {
 }
 
 /// Writes a file anew, all at once. Failure is for the next run to notice, by finding nothing.
-pub(crate) fn write(dir: &Path, name: &str, content: &[u8]) {
+pub fn write(dir: &Path, name: &str, content: &[u8]) {
     let _ = replace(dir, name, content);
 }
 

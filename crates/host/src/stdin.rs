@@ -12,13 +12,13 @@ use rustix::pipe::PipeFlags;
 /// A pipe: the program's end and ours.
 ///
 /// A host file is never handed over itself: through `/proc/self/fd/0` the code could open it anew for writing.
-pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
 }
 
 /// Feeds all of it to whoever reads the pipe: what fits at once, the rest from a thread of its own, because reading and
 /// writing may both take for ever.
-pub(crate) fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
+pub fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
     match stdin {
         Stdin::Empty => Ok(()),
         Stdin::Bytes(bytes) => match pour(&pipe, &bytes) {
@@ -32,7 +32,7 @@ pub(crate) fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
 }
 
 /// Feeds what is left after the first bytes, if anything is.
-pub(crate) fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Result<()> {
+pub fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Result<()> {
     if poured >= bytes.len() {
         return Ok(());
     }
@@ -44,7 +44,7 @@ pub(crate) fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Res
 }
 
 /// Puts into a pipe what fits without anyone reading; says how much that was. An error means that it was nothing.
-pub(crate) fn pour(pipe: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
+pub fn pour(pipe: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = rustix::fs::fcntl_getfl(pipe)?;
     rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?;
     let mut poured = 0;

@@ -1,0 +1,294 @@
+"""The measurements of bench/warm. Each says what is wanted and what came of it; the exit status says whether all was kept.
+
+    warm.py BELLJAR ROUNDS [--save FILE]
+"""
+
+import concurrent.futures
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+PYTHON = "/usr/bin/python3"
+SNIPPETS = {
+    # language: code, the same bare, and how much of the bare run a warm one may take
+    "python": ("print(1)", [PYTHON, "-c", "print(1)"], 1 / 10),
+    "javascript": ("console.log(1)", [shutil.which("node"), "-e", "console.log(1)"], 1 / 15),
+    "bash": ("echo 1", ["/usr/bin/bash", "-c", "echo 1"], 1),
+}
+PANDAS = "import pandas\nprint(pandas.Series([1]).sum())"
+CALLERS, BURST, STOCK = 64, 200, 200
+
+belljar, rounds = os.path.abspath(sys.argv[1]), int(sys.argv[2])
+findings = []
+
+
+def main():
+    with Server("[pool.languages.python]\n[pool.languages.javascript]\n[pool.languages.bash]\n") as server:
+        latencies(server)
+        memory(server)
+    with Server("[pool.languages.python]\nmin = 0\nmax = 0\n") as server:
+        miss(server)
+    if can_import_pandas():
+        with Server('[pool.languages.python]\npreload = ["pandas"]\n') as server:
+            preloaded(server)
+    else:
+        find("python with pandas preloaded", "not measured: apt-get install python3-pandas", None)
+    with Server("[pool.languages.python]\nmin = 8\nmax = 64\n") as server:
+        throughput(server)
+    with Server(f"[pool]\nmemory = '2G'\n[pool.languages.python]\nmin = {STOCK}\nmax = {STOCK}\n", wait=False) as server:
+        refill(server)
+    with Server("[pool.languages.python]\nmin = 1\nmax = 16\n") as server:
+        burst(server)
+    report()
+
+
+def latencies(server):
+    took = {language: ([], []) for language in SNIPPETS}
+    for turn in range(rounds + 5):
+        for language, (code, command, _) in SNIPPETS.items():
+            server.until_one_waits(language)
+            times = (bare(command), server.timed(language, code, "warm"))
+            if turn >= 5 and times[1] is not None:
+                for column, value in zip(took[language], times):
+                    column.append(value)
+    for language, (_, _, most) in SNIPPETS.items():
+        outside, inside = took[language]
+        compare(f"{language}, warm", inside, outside, most)
+    inside = sorted(took["python"][1])
+    p50, p99 = statistics.median(inside), inside[int(len(inside) * 0.99)]
+    find("python, warm: p99 over p50", f"{p99:.2f} / {p50:.2f} ms = {p99 / p50:.1f}, wanted at most 3", p99 <= 3 * p50)
+
+
+def miss(server):
+    inside, outside = [], []
+    for _ in range(rounds):
+        outside.append(bare(SNIPPETS["python"][1]))
+        took = server.timed("python", "print(1)", "zygote")
+        if took is not None:
+            inside.append(took)
+    compare("python, none waits (zygote)", inside, outside, 1 / 3)
+
+
+def preloaded(server):
+    inside, outside = [], []
+    for _ in range(max(5, rounds // 5)):
+        outside.append(bare([PYTHON, "-c", PANDAS]))
+        server.until_one_waits("python")
+        took = server.timed("python", PANDAS, "warm")
+        if took is not None:
+            inside.append(took)
+    compare("python with pandas preloaded", inside, outside, 1 / 50)
+
+
+def throughput(server):
+    """Closed loops of callers; the CPU time is the machine's, without what the callers themselves took."""
+    bare_cpu = cpu_of_bare()
+    seconds, body = 8, json.dumps({"language": "python", "code": "print(1)"}).encode()
+    script = os.path.join(tempfile.mkdtemp(), "post.lua")
+    with open(script, "w") as file:
+        file.write(f'wrk.method = "POST"\nwrk.headers["content-type"] = "application/json"\nwrk.body = {lua(body)}\n')
+    before, callers, began = busy(), os_children_cpu(), time.perf_counter()
+    words = ["wrk", "-t1", f"-c{CALLERS}", f"-d{seconds}", "-s", script, f"http://{server.address}/v1/runs"]
+    load = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    out = load.communicate()[0]
+    elapsed, total, used = time.perf_counter() - began, busy() - before, os_children_cpu() - callers
+    runs = int(next(line.split()[0] for line in out.splitlines() if "requests in" in line))
+    failed = [line for line in out.splitlines() if "Non-2xx" in line or "Socket errors" in line]
+    per_run = (total - used) / runs * 1e3
+    rate = runs / elapsed
+    find(f"python, {CALLERS} callers", f"{rate:.0f} runs/s, wanted 400" + "".join(f" ({line.strip()})" for line in failed), rate >= 400 and not failed)
+    find("CPU time of a run", f"{per_run:.2f} ms, bare {bare_cpu:.2f}: 1/{bare_cpu / per_run:.1f}, wanted 1/4", per_run <= bare_cpu / 4)
+
+
+def refill(server):
+    began = time.perf_counter()
+    while server.pool("python")["ready"] < STOCK:
+        if time.perf_counter() - began > 120:
+            break
+        time.sleep(0.01)
+    took = time.perf_counter() - server.listening
+    find(f"a pool of {STOCK} from empty", f"{took:.2f} s, wanted 2", took <= 2)
+
+
+def burst(server):
+    time.sleep(3)
+    lines = [server.connect() for _ in range(BURST)]
+
+    def one(line):
+        began = time.perf_counter()
+        result = line.ask("POST", "/v1/runs", {"language": "python", "code": "print(1)"})
+        assert result["stdout"] == "1\n", result
+        return (time.perf_counter() - began) * 1e3
+
+    with concurrent.futures.ThreadPoolExecutor(BURST) as callers:
+        took = sorted(callers.map(one, lines))
+    p99 = took[int(len(took) * 0.99) - 1]
+    find(f"a burst of {BURST} after idle", f"p50 {took[len(took) // 2]:.0f} ms, p99 {p99:.0f} ms, wanted 250", p99 <= 250)
+
+
+def memory(server):
+    """Of what belongs to a box that waits: its PID 1 and its program, each with its share of what is shared."""
+    server.until_one_waits("python")
+    shares = []
+    for pid in descendants(server.process.pid):
+        try:
+            words = open(f"/proc/{pid}/cmdline").read().split("\0")
+            numbers = next(line for line in open(f"/proc/{pid}/status") if line.startswith("NSpid:")).split()[1:]
+            if "python" in words[0] and numbers[1:] == ["2"]:
+                shares.append(pss(pid))
+        except (OSError, IndexError, ValueError):
+            continue
+    share = statistics.median(shares) if shares else float("nan")
+    find("memory of a waiting Python (PSS)", f"{share / 1e6:.2f} MB, wanted 3", share <= 3e6)
+
+
+def compare(name, inside, outside, most):
+    if not inside:
+        return find(name, "no run was of this kind", False)
+    p50, bare50 = statistics.median(inside), statistics.median(outside)
+    said = f"{p50:.2f} ms, bare {bare50:.2f}: 1/{bare50 / p50:.1f}, wanted 1/{1 / most:.0f} ({len(inside)} runs)"
+    return find(name, said, p50 <= bare50 * most)
+
+
+def find(name, said, kept):
+    findings.append({"name": name, "said": said, "kept": kept})
+
+
+def report():
+    for finding in findings:
+        verdict = {True: "kept", False: "NOT KEPT", None: ""}[finding["kept"]]
+        print(f"{finding['name']:<32} {finding['said']:<64} {verdict}")
+    if "--save" in sys.argv:
+        with open(sys.argv[sys.argv.index("--save") + 1], "w") as file:
+            json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "findings": findings}, file, indent=1)
+    sys.exit(0 if all(finding["kept"] for finding in findings) else 1)
+
+
+def bare(command):
+    null = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
+    began = time.perf_counter()
+    os.waitpid(os.posix_spawn(command[0], command, os.environ, file_actions=null), 0)
+    return (time.perf_counter() - began) * 1e3
+
+
+def cpu_of_bare():
+    before = os_children_cpu()
+    for _ in range(50):
+        bare(SNIPPETS["python"][1])
+    return (os_children_cpu() - before) / 50 * 1e3
+
+
+def os_children_cpu():
+    """Of the children that were waited for."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def busy():
+    """Seconds that the machine's processors have been doing something."""
+    fields = [int(word) for word in open("/proc/stat").readline().split()[1:]]
+    return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")
+
+
+def descendants(pid):
+    found = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+            found += [int(child)] + descendants(int(child))
+    return found
+
+
+def pss(pid):
+    line = next(line for line in open(f"/proc/{pid}/smaps_rollup") if line.startswith("Pss:"))
+    return int(line.split()[1]) * 1024
+
+
+def lua(text):
+    return "'" + text.decode().replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def can_import_pandas():
+    return subprocess.run([PYTHON, "-c", "import pandas"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+class Connection:
+    def __init__(self, address):
+        self.address = address
+        host, port = address.split(":")
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, method, path, body=None):
+        body = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nhost: {self.address}\r\ncontent-type: application/json\r\n"
+        self.socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self.socket.recv(65536)
+        head, _, content = answer.partition(b"\r\n\r\n")
+        lines = head.decode().lower().split("\r\n")
+        length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length"))
+        while len(content) < length:
+            content += self.socket.recv(65536)
+        return json.loads(content)
+
+
+class Server:
+    def __init__(self, config, wait=True):
+        self.config, self.wait = f'[runtimes]\npython = "{PYTHON}"\n' + config, wait
+
+    def __enter__(self):
+        self.folder = tempfile.mkdtemp()
+        with open(f"{self.folder}/belljar.toml", "w") as file:
+            file.write(self.config)
+        log = open(f"{self.folder}/log", "w")
+        words = [belljar, "serve", "--listen", "127.0.0.1:0"]
+        env = {**os.environ, "BELLJAR_LOG": "warn"}
+        self.process = subprocess.Popen(words, cwd=self.folder, env=env, stderr=log)
+        while not (found := [line for line in open(f"{self.folder}/log") if line.startswith("listening on ")]):
+            time.sleep(0.002)
+        self.listening = time.perf_counter()
+        self.address = found[0].split("http://")[1].strip()
+        self.line = self.connect()
+        if self.wait:
+            time.sleep(2)
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        shutil.rmtree(self.folder)
+
+    def connect(self):
+        return Connection(self.address)
+
+    def pool(self, language):
+        pools = self.line.ask("GET", "/v1/pool")["languages"]
+        return next(pool for pool in pools if pool["language"] == language)
+
+    def until_one_waits(self, language):
+        """And nothing is being made, which would take what the next measurement needs."""
+        for _ in range(4000):
+            pools = self.line.ask("GET", "/v1/pool")["languages"]
+            ready = any(pool["ready"] for pool in pools if pool["language"] == language)
+            if ready and not any(pool["booting"] for pool in pools):
+                return
+            time.sleep(0.005)
+        sys.exit(f"no box for {language} was ever ready")
+
+    def timed(self, language, code, start):
+        """How long a run took, if it began like this."""
+        began = time.perf_counter()
+        result = self.line.ask("POST", "/v1/runs", {"language": language, "code": code})
+        took = (time.perf_counter() - began) * 1e3
+        assert result["stdout"] == "1\n", result
+        return took if result["start"] == start else None
+
+
+main()

@@ -1,0 +1,360 @@
+//! One program without a box, from its order to its end.
+
+use std::fs::File;
+use std::io::{self, Seek, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
+use belljar_core::limits::BoxLimits;
+use belljar_core::outcome::{CollectedFile, Start};
+use belljar_core::path::BoxPath;
+use belljar_core::request::Glob;
+use belljar_host::collect::{self, Wanted};
+use belljar_jail::codec;
+use belljar_jail::message::{self, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{MemfdFlags, Mode, OFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, waitid};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::net::unix::pipe::Receiver;
+
+use crate::order::{Order, Said, Stop};
+use crate::scratch::Scratch;
+use crate::supervisor::SUPERVISOR;
+
+/// The most output that is taken in at once.
+const BUFFER: usize = 64 * 1024;
+/// How long a program may take to be started.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long is waited for a supervisor to remove what a run has left; a very large directory takes longer, and it goes on
+/// alone.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What an execution needs to know of the request.
+pub(crate) struct Terms {
+    pub(crate) runtime: String,
+    pub(crate) limits: BoxLimits,
+    pub(crate) cpu_time: Option<Duration>,
+    pub(crate) collect: Vec<Glob>,
+    pub(crate) source: BoxPath,
+}
+
+/// A program that runs beneath a supervisor.
+pub(crate) struct Supervised {
+    supervisor: Supervisor,
+    stdout: Option<Receiver>,
+    stderr: Option<Receiver>,
+    buffer: Vec<u8>,
+    terms: Terms,
+    ended: Option<Ended>,
+    /// Dropped after the supervisor, in case that this was killed.
+    scratch: Scratch,
+}
+
+#[derive(Clone, Copy)]
+struct Ended {
+    status: i32,
+    stop: Stop,
+    cpu: Duration,
+    memory_peak: u64,
+    /// Whether the program's user has been told why.
+    told: bool,
+}
+
+/// What becomes of a run whose supervisor was killed: the kernel kills the program.
+const UNKNOWN_END: Ended =
+    Ended { status: 9, stop: Stop::None, cpu: Duration::ZERO, memory_peak: 0, told: false };
+
+impl Supervised {
+    /// Has the program started.
+    pub(crate) async fn begin(
+        order: &Order,
+        scratch: Scratch,
+        stdin: OwnedFd,
+        terms: Terms,
+    ) -> Result<Supervised, BackendError> {
+        let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
+        let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
+        let supervisor = Supervisor::start().map_err(setup("start the supervisor"))?;
+        supervisor.order(order, [stdin, stdout_end, stderr_end]).map_err(setup("order the program"))?;
+        let (stdout, stderr, buffer) = (Some(stdout), Some(stderr), Vec::with_capacity(BUFFER));
+        let mut running = Supervised { supervisor, stdout, stderr, buffer, terms, ended: None, scratch };
+        match tokio::time::timeout(START_LIMIT, running.hear_start()).await {
+            Ok(started) => started.map(|()| running),
+            Err(_) => Err(setup("start the program in time")(io::ErrorKind::TimedOut.into())),
+        }
+    }
+
+    async fn hear_start(&mut self) -> Result<(), BackendError> {
+        match self.supervisor.hear().await.map_err(setup("hear from the supervisor"))? {
+            Some(Said::Started) => Ok(()),
+            Some(Said::Failed { doing, errno }) => Err(failure(doing, errno)),
+            Some(Said::Next | Said::Ended { .. }) | None => {
+                Err(setup("start the program: its supervisor died")(io::ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+
+    async fn happens(&mut self) -> Result<News, BackendError> {
+        loop {
+            if let (Some(ended), None, None) = (&mut self.ended, &self.stdout, &self.stderr) {
+                let reason = (ended.stop == Stop::Pids && !ended.told).then_some(self.terms.limits.pids);
+                ended.told = true;
+                return Ok(reason.map_or(News::Ended, |pids| self.note(pids)));
+            }
+            let happened = tokio::select! {
+                () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
+                () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
+                said = self.supervisor.hear(), if self.ended.is_none() => {
+                    Happened::Said(said.map_err(setup("hear from the supervisor"))?)
+                }
+            };
+            match happened {
+                Happened::Readable(stream) => {
+                    if let Some(length) = self.read(stream) {
+                        return Ok(News::Output(stream, length));
+                    }
+                }
+                Happened::Said(Some(Said::Next)) => return Ok(News::NextStage),
+                Happened::Said(Some(Said::Failed { doing, errno })) => return Err(failure(doing, errno)),
+                Happened::Said(Some(Said::Started)) => {}
+                Happened::Said(Some(Said::Ended { status, stop, cpu_micros, memory_peak })) => {
+                    let cpu = Duration::from_micros(cpu_micros);
+                    self.ended = Some(Ended { status, stop, cpu, memory_peak, told: false });
+                }
+                Happened::Said(None) => self.ended = Some(UNKNOWN_END),
+            }
+        }
+    }
+
+    /// There is no ending for too many processes; whoever wonders about the signal finds this.
+    fn note(&mut self, pids: u32) -> News {
+        self.buffer.clear();
+        let text = format!("Process limit exceeded: more than {pids} processes and threads\n");
+        self.buffer.extend_from_slice(text.as_bytes());
+        News::Output(Stream::Stderr, self.buffer.len())
+    }
+
+    /// Reads what is there; `None` if that was nothing, or the end of the stream.
+    fn read(&mut self, stream: Stream) -> Option<usize> {
+        self.buffer.clear();
+        let pipe = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        match pipe.as_ref()?.try_read_buf(&mut self.buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            Ok(0) | Err(_) => {
+                *pipe = None;
+                None
+            }
+            Ok(length) => Some(length),
+        }
+    }
+
+    fn ending(&self, ended: &Ended) -> Ending {
+        let signal = u8::try_from(ended.status & 0x7f).unwrap_or_default();
+        let spent = self.terms.cpu_time.is_some_and(|limit| ended.cpu >= limit);
+        match (ended.stop, signal) {
+            (Stop::Memory, _) => Ending::OutOfMemory,
+            (Stop::CpuTime, _) => Ending::CpuTimeExhausted,
+            (Stop::None, 1..) if spent => Ending::CpuTimeExhausted,
+            (Stop::None | Stop::Pids, 0) => {
+                Ending::Exited(u8::try_from((ended.status >> 8) & 0xff).unwrap_or_default())
+            }
+            (Stop::None | Stop::Pids, signal) => Ending::Signaled(signal),
+        }
+    }
+
+    fn collect(&self) -> Vec<CollectedFile> {
+        if self.terms.collect.is_empty() {
+            return Vec::new();
+        }
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(home) = rustix::fs::open(self.scratch.home(), flags, Mode::empty()) else { return Vec::new() };
+        let wanted = Wanted {
+            patterns: &self.terms.collect,
+            source: self.terms.source.as_str(),
+            bytes: self.terms.limits.disk.get(),
+            names: self.terms.limits.max_files(),
+        };
+        collect::collect(&home, &wanted)
+    }
+
+    fn close(mut self) -> Finished {
+        let ended = self.ended.unwrap_or(UNKNOWN_END);
+        let (ending, files) = (self.ending(&ended), self.collect());
+        self.supervisor.dismiss();
+        Finished { ending, cpu: ended.cpu, memory_peak: ended.memory_peak, files }
+    }
+}
+
+impl Execution for Supervised {
+    fn start(&self) -> Start {
+        Start::Cold
+    }
+
+    fn runtime(&self) -> &str {
+        &self.terms.runtime
+    }
+
+    fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>> {
+        Box::pin(async {
+            Ok(match self.happens().await? {
+                News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
+                News::NextStage => Event::NextStage,
+                News::Ended => Event::Ended,
+            })
+        })
+    }
+
+    fn kill(&mut self) {
+        self.supervisor.kill_tree();
+    }
+
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
+        Box::pin(async {
+            let closing = tokio::task::spawn_blocking(move || self.close());
+            closing.await.map_err(|fault| setup("finish the run")(io::Error::other(fault)))
+        })
+    }
+}
+
+/// An event whose output is still in the buffer: how much of it.
+enum News {
+    Output(Stream, usize),
+    NextStage,
+    Ended,
+}
+
+enum Happened {
+    Readable(Stream),
+    Said(Option<Said>),
+}
+
+/// The caller's side of a supervisor. Dropping it ends the run.
+struct Supervisor {
+    pidfd: OwnedFd,
+    /// `None` once we have hung up.
+    socket: Option<UnixDatagram>,
+}
+
+impl Supervisor {
+    /// Starts this same binary anew: one thread, no environment, nothing of ours in its memory.
+    fn start() -> io::Result<Supervisor> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let socket = std::os::unix::net::UnixDatagram::from(ours);
+        socket.set_nonblocking(true)?;
+        let socket = UnixDatagram::from_std(socket)?;
+        let process = Command::new("/proc/self/exe")
+            .arg0(SUPERVISOR)
+            .env_clear()
+            .stdin(theirs)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
+        Ok(Supervisor { pidfd, socket: Some(socket) })
+    }
+
+    fn order(&self, order: &Order, streams: [OwnedFd; 3]) -> io::Result<()> {
+        let bytes = codec::encode(order);
+        let mut payload = File::from(rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC)?);
+        payload.write_all(&bytes)?;
+        payload.rewind()?;
+        let request = Request::Make { plan_offset: 0, plan_length: bytes.len() as u64 };
+        let [stdin, stdout, stderr] = &streams;
+        let beside = [payload.as_fd(), stdin.as_fd(), stdout.as_fd(), stderr.as_fd()];
+        message::send(self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?, &request, &beside)
+    }
+
+    /// The next thing that it says; `None` if it has died.
+    async fn hear(&self) -> io::Result<Option<Said>> {
+        let Some(socket) = &self.socket else { return Ok(None) };
+        loop {
+            socket.readable().await?;
+            let heard = socket.try_io(Interest::READABLE, || message::receive(socket));
+            match heard {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Ok(other?.map(|(said, _)| said)),
+            }
+        }
+    }
+
+    fn kill_tree(&self) {
+        if let Some(socket) = &self.socket {
+            let _ = message::send(socket, &Request::Kill, &[]);
+        }
+    }
+
+    /// Hangs up and waits for it to be gone, and the tree and the directory with it. One that takes long is left to it.
+    fn dismiss(&mut self) {
+        self.socket = None;
+        if self.is_gone_within(PATIENCE) {
+            return;
+        }
+        if let Ok(pidfd) = self.pidfd.try_clone() {
+            let _ = std::thread::Builder::new().stack_size(64 * 1024).spawn(move || {
+                let _ = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
+            });
+        }
+    }
+
+    fn is_gone_within(&self, patience: Duration) -> bool {
+        if let Ok(patience) = Timespec::try_from(patience) {
+            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&patience));
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        // Nothing to wait for: it was waited for before.
+        !matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if self.socket.is_some() {
+            self.dismiss();
+        }
+    }
+}
+
+async fn readable(pipe: Option<&Receiver>) {
+    match pipe {
+        Some(pipe) => drop(pipe.readable().await),
+        None => std::future::pending().await,
+    }
+}
+
+fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((Receiver::from_owned_fd(reader)?, writer))
+}
+
+/// A step of ours that failed.
+pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
+    move |source| BackendError::Setup {
+        step: step.to_owned(),
+        hint: "check the limits on open files and processes (ulimit -n, ulimit -u) and the room in TMPDIR"
+            .into(),
+        source,
+    }
+}
+
+/// A step of the supervisor's that failed.
+fn failure(doing: String, errno: i32) -> BackendError {
+    let source = io::Error::from_raw_os_error(errno);
+    let hint = if source.kind() == io::ErrorKind::PermissionDenied {
+        "set TMPDIR to a directory in which programs may be executed"
+    } else {
+        "`belljar languages` shows what can run here"
+    };
+    BackendError::Setup { step: doing, hint: hint.to_owned(), source }
+}

@@ -1,0 +1,155 @@
+//! What is said between the backend and a supervisor.
+
+use std::path::PathBuf;
+
+use belljar_jail::codec::{Coded, Malformed};
+use belljar_jail::plan::{Command, Resource};
+
+/// What a supervisor is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// What runs: each after the one before it succeeded. The last one is the program.
+    pub(crate) commands: Vec<Command>,
+    /// The directory that is removed at the end.
+    pub(crate) scratch: PathBuf,
+    /// What the whole tree is held to; `None`: nothing.
+    pub(crate) watch: Option<Watch>,
+}
+
+/// What every process gets from the kernel, and what the tree is looked at for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watch {
+    pub(crate) rlimits: Vec<(Resource, u64)>,
+    pub(crate) memory: u64,
+    pub(crate) pids: u64,
+    pub(crate) cpu_micros: Option<u64>,
+}
+
+/// What a supervisor has to say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// The first command runs.
+    Started,
+    /// A command has succeeded, and the next one runs.
+    Next,
+    /// A command could not be started.
+    Failed { doing: String, errno: i32 },
+    /// The last command has ended and the tree is dead.
+    Ended { status: i32, stop: Stop, cpu_micros: u64, memory_peak: u64 },
+}
+
+/// Why a supervisor killed its tree by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It did not.
+    None,
+    Memory,
+    CpuTime,
+    Pids,
+}
+
+impl Coded for Order {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        self.commands.put(bytes);
+        self.scratch.put(bytes);
+        self.watch.put(bytes);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Result<Order, Malformed> {
+        Ok(Order { commands: Coded::take(bytes)?, scratch: Coded::take(bytes)?, watch: Coded::take(bytes)? })
+    }
+}
+
+impl Coded for Watch {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        self.rlimits.put(bytes);
+        self.memory.put(bytes);
+        self.pids.put(bytes);
+        self.cpu_micros.put(bytes);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Result<Watch, Malformed> {
+        Ok(Watch {
+            rlimits: Coded::take(bytes)?,
+            memory: Coded::take(bytes)?,
+            pids: Coded::take(bytes)?,
+            cpu_micros: Coded::take(bytes)?,
+        })
+    }
+}
+
+impl Coded for Said {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Said::Started => 0_u8.put(bytes),
+            Said::Next => 1_u8.put(bytes),
+            Said::Failed { doing, errno } => {
+                2_u8.put(bytes);
+                doing.put(bytes);
+                errno.put(bytes);
+            }
+            Said::Ended { status, stop, cpu_micros, memory_peak } => {
+                3_u8.put(bytes);
+                status.put(bytes);
+                stop.put(bytes);
+                cpu_micros.put(bytes);
+                memory_peak.put(bytes);
+            }
+        }
+    }
+
+    fn take(bytes: &mut &[u8]) -> Result<Said, Malformed> {
+        match u8::take(bytes)? {
+            0 => Ok(Said::Started),
+            1 => Ok(Said::Next),
+            2 => Ok(Said::Failed { doing: Coded::take(bytes)?, errno: Coded::take(bytes)? }),
+            3 => Ok(Said::Ended {
+                status: Coded::take(bytes)?,
+                stop: Coded::take(bytes)?,
+                cpu_micros: Coded::take(bytes)?,
+                memory_peak: Coded::take(bytes)?,
+            }),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+const STOPS: [Stop; 4] = [Stop::None, Stop::Memory, Stop::CpuTime, Stop::Pids];
+
+impl Coded for Stop {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        (*self as u8).put(bytes);
+    }
+
+    fn take(bytes: &mut &[u8]) -> Result<Stop, Malformed> {
+        STOPS.get(usize::from(u8::take(bytes)?)).copied().ok_or(Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use belljar_jail::codec::{decode, encode};
+    use belljar_jail::plan::StdinFrom;
+
+    #[test]
+    fn everything_that_is_said_arrives() {
+        let command = Command {
+            program: "/bin/sh".into(),
+            argv: vec![b"sh".to_vec()],
+            env: vec![b"A=b".to_vec()],
+            cwd: "/tmp".into(),
+            stdin: StdinFrom::Caller,
+        };
+        let watch = Watch { rlimits: vec![(Resource::Data, 1)], memory: 2, pids: 3, cpu_micros: Some(4) };
+        for watch in [Some(watch), None] {
+            let order = Order { commands: vec![command.clone()], scratch: "/tmp/x".into(), watch };
+            assert_eq!(decode(&encode(&order)), Ok(order));
+        }
+        let failed = Said::Failed { doing: "start it".into(), errno: 2 };
+        let ended = STOPS.map(|stop| Said::Ended { status: 9, stop, cpu_micros: 1, memory_peak: 2 });
+        for said in [Said::Started, Said::Next, failed].into_iter().chain(ended) {
+            assert_eq!(decode(&encode(&said)), Ok(said));
+        }
+    }
+}

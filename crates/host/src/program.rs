@@ -1,0 +1,157 @@
+//! From a request to the words on a command line.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use belljar_core::Field;
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::path::BoxPath;
+use belljar_core::request::InputFile;
+use belljar_jail::plan::{Command, StdinFrom};
+
+use crate::runtimes::{BASE_SYSTEM, Runtime};
+
+/// Where a program finds what belongs to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Places {
+    /// Its home.
+    pub home: PathBuf,
+    /// Where it starts, and where its code is.
+    pub cwd: PathBuf,
+    /// For its temporary files.
+    pub tmp: PathBuf,
+}
+
+/// The commands that run the code, in order: all but the last prepare it, and the last one is the program.
+#[must_use]
+pub fn commands(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    runtime: &Runtime,
+    source: &BoxPath,
+    places: &Places,
+) -> Vec<Command> {
+    let source = places.cwd.join(source.as_str());
+    // Not in the working directory, where a collector would find it.
+    let program = places.tmp.join("main");
+    let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
+    let runtime_path = runtime.program.to_string_lossy();
+    let cpus = sandbox.limits.cpus.milli().div_ceil(1000).to_string();
+    let word = |word: &str| -> String {
+        word.replace("{runtime}", &runtime_path)
+            .replace("{source}", &source.to_string_lossy())
+            .replace("{program}", &program.to_string_lossy())
+            .replace("{tmp}", &places.tmp.to_string_lossy())
+            .replace("{memory_mb}", &memory_mb)
+            .replace("{cpus}", &cpus)
+    };
+    let env = environment(sandbox, execution, runtime, places, word);
+    let stages = execution.language.stages;
+    let command = |(index, stage): (usize, &belljar_core::language::Stage)| {
+        let mut argv: Vec<Vec<u8>> = stage.argv.iter().map(|text| word(text).into_bytes()).collect();
+        let is_program = index + 1 == stages.len();
+        if is_program {
+            argv.extend(execution.args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
+        }
+        Command {
+            program: word(stage.argv[0]).into(),
+            argv,
+            env: env.clone(),
+            cwd: places.cwd.clone(),
+            // Always a pipe, so that a program finds the same whether there is anything in it or not.
+            stdin: if is_program { StdinFrom::Caller } else { StdinFrom::Nothing },
+        }
+    };
+    stages.iter().enumerate().map(command).collect()
+}
+
+/// What the code's file is called. A name that the caller did not choose gives way to files that are there.
+///
+/// # Errors
+/// A name that the caller did choose, and that a file has, too.
+pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
+    let wanted = &execution.source.name;
+    let takes = |file: &InputFile, name: &BoxPath| {
+        file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
+    };
+    let given = |name: &BoxPath| execution.files.iter().any(|file| takes(file, name));
+    if execution.source.named_by_caller {
+        if given(wanted) {
+            return Err(BackendError::Unusable {
+                field: Field::Files,
+                message: format!("the file '{wanted}' would replace the code of the same name"),
+                hint: format!("give it another name in the box: --file {wanted}:OTHER"),
+            });
+        }
+        return Ok(wanted.clone());
+    }
+    let in_workspace = |name: &BoxPath| {
+        sandbox
+            .workspace
+            .as_ref()
+            .is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
+    };
+    let (stem, ending) = wanted.as_str().rsplit_once('.').unwrap_or((wanted.as_str(), ""));
+    let candidates = (1..100).filter_map(|n| BoxPath::parse(&format!("{stem}_{n}.{ending}")).ok());
+    let free =
+        std::iter::once(wanted.clone()).chain(candidates).find(|name| !given(name) && !in_workspace(name));
+    Ok(free.unwrap_or_else(|| wanted.clone()))
+}
+
+/// Whether this directory of the host can be a workspace.
+///
+/// # Errors
+/// That it is none, cannot be read, or is the whole machine.
+pub fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
+    let Some(workspace) = &sandbox.workspace else { return Ok(()) };
+    let shown = workspace.as_path().display();
+    let unusable = |message: String| BackendError::Unusable {
+        field: Field::Workspace,
+        message,
+        hint: "name an existing directory, such as --workspace .".into(),
+    };
+    match std::fs::metadata(workspace.as_path()) {
+        Ok(found) if is_root(&found) => {
+            Err(unusable(format!("the workspace '{shown}' is the root of this machine")))
+        }
+        Ok(found) if found.is_dir() => readable(workspace.as_path())
+            .map_err(|error| unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
+        Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
+        Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
+    }
+}
+
+fn readable(dir: &Path) -> std::io::Result<()> {
+    let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
+    Ok(rustix::fs::access(dir, wanted)?)
+}
+
+/// Whether this is `/`, by whatever name.
+fn is_root(found: &std::fs::Metadata) -> bool {
+    std::fs::metadata("/").is_ok_and(|root| (root.dev(), root.ino()) == (found.dev(), found.ino()))
+}
+
+/// The whole environment of the program. A caller's variable replaces one of ours.
+fn environment(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    runtime: &Runtime,
+    places: &Places,
+    word: impl Fn(&str) -> String,
+) -> Vec<Vec<u8>> {
+    let home = runtime.program.parent().filter(|dir| !BASE_SYSTEM.iter().any(|path| Path::new(path) == *dir));
+    let path = match home {
+        Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
+        None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
+    };
+    let (at_home, tmp) = (places.home.to_string_lossy(), places.tmp.to_string_lossy());
+    let ours =
+        [("HOME", &*at_home), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
+    // Whoever has its own place for temporary files has to be told.
+    let ours = ours.into_iter().chain((tmp != "/tmp").then_some(("TMPDIR", &*tmp)));
+    let ours = ours.chain(execution.language.env.iter().copied()).map(|(name, value)| (name, word(value)));
+    let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
+    let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));
+    let theirs = theirs().map(|(name, value)| (name, value.to_owned()));
+    kept.chain(theirs).map(|(name, value)| format!("{name}={value}").into_bytes()).collect()
+}

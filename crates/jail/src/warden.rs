@@ -1,0 +1,66 @@
+//! The warden: where runs keep coming, the one process that keepers are forked from.
+//!
+//! A keeper has to have one thread and nothing of its caller's in its memory. Starting this binary anew for each box gives
+//! it both and costs more than building the box; being copied from a process that has both already costs a tenth of that.
+//! The warden does nothing else. It takes no plan, opens nothing and holds no box: if it dies, the kernel kills its
+//! keepers and, with them, their boxes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+
+use rustix::process::Signal;
+
+use crate::cloned::leave_the_callers_world;
+use crate::keeper;
+use crate::message::{self, Reply, Request};
+use crate::sys::{self, Fork};
+
+/// The life of the warden. Its standard input is the socket to the caller.
+pub(crate) fn live() -> ExitCode {
+    let prepared = sys::close_from(3).and_then(|()| leave_the_callers_world());
+    let Ok(()) = prepared else { return ExitCode::FAILURE };
+    sys::forget_dead_children();
+    while let Ok(Some((request, beside))) = message::receive::<Request>(rustix::stdio::stdin()) {
+        match (request, beside.into_iter().next()) {
+            (Request::Hire, Some(socket)) => {
+                if hire(&socket).is_err() {
+                    return ExitCode::FAILURE;
+                }
+            }
+            _ => return ExitCode::FAILURE,
+        }
+    }
+    // The caller is gone. Its keepers hear that too, and have boxes to end and cgroups to remove before they go.
+    while sys::wait_any().is_ok() {}
+    ExitCode::SUCCESS
+}
+
+/// Forks a keeper whose caller is at the other end of this socket, and tells ours about it. One that could not be forked is
+/// told of by closing the socket, which is what a keeper does that dies.
+fn hire(socket: &OwnedFd) -> io::Result<()> {
+    let warden = rustix::process::getpid();
+    match sys::clone_into(0, None) {
+        Ok((Fork::Child, _)) => {
+            sys::keep_dead_children();
+            let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+            let orphaned = rustix::process::getppid() != Some(warden);
+            if tied.is_ok() && !orphaned && sys::install(socket.as_fd(), 0).is_ok() {
+                keeper::live();
+            }
+            sys::exit_now(0)
+        }
+        Ok((Fork::Parent(pid), Some(pidfd))) => {
+            let hired = Reply::Hired { pid: pid.as_raw_nonzero().get().unsigned_abs() };
+            message::send(rustix::stdio::stdin(), &hired, &[pidfd.as_fd()])
+        }
+        Ok((Fork::Parent(_), None)) => Err(io::ErrorKind::NotFound.into()),
+        Err(error) => {
+            let failed = Reply::Failed {
+                doing: "fork a keeper".to_owned(),
+                errno: error.raw_os_error().unwrap_or(libc::EINVAL),
+            };
+            message::send(rustix::stdio::stdin(), &failed, &[])
+        }
+    }
+}
