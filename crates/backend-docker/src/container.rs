@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use belljar_core::inside::{HOSTNAME, SANDBOX, WORK};
+use crate::inside::{HOSTNAME, SANDBOX, WORK};
 use belljar_core::limits::BoxLimits;
 use belljar_core::request::Network;
 use hyper::StatusCode;

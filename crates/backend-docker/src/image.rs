@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::inside::SANDBOX;
 use belljar_core::Field;
 use belljar_core::backend::BackendError;
-use belljar_core::inside::SANDBOX;
 use belljar_core::language::Language;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -289,7 +289,7 @@ fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
     let mut archive = Archive::default();
     archive.directory(".belljar");
     archive.file(init::PROGRAM.trim_start_matches('/'), 0o555, &std::fs::read(init)?);
-    for path in [SANDBOX, belljar_core::inside::WORK] {
+    for path in [SANDBOX, crate::inside::WORK] {
         archive.directory(path.trim_start_matches('/'));
     }
     archive.link("tmp", &ground::part("tmp"));

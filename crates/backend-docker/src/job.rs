@@ -7,13 +7,14 @@ use std::{fs, io};
 
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
-use belljar_core::inside::{self, Meaning};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
+use belljar_host::program;
 
 use crate::container::{CODE_ID, Mould, Overlay};
 use crate::frame::{Collect, GivenFile, LONGEST, Order, Supply, Told};
 use crate::image::Image;
+use crate::inside;
 use crate::runtimes::Runtime;
 
 /// Everything that a run needs, before anything is made for it.
@@ -35,13 +36,10 @@ impl Job {
         runtime: &Runtime,
         engine_runtime: Option<&str>,
     ) -> Result<Job, BackendError> {
-        inside::check_room(sandbox, execution)?;
-        let workspace = sandbox.workspace.as_ref().map(|dir| check_workspace(dir.as_path())).transpose()?;
-        let in_workspace = |name: &BoxPath| {
-            let dir = sandbox.workspace.as_ref();
-            dir.is_some_and(|dir| dir.as_path().join(name.as_str()).symlink_metadata().is_ok())
-        };
-        let source = inside::name_source(execution, in_workspace)?;
+        check_room(sandbox, execution)?;
+        program::check_workspace(sandbox)?;
+        let workspace = sandbox.workspace.as_ref().map(|dir| find_workspace(dir.as_path())).transpose()?;
+        let source = program::name_source(sandbox, execution)?;
         let order = order(sandbox, execution, image, runtime, &source);
         let collect = collect(sandbox, &execution.collect, &source);
         let files = take_files(execution, &source);
@@ -89,17 +87,48 @@ fn order(
     runtime: &Runtime,
     source: &BoxPath,
 ) -> Order {
-    let meaning = Meaning::new(sandbox, &runtime.program, source);
-    let path = image.env.iter().find(|(name, _)| name == "PATH").map_or(inside::PATH, |(_, path)| path);
-    let env = inside::environment(sandbox, execution, &meaning, path);
-    // The image's own variables, but for those that every box has.
-    let images = image.env.iter().filter(|(name, _)| env.iter().all(|(other, _)| other != name)).cloned();
+    let places = inside::places(sandbox);
+    let found = belljar_host::runtimes::Runtime {
+        label: runtime.label.clone(),
+        program: PathBuf::from(&runtime.program),
+        mounts: Vec::new(),
+    };
+    let commands = program::commands(sandbox, execution, &found, source, &places);
+    let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    let env = commands.first().map(|command| command.env.iter().map(text).collect()).unwrap_or_default();
     Order {
-        commands: inside::commands(execution, &meaning),
-        env: images.chain(env.iter().cloned()).collect(),
-        cwd: inside::working_dir(sandbox).to_owned(),
+        commands: commands.iter().map(|command| command.argv.iter().map(text).collect()).collect(),
+        env: environment(sandbox, image, env),
+        cwd: places.cwd.to_string_lossy().into_owned(),
         gate: None,
     }
+}
+
+/// The image's own variables, but for those that every box has. Of these it may say where commands are.
+fn environment(sandbox: &SandboxSpec, image: &Image, env: Vec<String>) -> Vec<(String, String)> {
+    let ours = env.iter().filter_map(|variable| variable.split_once('='));
+    let ours: Vec<_> = ours.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let callers = |name: &str| sandbox.env.iter().any(|variable| variable.name() == name);
+    let images_path = |name: &str| name == "PATH" && !callers("PATH");
+    let has = |variables: &[(String, String)], name: &str| variables.iter().any(|(other, _)| other == name);
+    let images = image.env.iter().filter(|(name, _)| !has(&ours, name) || images_path(name));
+    let kept = ours.iter().filter(|(name, _)| !(images_path(name) && has(&image.env, name)));
+    images.chain(kept).cloned().collect()
+}
+
+/// Whether the run's files fit into its disk, page by page.
+fn check_room(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), BackendError> {
+    let lengths = execution.files.iter().map(|file| file.content.len()).chain([execution.source.text.len()]);
+    let pages: u64 = lengths.map(|length| (length as u64).div_ceil(4096) * 4096).sum();
+    let disk = sandbox.limits.disk;
+    if pages <= disk.get() {
+        return Ok(());
+    }
+    Err(BackendError::Unusable {
+        field: Field::Files,
+        message: format!("the run's files need {pages} bytes, and --disk allows {disk}"),
+        hint: format!("raise the limit: --disk {}M", (pages >> 20) + 16),
+    })
 }
 
 fn collect(sandbox: &SandboxSpec, patterns: &[Glob], source: &BoxPath) -> Option<Collect> {
@@ -136,7 +165,7 @@ struct Found {
     owner: Option<(u32, u32)>,
 }
 
-fn check_workspace(dir: &Path) -> Result<Found, BackendError> {
+fn find_workspace(dir: &Path) -> Result<Found, BackendError> {
     let shown = dir.display();
     let unusable = |message: String| BackendError::Unusable {
         field: Field::Workspace,
@@ -145,18 +174,9 @@ fn check_workspace(dir: &Path) -> Result<Found, BackendError> {
     };
     let cannot = |error: io::Error| unusable(format!("the workspace '{shown}' cannot be read: {error}"));
     let found = fs::metadata(dir).map_err(cannot)?;
-    let root = fs::metadata("/").map_err(cannot)?;
-    if (root.dev(), root.ino()) == (found.dev(), found.ino()) {
-        return Err(unusable(format!("the workspace '{shown}' is the root of this machine")));
-    }
-    if !found.is_dir() {
-        return Err(unusable(format!("the workspace '{shown}' is not a directory")));
-    }
-    // The daemon may read what this user may not.
-    fs::read_dir(dir).map_err(cannot)?;
     // The daemon resolves it from its own root, and its options end at a comma.
     let path = real_path(dir).map_err(cannot)?;
-    if path.to_string_lossy().contains([',', '\\', '"']) || path.to_str().is_none() {
+    if path.to_str().is_none_or(|path| path.contains([',', '\\', '"'])) {
         return Err(unusable(format!(
             "the workspace '{shown}' has a character in its name that Docker cannot take"
         )));

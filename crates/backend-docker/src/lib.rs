@@ -17,6 +17,7 @@ mod execution;
 mod frame;
 mod image;
 mod init;
+mod inside;
 mod job;
 mod line;
 mod owner;
@@ -34,7 +35,6 @@ use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::Offer;
-use belljar_core::inside;
 use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
 use belljar_core::outcome::Start;
@@ -338,7 +338,7 @@ impl Backend for Docker {
             limits.pids,
             limits.disk,
             show_duration(execution.limits.timeout),
-            inside::working_dir(sandbox),
+            inside::places(sandbox).cwd.display(),
         ))
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use crate::inside;
 use belljar_core::backend::BackendError;
-use belljar_core::inside;
 use belljar_core::language::Language;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ use crate::remembered;
 /// What is remembered is found under this name.
 const FILE: &str = "docker-runtimes.json";
 /// The most that is remembered.
-const MOST: usize = 1000;
+const MOST: usize = 200;
 
 /// A runtime in an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

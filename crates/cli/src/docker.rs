@@ -38,6 +38,8 @@ pub(crate) struct DockerChoices {
     pub(crate) preferred: bool,
     /// Whether what is remembered of the daemon is to be found out anew.
     pub(crate) anew: bool,
+    /// Whether others say what is to be run, also where this process runs one thing after the other.
+    pub(crate) for_others: bool,
 }
 
 /// For whom runs are made.
@@ -65,15 +67,24 @@ impl DockerChoices {
         let languages = std::mem::take(&mut table.languages);
         let of_languages = languages.into_iter().map(language).collect::<Result<_, Problem>>()?;
         let DockerTable { runtime, images, pull, .. } = table;
-        Ok(DockerChoices { host: None, runtime, images, pull, of_languages, preferred: false, anew: false })
+        Ok(DockerChoices {
+            host: None,
+            runtime,
+            images,
+            pull,
+            of_languages,
+            preferred: false,
+            anew: false,
+            for_others: false,
+        })
     }
 
     /// What the backend is told.
     pub(crate) fn settings(&self, host: &Host, audience: Audience) -> Settings {
         let images = match (&self.images, audience) {
             (Some(listed), _) => ImagePolicy::Listed(listed.clone()),
-            (None, Audience::Oneself) => ImagePolicy::Any,
-            (None, Audience::Others) => ImagePolicy::OfLanguages,
+            (None, Audience::Oneself) if !self.for_others => ImagePolicy::Any,
+            (None, Audience::Oneself | Audience::Others) => ImagePolicy::OfLanguages,
         };
         Settings {
             host: self.host.clone(),

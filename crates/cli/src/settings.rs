@@ -63,6 +63,8 @@ impl Settings {
         let shown = path.display().to_string();
         let sources = Sources { environment, config: &shown };
         let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
+        let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
+        docker.preferred = backend.as_ref().is_some_and(|given| given.text == "docker");
         Ok(Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
             network: understood(sources.pick("network", flags.network.as_deref(), file.network)?, |text| {
@@ -95,10 +97,7 @@ impl Settings {
                 )?,
             },
             mcp: sources.mcp(file.mcp)?,
-            host: Host {
-                docker: sources.docker(flags.runtime.as_deref(), file.docker)?,
-                ..host(environment, runtimes(file.runtimes, &shown)?)
-            },
+            host: Host { docker, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
             keys: file.keys,
             pool: file.pool,

@@ -17,7 +17,6 @@
 pub mod allowance;
 pub mod backend;
 pub mod guarantee;
-pub mod inside;
 pub mod language;
 pub mod limits;
 pub mod outcome;

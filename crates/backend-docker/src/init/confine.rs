@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
-use belljar_core::inside::SANDBOX;
+use crate::inside::SANDBOX;
 use belljar_jail::landlock;
 use belljar_jail::plan::Access;
 

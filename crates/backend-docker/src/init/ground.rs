@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use belljar_core::inside::SANDBOX;
+use crate::inside::SANDBOX;
 use belljar_jail::seccomp::Filter;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 

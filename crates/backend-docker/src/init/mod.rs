@@ -6,7 +6,6 @@
 //! the code, and the engine keeps the limits. It is safe from the code nevertheless, so that endings are true: signals of
 //! its own namespace do not reach it, its memory cannot be looked into, and it runs under the same system call filter.
 
-mod collect;
 mod confine;
 mod counters;
 pub(crate) mod ground;
@@ -19,10 +18,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
-use belljar_core::inside::SANDBOX;
 use belljar_core::request::Glob;
 
 use crate::frame::{Collect, GivenFile, LONGEST, LeavingFile, Order, Said, Supply, Surroundings, Told};
+use crate::inside::SANDBOX;
 use ground::OWN;
 use tree::Tree;
 
@@ -205,7 +204,7 @@ impl Contents<'_> {
 /// The tree is dead, so everything holds still. One file at a time: there may be no room for more.
 fn hand_out(line: &mut Line, asked: &Collect) -> io::Result<()> {
     let patterns = Glob::parse_all(&asked.patterns).map_err(io::Error::other)?;
-    let wanted = collect::Wanted {
+    let wanted = belljar_host::collect::Wanted {
         patterns: &patterns,
         source: &asked.source,
         hidden: Some(OWN),
@@ -214,7 +213,7 @@ fn hand_out(line: &mut Line, asked: &Collect) -> io::Result<()> {
     };
     let dir = File::open(SANDBOX)?.into();
     let mut outcome = Ok(());
-    collect::visit(&dir, &wanted, |path, file, size| {
+    belljar_host::collect::visit(&dir, &wanted, |path, file, size| {
         if outcome.is_ok() {
             outcome = hand_over(line, LeavingFile { path, size }, file);
         }
