@@ -105,6 +105,8 @@ impl Mould {
             "OpenStdin": true, "StdinOnce": true,
             "AttachStdin": true, "AttachStdout": true, "AttachStderr": true,
             "Tty": false,
+            // Nothing in it could make use of a warning.
+            "StopSignal": "SIGKILL",
             "NetworkDisabled": self.network == Network::None,
             "Labels": owner.labels(lease),
             "HostConfig": self.confinement(),

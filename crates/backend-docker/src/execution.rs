@@ -119,8 +119,10 @@ impl DockerExecution {
             fate = self.container.fate().await.map_err(&dead)?;
         }
         if !fate.oom_killed && self.kill_by.is_none() {
-            let said = format!("its first process ended with {} {}", fate.exit_code, self.line.last_words());
-            return Err(trouble::setup("follow the program to its end")(io::Error::other(said)));
+            return Err(trouble::unavailable(
+                format!("the container was ended from outside ({} {})", fate.exit_code, self.line.last_words()),
+                "see whether the daemon was stopped, and its log: systemctl status docker".into(),
+            ));
         }
         let memory_peak = if fate.oom_killed { self.terms.memory } else { 0 };
         Ok(End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() })
