@@ -6,6 +6,7 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
 use belljar_core::outcome::{CollectedFile, Start};
+use belljar_core::request::Stdin;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::container::Container;
@@ -23,6 +24,7 @@ const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
 
 /// What is known of a run when it begins.
+#[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) runtime: String,
     pub(crate) image: String,
@@ -67,6 +69,11 @@ impl DockerExecution {
         }
         let (output, kill_by) = (Vec::new(), None);
         Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
+    }
+
+    /// Feeds what the program reads, as it takes it.
+    pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
+        self.line.feed(stdin)
     }
 
     async fn happens(&mut self) -> Result<News, BackendError> {
@@ -120,7 +127,11 @@ impl DockerExecution {
         }
         if !fate.oom_killed && self.kill_by.is_none() {
             return Err(trouble::unavailable(
-                format!("the container was ended from outside ({} {})", fate.exit_code, self.line.last_words()),
+                format!(
+                    "the container was ended from outside ({} {})",
+                    fate.exit_code,
+                    self.line.last_words()
+                ),
                 "see whether the daemon was stopped, and its log: systemctl status docker".into(),
             ));
         }

@@ -28,6 +28,13 @@ pub(crate) struct Order {
     pub(crate) gate: Option<String>,
 }
 
+impl Order {
+    /// The same, started before there is code for it.
+    pub(crate) fn with_gate(self, source: &str) -> Order {
+        Order { gate: Some(source.to_owned()), ..self }
+    }
+}
+
 /// What it is to work on.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Supply {

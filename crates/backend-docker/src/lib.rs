@@ -21,6 +21,7 @@ mod inside;
 mod job;
 mod line;
 mod owner;
+mod pool;
 mod remembered;
 mod runtimes;
 mod trial;
@@ -29,16 +30,18 @@ mod trouble;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec, Source,
 };
-use belljar_core::guarantee::Offer;
+use belljar_core::guarantee::{Offer, resolve};
 use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
 use belljar_core::outcome::Start;
-use belljar_core::request::{BackendName, Network};
+use belljar_core::path::BoxPath;
+use belljar_core::pool::PoolStatus;
+use belljar_core::request::{BackendName, Network, Stdin};
 use tokio::sync::Mutex;
 
 use crate::api::Api;
@@ -51,15 +54,19 @@ use crate::image::{Image, Images, unique};
 use crate::job::Job;
 use crate::line::Line;
 use crate::owner::Owner;
+use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
 
 pub use crate::image::{ImagePolicy, Progress, PullEvent};
 pub use crate::init::{init, is_init};
+pub use crate::pool::PoolSettings;
 
 /// How long a container may be there beyond the time of its run.
 const SPARE_TIME: Duration = Duration::from_secs(600);
 /// How often it is looked for what a crashed predecessor has left.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(60);
+/// How often it is looked whether containers that wait have become too few or too old.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
 /// What the backend needs to know of its caller's surroundings: it reads no environment itself.
 #[derive(Default)]
@@ -82,6 +89,8 @@ pub struct Settings {
     pub progress: Option<Progress>,
     /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
     pub pull: bool,
+    /// The containers that are to wait for runs, where runs keep coming.
+    pub pool: Option<PoolSettings>,
     /// Whether the daemon is tried anew, whatever is remembered of it.
     pub anew: bool,
 }
@@ -103,6 +112,7 @@ pub struct Docker {
     runtimes: Runtimes,
     runtime: Option<String>,
     pull: bool,
+    pool: Option<Pool>,
     swept: AtomicU64,
     has_swept: AtomicBool,
     retired: tokio::sync::Notify,
@@ -130,6 +140,7 @@ impl Docker {
             runtimes: Runtimes::new(settings.state_dir),
             runtime: settings.runtime,
             pull: settings.pull,
+            pool: settings.pool.as_ref().map(Pool::new),
             swept: AtomicU64::new(0),
             has_swept: AtomicBool::new(false),
             retired: tokio::sync::Notify::new(),
@@ -154,7 +165,13 @@ impl Docker {
             disk: sandbox.limits.disk.get(),
             max_files: sandbox.limits.max_files(),
         };
+        let parking = execution.language.parking.filter(|parking| could_suit(parking, &sandbox, &execution));
         let job = Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        if let Some(parking) = parking
+            && let Some(running) = self.begin_warm(&job, parking.source, &terms, &mut execution).await?
+        {
+            return Ok(Box::new(running));
+        }
         let lease = execution.limits.timeout + SPARE_TIME;
         let name = format!("belljar-{}", execution.id.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
         let Job { mould, order, supply, contents, layer } = job;
@@ -166,6 +183,93 @@ impl Docker {
         line.feed(execution.stdin).map_err(trouble::setup("feed stdin"))?;
         container.start().await.map_err(trouble::api("start the container"))?;
         Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
+    }
+
+    /// A start in a container that has been waiting. `None`: there is none for this request, which is as it was.
+    async fn begin_warm(
+        &self,
+        job: &Job,
+        source: &str,
+        terms: &Terms,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Option<DockerExecution>, BackendError> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let wanted = job.order.clone().with_gate(source);
+        let Some(parked) = pool.take(execution.language, &job.mould, &wanted) else { return Ok(None) };
+        parked.line.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
+        let begun = DockerExecution::begin(parked.container, parked.line, terms.clone(), Start::Warm).await;
+        let Ok(running) = begun else {
+            // It died while it waited, or cannot take what it was given.
+            pool.count_loss(execution.language);
+            return Ok(None);
+        };
+        let stdin = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        running.feed(stdin).map_err(trouble::setup("feed stdin"))?;
+        Ok(Some(running))
+    }
+
+    /// Makes a container that waits for a run of this language.
+    async fn park(&self, pool: &Pool, language: Language) -> Result<Parked, BackendError> {
+        let api = self.api().await?;
+        let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
+        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot wait for code"))?;
+        let reference = self.images.choose(language, None)?;
+        let image = self.images.get_local(&api, &reference).await?;
+        let image = image.ok_or_else(|| cannot_wait("its image is not here"))?;
+        let runtime = self.runtime_in(&api, &image, language).await?;
+        let Job { mould, order, .. } =
+            Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        let order = order.with_gate(parking.source);
+        let lease = pool.max_age() + SPARE_TIME;
+        let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
+        let failed = trouble::api("start a container that waits");
+        let mut line = Line::new(container.attach().await.map_err(&failed)?);
+        line.tell(&Told::Order(order.clone()));
+        container.start().await.map_err(&failed)?;
+        match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+            Ok(Ok(Some(Said::Parked))) => {}
+            other => return Err(cannot_wait(&format!("{other:?} {}", line.last_words()))),
+        }
+        Ok(Parked { container, line, mould, order, since: Instant::now() })
+    }
+
+    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    fn unspecific(
+        &self,
+        language: Language,
+        limits: BoxLimits,
+    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+        let enforcement = resolve(self.daemon.offer(), &[])
+            .map_err(|_| cannot_wait("the daemon does not keep every guarantee"))?;
+        let usual = LimitsRequest::default().resolve();
+        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the usual limits are out of range"))?;
+        let source = language.parking.map_or(language.source, |parking| parking.source);
+        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its file has no proper name"))?;
+        let (workspace, env, image) = (None, Vec::new(), None);
+        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
+        let execution = ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: Vec::new() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: execution_limits,
+        };
+        Ok((sandbox, execution))
+    }
+
+    /// Makes containers that wait, one at a time, and lets go of those that have waited too long.
+    async fn tend(&self, pool: &Pool) {
+        loop {
+            let (next, old) = pool.review();
+            drop(old);
+            let Some(language) = next else { return };
+            let began = Instant::now();
+            let made = self.park(pool, language).await;
+            pool.made(language, made, began.elapsed());
+        }
     }
 
     async fn api(&self) -> Result<Api, BackendError> {
@@ -219,10 +323,20 @@ impl Docker {
         if self.pull {
             self.pull_all().await;
         }
+        let mut sweep = tokio::time::interval(BETWEEN_SWEEPS);
+        let mut look = tokio::time::interval(BETWEEN_LOOKS);
+        sweep.tick().await;
         loop {
-            let pause = tokio::time::sleep(BETWEEN_SWEEPS);
             tokio::select! {
-                () = pause => {}
+                _ = sweep.tick() => {}
+                _ = look.tick(), if self.pool.is_some() => {
+                    tend(&self).await;
+                    continue;
+                }
+                () = changed(self.pool.as_ref()) => {
+                    tend(&self).await;
+                    continue;
+                }
                 () = self.retired.notified() => return,
             }
             if let Some(api) = self.daemon.known()
@@ -308,7 +422,16 @@ impl Backend for Docker {
 
     fn retire(&self) -> BoxFuture<'_, ()> {
         self.retired.notify_one();
-        Box::pin(std::future::ready(()))
+        Box::pin(async {
+            for parked in self.pool.iter().flat_map(Pool::empty) {
+                // What cannot be removed now is swept by the next one.
+                let _ = parked.container.remove().await;
+            }
+        })
+    }
+
+    fn pool(&self) -> Option<PoolStatus> {
+        self.pool.as_ref().map(Pool::status)
     }
 
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
@@ -341,6 +464,23 @@ impl Backend for Docker {
             inside::places(sandbox).cwd.display(),
         ))
     }
+}
+
+async fn tend(docker: &Docker) {
+    if let Some(pool) = &docker.pool {
+        docker.tend(pool).await;
+    }
+}
+
+async fn changed(pool: Option<&Pool>) {
+    match pool {
+        Some(pool) => pool.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn cannot_wait(why: &str) -> BackendError {
+    trouble::setup("make a container that waits")(std::io::Error::other(why.to_owned()))
 }
 
 async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {

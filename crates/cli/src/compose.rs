@@ -45,7 +45,8 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
     let many_runs = matches!(runs, Runs::Many(_));
     let (standby, pool) = match runs {
         Runs::One(standby) => (standby, None),
-        Runs::Many(pool) => (None, pool),
+        // Boxes that wait for runs that go elsewhere would wait in vain.
+        Runs::Many(pool) => (None, pool.filter(|_| !host.docker.preferred)),
     };
     let settings = belljar_native::Settings {
         search_path: host.search_path,
@@ -71,11 +72,11 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
 }
 
 fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
-    let audience = match runs {
-        Runs::One(_) => Audience::Oneself,
-        Runs::Many(_) => Audience::Others,
+    let (audience, pool) = match runs {
+        Runs::One(_) => (Audience::Oneself, None),
+        Runs::Many(pool) => (Audience::Others, pool.as_ref()),
     };
-    Arc::new(Docker::open(host.docker.settings(host, audience)))
+    Arc::new(Docker::open(host.docker.settings(host, audience, pool)))
 }
 
 fn wasm() -> Arc<dyn Backend> {

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use belljar_core::language::Language;
 use belljar_docker::{ImagePolicy, PullEvent, Settings};
+use belljar_native::PoolSettings;
 use belljar_wire::{Code, Problem};
 use serde::Deserialize;
 
@@ -80,7 +81,7 @@ impl DockerChoices {
     }
 
     /// What the backend is told.
-    pub(crate) fn settings(&self, host: &Host, audience: Audience) -> Settings {
+    pub(crate) fn settings(&self, host: &Host, audience: Audience, pool: Option<&PoolSettings>) -> Settings {
         let images = match (&self.images, audience) {
             (Some(listed), _) => ImagePolicy::Listed(listed.clone()),
             (None, Audience::Oneself) if !self.for_others => ImagePolicy::Any,
@@ -96,8 +97,20 @@ impl DockerChoices {
             init: PathBuf::from("/proc/self/exe"),
             progress: std::io::stderr().is_terminal().then(|| progress() as belljar_docker::Progress),
             pull: audience == Audience::Others && self.pull.unwrap_or(self.preferred),
+            // Containers that wait for runs that go elsewhere would wait in vain.
+            pool: pool.filter(|_| self.preferred).map(pool_settings),
             anew: self.anew,
         }
+    }
+}
+
+/// The same boxes that would wait elsewhere.
+fn pool_settings(pool: &PoolSettings) -> belljar_docker::PoolSettings {
+    let languages = pool.languages.iter().map(|(language, bounds)| (*language, bounds.min, bounds.max));
+    belljar_docker::PoolSettings {
+        max_age: pool.max_age,
+        limits: pool.limits,
+        languages: languages.collect(),
     }
 }
 
