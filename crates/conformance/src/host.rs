@@ -81,6 +81,11 @@ const GUARANTEES: [&str; 8] =
 
 /// What the caller has to do without. Root waives nothing, and learns what it did without by naming the backend.
 fn waived(cell: &Cell) -> Vec<String> {
+    // To a daemon all users are alike, and only another runtime than its own may keep less.
+    if cell.backend() == "docker" {
+        let other = std::env::var_os("BELLJAR_DOCKER_RUNTIME").is_some();
+        return if other { declared(cell).unmet } else { Vec::new() };
+    }
     match cell.user() {
         User::Root => isolation(cell).waived,
         User::Nobody => declared(cell).unmet,
@@ -143,7 +148,9 @@ fn ask_doctor(cell: &Cell) -> Declared {
         .map(|guarantee| guarantee["name"].as_str().expect("a guarantee has a name").to_owned())
         .collect();
     let only_by_name = backend["only_by_name"] == true;
-    let excusable = |name: &String| only_by_name || ["memory", "cpu", "pids"].contains(&name.as_str());
+    let lacking: &[&str] =
+        if cell.backend() == "docker" { &["pids", "cpu", "disk"] } else { &["memory", "cpu", "pids"] };
+    let excusable = |name: &String| only_by_name || lacking.contains(&name.as_str());
     assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}");
     Declared { only_by_name, unmet }
 }
@@ -196,6 +203,10 @@ fn in_test_environment(user: User, stage: &Path, program: &str) -> Command {
     command.env("HOME", home);
     command.env("BELLJAR_STATE_DIR", stage.join("state"));
     command.env("TMPDIR", stage.join("tmp"));
+    // Where the daemon of the docker backend is, and what it is to be told.
+    for name in ["DOCKER_HOST", "BELLJAR_DOCKER_RUNTIME", "XDG_CONFIG_HOME"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
     command
 }
 

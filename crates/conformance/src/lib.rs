@@ -24,6 +24,7 @@
 //! | `BELLJAR_BIN` | the binary under test; else the `belljar` beside the tests in `target` |
 //! | `BELLJAR_BACKENDS` | the backends under test, with commas between; else `native` |
 //! | `BELLJAR_WASM_MODULES` | what `belljar wasm install` has put under a state directory, for the tests to use |
+//! | `DOCKER_HOST`, `BELLJAR_DOCKER_RUNTIME`, `XDG_CONFIG_HOME` | handed on to the binary |
 //! | `BELLJAR_LEAK_RUNS` | how many runs the leak test spreads over all endings; else 60 |
 //! | `BELLJAR_KILL_RUNS` | how many runs in which `belljar` is killed; else 10 |
 

@@ -131,8 +131,11 @@ fn what_is_there_is_seen(cell: &Cell) {
     let running = start_found_by(watch.cell(), &secret());
     let left = watch.left();
     let seen = |what: &str| left.iter().any(|one| one.contains(what));
-    assert!(seen("./probe daemon") && seen("belljar-keeper") && seen("sleep 50"), "{left:#?}");
-    assert_eq!(seen("cgroup "), cell.keeps("memory"), "{left:#?}");
+    assert!(seen("./probe daemon") && seen("sleep 50"), "{left:#?}");
+    if !cell.has_an_image() {
+        assert!(seen("belljar-keeper"), "{left:#?}");
+        assert_eq!(seen("cgroup "), cell.keeps("memory"), "{left:#?}");
+    }
     running.signal(Signal::TERM);
     let _ = running.finish();
     watch.assert_nothing_left();
@@ -166,6 +169,9 @@ fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
 promise!(killing_belljar_takes_the_box_with_it);
 
 fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
+    if cell.has_an_image() {
+        return; // Between belljar and a container stands the engine, which ci/docker/faults kills.
+    }
     let watch = Watch::over(cell);
     let cell = watch.cell();
     let word = secret();
