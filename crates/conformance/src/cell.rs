@@ -168,6 +168,28 @@ impl Cell {
         host::isolation(self).kept.iter().any(|kept| kept == guarantee)
     }
 
+    /// Whether the backend has a runtime for a language; this code does nothing in it.
+    #[must_use]
+    pub fn speaks(&self, language: &str, nothing: &str) -> bool {
+        host::speaks(self, language, nothing)
+    }
+
+    /// Whether its boxes are made from an image: then the system inside is that image's, and an engine stands between the
+    /// box and the kernel. By its own declaration.
+    #[must_use]
+    pub fn has_an_image(&self) -> bool {
+        Cell::new(&self.backend, self.user, self.waived.clone()).run("true").image.is_some()
+    }
+
+    /// Whether it has a runtime for a language.
+    #[must_use]
+    pub fn has_language(&self, name: &str) -> bool {
+        let told = self.belljar(&["languages", "--json", "--backend", &self.backend]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("languages --json");
+        let languages = told["languages"].as_array().expect("a list of languages");
+        languages.iter().any(|language| language["name"] == name && language["available"] == true)
+    }
+
     /// Says that the rest of a promise could not be tested, and why. Fails where skips are not accepted.
     ///
     /// # Panics

@@ -124,6 +124,10 @@ fn a_pattern_cannot_leave_the_working_directory(cell: &Cell) {
 promise!(a_pattern_cannot_leave_the_working_directory; cold: "it is about the command line");
 
 fn an_interpreter_that_is_not_installed_is_named_with_how_to_get_it(cell: &Cell) {
+    if cell.has_an_image() {
+        let refusal = cell.language("go").refuse("package main");
+        return refusal.says("backend_unavailable", None, "go", "--image");
+    }
     let scratch = Scratch::new();
     let empty = scratch.path().to_str().unwrap().to_owned();
     assert!(has_program(cell.user(), "lua"), "the control needs it installed");
