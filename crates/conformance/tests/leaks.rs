@@ -90,7 +90,7 @@ fn nothing_is_left_behind_by_any_ending(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(nothing_is_left_behind_by_any_ending);
+promise!(nothing_is_left_behind_by_any_ending; cold: "it is about the command line");
 
 /// Starts a run whose processes can be found by a word.
 fn start_found_by(cell: &Cell, word: &str) -> Running {
@@ -141,7 +141,7 @@ fn what_is_there_is_seen(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(what_is_there_is_seen);
+promise!(what_is_there_is_seen; cold: "it is about the command line");
 
 fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -166,7 +166,7 @@ fn killing_belljar_takes_the_box_with_it(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(killing_belljar_takes_the_box_with_it);
+promise!(killing_belljar_takes_the_box_with_it; cold: "it is about the command line");
 
 fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     if cell.has_an_image() {
@@ -185,7 +185,7 @@ fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported; needs privileges);
+promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported; needs privileges; cold: "it is about the command line");
 
 fn a_run_whose_keeper_is_killed_is_reported_soon(cell: &Cell) {
     let watch = Watch::over(cell);
@@ -222,4 +222,4 @@ fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell:
     watch.assert_nothing_left();
 }
 
-promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up; needs privileges);
+promise!(killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up; needs privileges; cold: "it is about the command line");

@@ -166,7 +166,7 @@ fn collecting_into_a_directory_follows_no_link_that_is_there(cell: &Cell) {
     assert!(!victim.path().join("planted.txt").exists());
 }
 
-promise!(collecting_into_a_directory_follows_no_link_that_is_there);
+promise!(collecting_into_a_directory_follows_no_link_that_is_there; cold: "it is about the command line");
 
 /// F7, F8
 fn there_is_no_way_up_out_of_the_root(cell: &Cell) {
@@ -360,7 +360,7 @@ fn the_mount_table_names_no_path_of_the_host(cell: &Cell) {
     assert!(!cgroup.contains("belljar"), "{cgroup}");
 }
 
-promise!(the_mount_table_names_no_path_of_the_host; needs filesystem, privileges);
+promise!(the_mount_table_names_no_path_of_the_host; needs filesystem, privileges; cold: "a workspace is mounted while the box is made");
 
 /// N3
 fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
@@ -378,4 +378,4 @@ fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
     ]);
 }
 
-promise!(a_socket_in_the_workspace_does_not_answer; needs filesystem, privileges);
+promise!(a_socket_in_the_workspace_does_not_answer; needs filesystem, privileges; cold: "a workspace is mounted while the box is made");

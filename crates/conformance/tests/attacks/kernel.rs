@@ -351,7 +351,7 @@ fn a_device_in_the_workspace_does_not_open(cell: &Cell) {
     cell.probe("read zero").fails_with(&[libc::EACCES, libc::EPERM]);
 }
 
-promise!(a_device_in_the_workspace_does_not_open, root; needs syscalls, privileges);
+promise!(a_device_in_the_workspace_does_not_open, root; needs syscalls, privileges; cold: "a workspace is mounted while the box is made");
 
 /// K14: also CVE-2019-10063
 fn nothing_can_be_typed_into_a_terminal(cell: &Cell) {

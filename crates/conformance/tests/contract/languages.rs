@@ -268,9 +268,7 @@ fn interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_s
     each_says_what_it_was_given(cell, INTERPRETED);
 }
 
-promise!(
-    interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults
-);
+promise!(interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults; cold: "the environment is what the runtime was started with");
 
 /// A backend that brings its own runtimes has them for some languages, whatever this host has.
 fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
@@ -296,7 +294,7 @@ fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_stat
     each_says_what_it_was_given(&roomy.limit("cpus", "2"), COMPILED);
 }
 
-promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on);
+promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on; cold: "its runtime cannot wait for code");
 
 fn aliases_mean_their_language(cell: &Cell) {
     let pairs = [
@@ -315,7 +313,7 @@ fn aliases_mean_their_language(cell: &Cell) {
     }
 }
 
-promise!(aliases_mean_their_language);
+promise!(aliases_mean_their_language; cold: "it is about the command line");
 
 fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s");
@@ -326,7 +324,7 @@ fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cel
     assert_eq!(ran.stdout, "");
 }
 
-promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words);
+promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words; cold: "its runtime cannot wait for code");
 
 fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &Cell) {
     let ran = cell.language("typescript").run("console.log('never')\nconst x: number = ;\n");
@@ -375,4 +373,4 @@ fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     }
 }
 
-promise!(the_list_of_languages_names_every_one_with_its_runtime);
+promise!(the_list_of_languages_names_every_one_with_its_runtime; cold: "it is about the command line");
