@@ -239,12 +239,7 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        Some(Box::pin(async move {
-            for language in pool.languages() {
-                self.clone().prepare_zygote(language).await;
-            }
-            pool::keep_up(pool, move |language| self.clone().park(language)).await;
-        }))
+        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
     }
 
     fn retire(&self) -> BoxFuture<'_, ()> {

@@ -125,13 +125,6 @@ impl Native {
         Ok(layout::draft(sandbox, execution, Supply::Later, ground)?.plan)
     }
 
-    /// Makes the zygote of a language, if it can have one: also where no box is to wait, runs can be forked.
-    pub(crate) async fn prepare_zygote(self: Arc<Self>, language: Language) {
-        if let Ok(runtime) = self.clone().find_beside(language).await {
-            let _ = self.zygote(language, &Stamped::new(runtime)).await;
-        }
-    }
-
     /// Makes a box that waits for a run of this language.
     pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.

@@ -11,6 +11,7 @@ use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
 use crate::pool::PoolArgs;
 use crate::serve::ServeArgs;
+use crate::wasm::WasmArgs;
 
 const RUN_HELP: &str = "\
 {about-with-newline}
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Mcp(Box<McpArgs>),
     /// The boxes that a server keeps waiting for runs
     Pool(PoolArgs),
+    /// The interpreters that run as WebAssembly modules
+    Wasm(WasmArgs),
     /// Keys for those who may ask the server
     Key(KeyArgs),
     /// Print the OpenAPI description of the HTTP interface

@@ -1,12 +1,15 @@
 //! The composition root: the only place that names concrete backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
 use belljar_docker::Docker;
-use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
+#[cfg(not(feature = "wasm"))]
+use belljar_engine::Absent;
+use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
@@ -38,7 +41,8 @@ fn assemble(host: Host, runs: Runs) -> Engine {
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
     let docker = docker(&host, &runs);
-    Engine::new(vec![native(host, runs), docker, wasm(), process, none], prepare)
+    let wasm = wasm(host.state_dir.clone());
+    Engine::new(vec![native(host, runs), docker, wasm, process, none], prepare)
 }
 
 fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
@@ -79,10 +83,20 @@ fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
     Arc::new(Docker::open(host.docker.settings(host, audience, pool)))
 }
 
-fn wasm() -> Arc<dyn Backend> {
-    let (reason, hint) =
-        ("this belljar was built without it", "build it in: cargo build --release --features wasm");
-    Arc::new(Absent::new(BackendName::Wasm, reason, hint))
+/// Why a build may have no wasm backend, and how to get it.
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_REASON: &str = "this belljar was built without it";
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_HINT: &str = "build it in: cargo build --release --features wasm";
+
+#[cfg(not(feature = "wasm"))]
+fn wasm(_: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Absent::new(BackendName::Wasm, WASM_REASON, WASM_HINT))
+}
+
+#[cfg(feature = "wasm")]
+fn wasm(state_dir: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Deferred::new(BackendName::Wasm, || belljar_wasm::Wasm::open(state_dir)))
 }
 
 fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {

@@ -21,6 +21,7 @@ mod serve;
 mod settings;
 mod source;
 mod table;
+mod wasm;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
         Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
         Ok(Cli { command: Command::Pool(args) }) => pool::run(&args, &environment),
+        Ok(Cli { command: Command::Wasm(args) }) => wasm::run(&args, &environment),
         Ok(Cli { command: Command::Key(args) }) => key::run(&args),
         Ok(Cli { command: Command::Openapi }) => {
             problem::say(&belljar_server::http::openapi());

@@ -154,10 +154,10 @@ impl Cell {
     }
 
     /// Whether its boxes are made from an image: then the system inside is that image's, and an engine stands between the
-    /// box and the kernel. By its own declaration.
+    /// box and the kernel. A result says so, too, which is tested.
     #[must_use]
     pub fn has_an_image(&self) -> bool {
-        Cell::new(&self.backend, self.user, self.waived.clone()).run("true").image.is_some()
+        self.backend == "docker"
     }
 
     /// Whether it has a runtime for a language.
@@ -167,6 +167,12 @@ impl Cell {
         let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("languages --json");
         let languages = told["languages"].as_array().expect("a list of languages");
         languages.iter().any(|language| language["name"] == name && language["available"] == true)
+    }
+
+    /// Whether the backend has a runtime for a language; this code does nothing in it.
+    #[must_use]
+    pub fn speaks(&self, language: &str, nothing: &str) -> bool {
+        host::speaks(self, language, nothing)
     }
 
     /// Says that the rest of a promise could not be tested, and why. Fails where skips are not accepted.

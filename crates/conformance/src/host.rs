@@ -20,6 +20,15 @@ const NOBODY: u32 = 65534;
 /// # Panics
 /// If it is not held, or if a guarantee that it needs is none.
 pub fn hold(name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
+    hold_in("sh", name, user, needs, promise);
+}
+
+/// Like [`hold`], for a promise that is told in another language than `sh`. A backend that has no runtime for it has
+/// not made the promise.
+///
+/// # Panics
+/// As [`hold`].
+pub fn hold_in(language: &str, name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
     assert!(
         needs.iter().all(|need| GUARANTEES.contains(need)),
         "{name} needs what is no guarantee: {needs:?}"
@@ -34,15 +43,37 @@ pub fn hold(name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
         let cell = Cell::new(backend, user, waived(&Cell::new(backend, user, Vec::new())));
         let unmade = format!("{backend}.{name}");
         let _ = fs::remove_file(record("not-promised", &unmade));
-        let missing: Vec<&str> = needs.iter().copied().filter(|need| !cell.keeps(need)).collect();
-        if missing.is_empty() {
-            promise(&cell);
-        } else {
-            let told = format!("not promised: {name}: {backend} does not keep {}\n", missing.join(", "));
-            eprint!("{told}");
-            write_record("not-promised", &unmade, &told);
+        match reason_against(&cell, language, needs) {
+            None => promise(&cell.language(language)),
+            Some(reason) => {
+                let told = format!("not promised: {name}: {backend} {reason}\n");
+                eprint!("{told}");
+                write_record("not-promised", &unmade, &told);
+            }
         }
     }
+}
+
+/// Why a backend has not promised something, by its own declaration.
+fn reason_against(cell: &Cell, language: &str, needs: &[&str]) -> Option<String> {
+    if language == "sh" && !speaks(cell, "sh", "true") {
+        return Some("has no runtime for sh, in which it is told".to_owned());
+    }
+    let missing: Vec<&str> = needs.iter().copied().filter(|need| !cell.keeps(need)).collect();
+    (!missing.is_empty()).then(|| format!("does not keep {}", missing.join(", ")))
+}
+
+/// Whether the backend has a runtime for a language. Code that does nothing is run to find out.
+pub(crate) fn speaks(cell: &Cell, language: &str, nothing: &str) -> bool {
+    type Known = HashMap<(String, User, String), bool>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let key = (cell.backend().to_owned(), cell.user(), language.to_owned());
+    let ask = || {
+        let words = ["run", language, "-c", nothing, "--json", "--backend", cell.backend()];
+        !cell.belljar(&words).stdout_text().contains("no runtime for")
+    };
+    *known.entry(key).or_insert_with(ask)
 }
 
 const GUARANTEES: [&str; 8] =
@@ -132,7 +163,9 @@ pub(crate) fn isolation(cell: &Cell) -> Isolation {
     let key = (cell.backend().to_owned(), cell.user());
     let ask = || {
         let plain = Cell::new(cell.backend(), cell.user(), cell.waived().to_vec());
-        plain.run("true").isolation.clone()
+        let (language, nothing) =
+            if speaks(cell, "sh", "true") { ("sh", "true") } else { ("python", "pass") };
+        plain.language(language).run(nothing).isolation.clone()
     };
     known.entry(key).or_insert_with(ask).clone()
 }
@@ -222,9 +255,38 @@ fn stage(dir: &Path, binary: &Path, user: User) {
     for name in ["state", "tmp"] {
         let dir = dir.join(name);
         fs::create_dir_all(&dir).expect("the temporary directory is writable");
+        if let Some(modules) = std::env::var_os("BELLJAR_WASM_MODULES").filter(|_| name == "state") {
+            bring_modules(Path::new(&modules), &dir, user);
+        }
         if user == User::Nobody && rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&dir, Some(NOBODY), Some(NOBODY)).expect("root may");
         }
+    }
+}
+
+/// Gives a user the modules of the wasm backend that were installed before, as files of their own: what others could
+/// write is not loaded. Whole or not at all, because other test processes do the same at the same time.
+fn bring_modules(modules: &Path, state: &Path, user: User) {
+    let there = state.join("wasm");
+    if there.exists() {
+        return;
+    }
+    let partial = state.join(format!("wasm.{}", std::process::id()));
+    fs::create_dir(&partial).expect("it is ours");
+    for entry in fs::read_dir(modules).expect("BELLJAR_WASM_MODULES is a directory") {
+        let from = entry.expect("it can be read").path();
+        fs::copy(&from, partial.join(from.file_name().expect("it has a name"))).expect("there is room");
+    }
+    let files =
+        fs::read_dir(&partial).expect("it is ours").map(|entry| entry.expect("it can be read").path());
+    for path in files.chain([partial.clone()]) {
+        if user == User::Nobody && rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&path, Some(NOBODY), Some(NOBODY)).expect("root may");
+        }
+    }
+    fs::set_permissions(&partial, fs::Permissions::from_mode(0o700)).expect("it is ours");
+    if fs::rename(&partial, &there).is_err() {
+        let _ = fs::remove_dir_all(&partial);
     }
 }
 

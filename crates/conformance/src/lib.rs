@@ -24,6 +24,7 @@
 //! | `BELLJAR_BIN` | the binary under test; else the `belljar` beside the tests in `target` |
 //! | `BELLJAR_BACKENDS` | the backends under test, with commas between; else `native` |
 //! | `DOCKER_HOST`, `BELLJAR_DOCKER_RUNTIME`, `XDG_CONFIG_HOME` | handed on to the binary |
+//! | `BELLJAR_WASM_MODULES` | what `belljar wasm install` has put under a state directory, for the tests to use |
 //! | `BELLJAR_LEAK_RUNS` | how many runs the leak test spreads over all endings; else 60 |
 //! | `BELLJAR_KILL_RUNS` | how many runs in which `belljar` is killed; else 10 |
 
@@ -42,7 +43,7 @@ mod result;
 mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, has_program, hold, process_holding, secret};
+pub use host::{Scratch, has_program, hold, hold_in, process_holding, secret};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
@@ -76,6 +77,24 @@ macro_rules! promise {
         fn $test() {
             let name = concat!(module_path!(), "::", stringify!($test));
             $crate::hold(name, $crate::User::$user, &$needs, super::$name);
+        }
+    };
+}
+
+/// Like [`promise!`], but told in Python, so that a backend without shells holds it, too.
+#[macro_export]
+macro_rules! portable {
+    ($name:ident $(; needs $($guarantee:ident),+)?) => {
+        mod $name {
+            $crate::portable!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
+            $crate::portable!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
+        }
+    };
+    (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
+        #[test]
+        fn $test() {
+            let name = concat!(module_path!(), "::", stringify!($test));
+            $crate::hold_in("python", name, $crate::User::$user, &$needs, super::$name);
         }
     };
 }

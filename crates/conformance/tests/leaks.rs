@@ -187,6 +187,25 @@ fn killing_the_keeper_takes_the_box_with_it_and_is_reported(cell: &Cell) {
 
 promise!(killing_the_keeper_takes_the_box_with_it_and_is_reported; needs privileges);
 
+fn a_run_whose_keeper_is_killed_is_reported_soon(cell: &Cell) {
+    let watch = Watch::over(cell);
+    let running = watch.cell().limit("timeout", "60s").start_json("echo ready; sleep 50");
+    std::thread::sleep(Duration::from_millis(700));
+    // Where a daemon stands between, that is not ours to kill.
+    let keepers = keepers(running.pid());
+    let stood_between = !keepers.is_empty();
+    keepers.into_iter().for_each(kill);
+    if !stood_between {
+        running.signal(Signal::TERM);
+    }
+    let ended = running.finish();
+    assert!(ended.took < Duration::from_secs(10), "{ended:?}");
+    assert_ne!(ended.code(), 0, "not taken for a success: {ended:?}");
+    watch.assert_nothing_left();
+}
+
+promise!(a_run_whose_keeper_is_killed_is_reported_soon);
+
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
     let watch = Watch::over(cell);
     let cell = watch.cell();

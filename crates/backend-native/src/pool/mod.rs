@@ -116,11 +116,6 @@ impl Pool {
         self.0.limits
     }
 
-    /// The languages that boxes are kept of.
-    pub(crate) fn languages(&self) -> Vec<Language> {
-        self.lock().of.iter().map(|shelf| shelf.language).collect()
-    }
-
     /// What the zygote of a language imports.
     pub(crate) fn preload(&self, language: Language) -> &[String] {
         self.0.preload.iter().find(|(of, _)| *of == language).map_or(&[], |(_, modules)| modules)

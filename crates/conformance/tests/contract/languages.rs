@@ -1,6 +1,6 @@
 //! Section 2: languages. One program in each says what it was given and ends with 7.
 
-use belljar_conformance::{Cell, Scratch, Status, User, has_program, promise};
+use belljar_conformance::{Cell, Scratch, Status, User, has_program, portable, promise};
 
 struct Spoken {
     name: &'static str,
@@ -272,6 +272,25 @@ promise!(
     interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults
 );
 
+/// A backend that brings its own runtimes has them for some languages, whatever this host has.
+fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
+    let scratch = Scratch::new();
+    let data = scratch.file("data.txt", "data");
+    let nothing = |name: &str| if name == "php" { "<?php" } else { "0" };
+    let spoken: Vec<_> = INTERPRETED.iter().filter(|one| cell.speaks(one.name, nothing(one.name))).collect();
+    assert!(spoken.iter().any(|one| one.name == "python"), "at least this one");
+    for Spoken { name, code, .. } in spoken {
+        let cell =
+            cell.language(name).option("--file", data.to_str().unwrap()).option("--env", "GREETING=hi");
+        let cell = cell.option("--stdin", "-").caller_stdin(b"line\n").args(&["a b", "ü"]);
+        let ran = cell.run(code);
+        assert_eq!((ran.exited(7), ran.stderr.as_str()), (SAID, ""), "{name}");
+        assert_eq!(ran.language, *name);
+    }
+}
+
+portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem);
+
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
     each_says_what_it_was_given(&roomy.limit("cpus", "2"), COMPILED);
@@ -318,14 +337,14 @@ fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &
     assert_eq!(ran.language, "typescript");
 }
 
-promise!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
+portable!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
 
 fn typescript_is_not_type_checked(cell: &Cell) {
     let ran = cell.language("typescript").run("const x: number = 'text' as any as string; console.log(x)");
     assert_eq!(ran.ok(), "text\n");
 }
 
-promise!(typescript_is_not_type_checked);
+portable!(typescript_is_not_type_checked);
 
 fn both_kinds_of_javascript_module_run(cell: &Cell) {
     let node = cell.language("javascript");
@@ -340,7 +359,7 @@ console.log(one);";
     assert_eq!(cell.language("typescript").run(typed).ok(), "1\n");
 }
 
-promise!(both_kinds_of_javascript_module_run);
+portable!(both_kinds_of_javascript_module_run);
 
 fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     let told = cell.belljar(&["languages"]).stdout_text();
