@@ -17,6 +17,16 @@ use crate::served::{Served, Start};
 
 const NOBODY: u32 = 65534;
 
+/// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
+/// made it.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling {
+    /// The language of its runs, unless they name another.
+    pub language: &'static str,
+    /// The guarantees.
+    pub needs: &'static [&'static str],
+}
+
 /// Runs one promise for every backend under test that has made it, as one kind of user.
 ///
 /// # Panics

@@ -45,7 +45,7 @@ mod served;
 mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, has_program, hold, hold_in, process_holding, secret};
+pub use host::{Scratch, Telling, has_program, hold, process_holding, secret};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
@@ -63,26 +63,27 @@ pub use watch::Watch;
 #[macro_export]
 macro_rules! promise {
     ($name:ident $(; needs $($guarantee:ident),+)?) => {
-        $crate::promise!(@ $name as_root as_nobody warm zygote; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_root as_nobody warm zygote; $($($guarantee)+)?);
     };
     ($name:ident $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
-        $crate::promise!(@ $name as_root as_nobody; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_root as_nobody; $($($guarantee)+)?);
     };
     ($name:ident $(; needs $($guarantee:ident),+)?; no zygote: $why:literal) => {
-        $crate::promise!(@ $name as_root as_nobody warm; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_root as_nobody warm; $($($guarantee)+)?);
     };
     ($name:ident, root $(; needs $($guarantee:ident),+)?) => {
-        $crate::promise!(@ $name as_root warm zygote; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_root warm zygote; $($($guarantee)+)?);
     };
     ($name:ident, root $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
-        $crate::promise!(@ $name as_root; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_root; $($($guarantee)+)?);
     };
     ($name:ident, nobody $(; needs $($guarantee:ident),+)?) => {
-        $crate::promise!(@ $name as_nobody; $($($guarantee)+)?);
+        $crate::promise!(@ "sh" $name as_nobody; $($($guarantee)+)?);
     };
-    (@ $name:ident $($test:ident)+; $($guarantee:ident)*) => {
+    (@ $language:literal $name:ident $($test:ident)+; $($guarantee:ident)*) => {
         mod $name {
-            const NEEDS: &[&str] = &[$(stringify!($guarantee)),*];
+            const TELLING: $crate::Telling =
+                $crate::Telling { language: $language, needs: &[$(stringify!($guarantee)),*] };
             $($crate::promise!(# $test $name);)+
         }
     };
@@ -102,7 +103,7 @@ macro_rules! promise {
         #[test]
         fn $test() {
             let name = concat!(module_path!(), "::", stringify!($test));
-            $crate::hold(name, $crate::User::$user, $crate::Start::$start, NEEDS, super::$name);
+            $crate::hold(TELLING, name, $crate::User::$user, $crate::Start::$start, super::$name);
         }
     };
 }
@@ -111,10 +112,7 @@ macro_rules! promise {
 #[macro_export]
 macro_rules! portable {
     ($name:ident $(; needs $($guarantee:ident),+)?) => {
-        mod $name {
-            $crate::portable!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
-            $crate::portable!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
-        }
+        $crate::promise!(@ "python" $name as_root as_nobody warm zygote; $($($guarantee)+)?);
     };
     (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
         #[test]

@@ -287,7 +287,7 @@ fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
     }
 }
 
-portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem);
+portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem; cold: "the environment is what the runtime was started with");
 
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
