@@ -31,16 +31,8 @@ pub struct Telling {
 ///
 /// # Panics
 /// If it is not held, if a guarantee that it needs is none, or if its runs were to begin in a way in which none of them did.
-pub fn hold(name: &str, user: User, start: Start, needs: &[&str], promise: fn(&Cell)) {
-    hold_in("sh", name, user, start, needs, promise);
-}
-
-/// Like [`hold`], for a promise that is told in another language than `sh`. A backend that has no runtime for it has
-/// not made the promise.
-///
-/// # Panics
-/// As [`hold`].
-pub fn hold_in(language: &str, name: &str, user: User, start: Start, needs: &[&str], promise: fn(&Cell)) {
+pub fn hold(telling: Telling, name: &str, user: User, start: Start, promise: fn(&Cell)) {
+    let Telling { language, needs } = telling;
     assert!(
         needs.iter().all(|need| GUARANTEES.contains(need)),
         "{name} needs what is no guarantee: {needs:?}"
@@ -57,7 +49,7 @@ pub fn hold_in(language: &str, name: &str, user: User, start: Start, needs: &[&s
         let unmade = format!("{backend}.{name}");
         let _ = fs::remove_file(record("not-promised", &unmade));
         match reason_against(&cell, language, needs) {
-            None => hold_from(&cell.language(language), name, start, promise),
+            None => hold_in(&cell.language(language), name, start, promise),
             Some(reason) => {
                 let told = format!("not promised: {name}: {backend} {reason}\n");
                 eprint!("{told}");
@@ -65,6 +57,15 @@ pub fn hold_in(language: &str, name: &str, user: User, start: Start, needs: &[&s
             }
         }
     }
+}
+
+fn hold_in(cell: &Cell, name: &str, start: Start, promise: fn(&Cell)) {
+    if start == Start::Cold {
+        return promise(cell);
+    }
+    let served = Rc::new(Served::new(start));
+    promise(&cell.served_by(served.clone()));
+    served.assert_tried(name);
 }
 
 /// Why a backend has not promised something, by its own declaration.
@@ -87,15 +88,6 @@ pub(crate) fn speaks(cell: &Cell, language: &str, nothing: &str) -> bool {
         !cell.belljar(&words).stdout_text().contains("no runtime for")
     };
     *known.entry(key).or_insert_with(ask)
-}
-
-fn hold_from(cell: &Cell, name: &str, start: Start, promise: fn(&Cell)) {
-    if start == Start::Cold {
-        return promise(cell);
-    }
-    let served = Rc::new(Served::new(start));
-    promise(&cell.served_by(served.clone()));
-    served.assert_tried(name);
 }
 
 const GUARANTEES: [&str; 8] =

@@ -114,11 +114,10 @@ macro_rules! portable {
     ($name:ident $(; needs $($guarantee:ident),+)?) => {
         $crate::promise!(@ "python" $name as_root as_nobody warm zygote; $($($guarantee)+)?);
     };
-    (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
-        #[test]
-        fn $test() {
-            let name = concat!(module_path!(), "::", stringify!($test));
-            $crate::hold_in("python", name, $crate::User::$user, $crate::Start::Cold, &$needs, super::$name);
-        }
+    ($name:ident $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
+        $crate::promise!(@ "python" $name as_root as_nobody; $($($guarantee)+)?);
+    };
+    ($name:ident $(; needs $($guarantee:ident),+)?; no zygote: $why:literal) => {
+        $crate::promise!(@ "python" $name as_root as_nobody warm; $($($guarantee)+)?);
     };
 }

@@ -335,14 +335,14 @@ fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &
     assert_eq!(ran.language, "typescript");
 }
 
-portable!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position);
+portable!(a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position; cold: "what does not compile does not reach the runtime");
 
 fn typescript_is_not_type_checked(cell: &Cell) {
     let ran = cell.language("typescript").run("const x: number = 'text' as any as string; console.log(x)");
     assert_eq!(ran.ok(), "text\n");
 }
 
-portable!(typescript_is_not_type_checked);
+portable!(typescript_is_not_type_checked; no zygote: "its runtime has no zygote");
 
 fn both_kinds_of_javascript_module_run(cell: &Cell) {
     let node = cell.language("javascript");
@@ -357,7 +357,7 @@ console.log(one);";
     assert_eq!(cell.language("typescript").run(typed).ok(), "1\n");
 }
 
-portable!(both_kinds_of_javascript_module_run);
+portable!(both_kinds_of_javascript_module_run; no zygote: "its runtime has no zygote");
 
 fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     let told = cell.belljar(&["languages"]).stdout_text();
