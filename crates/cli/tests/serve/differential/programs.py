@@ -1,7 +1,7 @@
 """Writes programs, always the same ones, as one JSON array: `programs.py COUNT`.
 
 Each is made of a few pieces and an ending, chosen by a generator of numbers with a fixed seed. Nothing in them depends on
-time, on addresses, on which thread comes first, or on how strings are hashed: what two runs of one program say is equal, or
+time, on addresses, on which thread comes first, on how strings are hashed, or on when cycles are collected: what two runs of one program say is equal, or
 the way in which they were started is to blame.
 """
 
@@ -24,7 +24,7 @@ PIECES = [
     "class M@(type):\n    def __del__(cls): print('class gone')\nclass N@(metaclass=M@): pass",
     "class S@:\n    __slots__ = ()\n    def __del__(self): print('slots', $)\ns@ = S@()",
     "class I@(int):\n    def __del__(self): print('int', int(self))\ni@ = [I@($)]",
-    "class R@:\n    def __init__(self): self.me = self\n    def __del__(self): print('cycle', $)\nR@()",
+    "import gc\ngc.disable()\nclass R@:\n    def __init__(self): self.me = self\n    def __del__(self): print('cycle', $)\nR@()",
     "a@ = []\na@.append(a@)\nprint(len(a@))",
     "def g@():\n    try:\n        yield $\n        yield 2\n    finally:\n        print('generator closed')\ng@_ = g@()\nprint(next(g@_))",
     "def g@():\n    yield from range($)\nprint(sum(g@()), next(g@()))",
@@ -74,7 +74,7 @@ PIECES = [
     "import gc\ngc.disable()",
     "import gc\ngc.freeze()",
     "import gc\ngc.freeze()\ngc.unfreeze()",
-    "import gc, os\ngc.callbacks.append(lambda phase, info, write=os.write: write(1, b'collecting\\n'))",
+    "import gc, os\ngc.disable()\ngc.callbacks.append(lambda phase, info, write=os.write: write(1, b'collecting\\n'))",
     "import gc\ngc.set_threshold(1, 1, 1)\nx@ = [[i] for i in range($)]\nprint(len(x@))\ngc.set_threshold(700, 10, 10)",
     "x@ = [{} for _ in range($000)]\nprint(len(x@))",
     "import json\nprint(json.dumps({'a': [1, None, $], 'b': 'ä'}, sort_keys=True), json.loads('[1, 2.5]'))",
