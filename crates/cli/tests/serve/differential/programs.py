@@ -1,8 +1,8 @@
 """Writes programs, always the same ones, as one JSON array: `programs.py COUNT`.
 
 Each is made of a few pieces and an ending, chosen by a generator of numbers with a fixed seed. Nothing in them depends on
-time, on addresses, on which thread comes first, on how strings are hashed, or on when cycles are collected: what two runs of one program say is equal, or
-the way in which they were started is to blame.
+time, on addresses, on which thread comes first, on how strings are hashed, or on when cycles are collected: what two runs
+of one program say is equal, or the way in which they were started is to blame.
 """
 
 import json
