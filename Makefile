@@ -16,8 +16,9 @@ test: tools ## every test: units, conformance, attacks, leaks, and cgroup v2 in 
 
 check: ## formatting and lints, warnings refused
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	cargo clippy --workspace --exclude belljar-wasm --all-targets --quiet -- -D warnings
 	cargo clippy --package belljar-cli --features otel --all-targets --quiet -- -D warnings
+	cargo clippy --package belljar-cli --package belljar-wasm --features belljar-cli/wasm --all-targets --quiet -- -D warnings
 	ci/policy
 
 bench: ## measure against bare processes, bubblewrap, nsjail and docker in one run

@@ -209,6 +209,7 @@ impl Supervised {
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.terms.source.as_str(),
+            hidden: None,
             bytes: self.terms.limits.disk.get(),
             names: self.terms.limits.max_files(),
         };

@@ -11,6 +11,7 @@ use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
 use crate::pool::PoolArgs;
 use crate::serve::ServeArgs;
+use crate::wasm::WasmArgs;
 
 const RUN_HELP: &str = "\
 {about-with-newline}
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Mcp(Box<McpArgs>),
     /// The boxes that a server keeps waiting for runs
     Pool(PoolArgs),
+    /// The interpreters that run as WebAssembly modules
+    Wasm(WasmArgs),
     /// Keys for those who may ask the server
     Key(KeyArgs),
     /// Print the OpenAPI description of the HTTP interface
@@ -196,6 +199,10 @@ pub(crate) struct Choices {
     /// An OCI image, where the backend takes one [default: the language's]
     #[arg(long, value_name = "REF", help_heading = "Isolation")]
     pub(crate) image: Option<String>,
+
+    /// Docker's runtime: runsc is gVisor [default: the daemon's]
+    #[arg(long, value_name = "NAME", help_heading = "Isolation")]
+    pub(crate) runtime: Option<String>,
 
     /// Accept that this host cannot keep this guarantee; repeatable
     #[arg(long, value_name = "GUARANTEE", help_heading = "Isolation")]

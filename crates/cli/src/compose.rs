@@ -1,15 +1,20 @@
 //! The composition root: the only place that names concrete backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
-use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
+use belljar_docker::Docker;
+#[cfg(not(feature = "wasm"))]
+use belljar_engine::Absent;
+use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
 
+use crate::docker::Audience;
 use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
@@ -35,14 +40,16 @@ fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
-    Engine::new(vec![native(host, runs), wasm(), process, none], prepare)
+    let (docker, wasm) = (docker(&host, &runs), wasm(host.state_dir.clone()));
+    Engine::new(vec![native(host, runs), docker, wasm, process, none], prepare)
 }
 
 fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
     let many_runs = matches!(runs, Runs::Many(_));
     let (standby, pool) = match runs {
         Runs::One(standby) => (standby, None),
-        Runs::Many(pool) => (None, pool),
+        // Boxes that wait for runs that go elsewhere would wait in vain.
+        Runs::Many(pool) => (None, pool.filter(|_| !host.docker.preferred)),
     };
     let settings = belljar_native::Settings {
         search_path: host.search_path,
@@ -67,10 +74,28 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
     }
 }
 
-fn wasm() -> Arc<dyn Backend> {
-    let (reason, hint) =
-        ("this belljar was built without it", "build it in: cargo build --release --features wasm");
-    Arc::new(Absent::new(BackendName::Wasm, reason, hint))
+fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
+    let (audience, pool) = match runs {
+        Runs::One(_) => (Audience::Oneself, None),
+        Runs::Many(pool) => (Audience::Others, pool.as_ref()),
+    };
+    Arc::new(Docker::open(host.docker.settings(host, audience, pool)))
+}
+
+/// Why a build may have no wasm backend, and how to get it.
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_REASON: &str = "this belljar was built without it";
+#[cfg(not(feature = "wasm"))]
+pub(crate) const WASM_HINT: &str = "build it in: cargo build --release --features wasm";
+
+#[cfg(not(feature = "wasm"))]
+fn wasm(_: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Absent::new(BackendName::Wasm, WASM_REASON, WASM_HINT))
+}
+
+#[cfg(feature = "wasm")]
+fn wasm(state_dir: Option<PathBuf>) -> Arc<dyn Backend> {
+    Arc::new(Deferred::new(BackendName::Wasm, || belljar_wasm::Wasm::open(state_dir)))
 }
 
 fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {

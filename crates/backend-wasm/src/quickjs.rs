@@ -1,0 +1,66 @@
+//! How `QuickJS` is built, and what it is given of Node's world. The module knows nothing of Node: that lies in files
+//! beside it, so that a change to them needs no other module.
+
+use std::io;
+use std::path::Path;
+
+/// What the module finds in `/lib/belljar`.
+pub(crate) const LIBRARY: &[(&str, &str)] = &[
+    ("prelude.js", include_str!("../library/quickjs/prelude.js")),
+    ("node-buffer.js", include_str!("../library/quickjs/node-buffer.js")),
+    ("node-fs.js", include_str!("../library/quickjs/node-fs.js")),
+    ("node-fs/promises.js", include_str!("../library/quickjs/node-fs/promises.js")),
+    ("node-os.js", include_str!("../library/quickjs/node-os.js")),
+    ("node-path.js", include_str!("../library/quickjs/node-path.js")),
+    ("node-process.js", include_str!("../library/quickjs/node-process.js")),
+    ("node-util.js", include_str!("../library/quickjs/node-util.js")),
+];
+
+/// The command of the compiler, in the directory that [`lay_out`] has prepared. The same sources and the same compiler
+/// make the same module, wherever that is.
+pub(crate) const COMMAND: &[&str] = &[
+    "cc",
+    "--target=wasm32-wasi",
+    "-O2",
+    "-s",
+    "-g0",
+    "-Iquickjs",
+    "-D_GNU_SOURCE",
+    "-DNDEBUG",
+    "-D_WASI_EMULATED_SIGNAL",
+    "-D_WASI_EMULATED_PROCESS_CLOCKS",
+    "-Wno-everything",
+    "-Wl,-z,stack-size=1048576",
+    "-lwasi-emulated-signal",
+    "-lwasi-emulated-process-clocks",
+    "-o",
+    MODULE,
+    "main.c",
+    "quickjs/quickjs.c",
+    "quickjs/quickjs-libc.c",
+    "quickjs/libregexp.c",
+    "quickjs/libunicode.c",
+    "quickjs/dtoa.c",
+];
+
+/// What it makes.
+pub(crate) const MODULE: &str = "quickjs.wasm";
+
+const MAIN: &str = include_str!("../library/quickjs/main.c");
+
+/// Where `QuickJS` gives up looking at its stack, because some engines put it elsewhere. Ours does not, and a program
+/// that recurses for ever is to get an exception.
+const UNCHECKED: &str = "#if defined(__wasi__)\n    rt->stack_limit = 0;";
+const CHECKED: &str = "#if 0\n    rt->stack_limit = 0;";
+
+/// Puts the sources of the crate and our own side by side.
+pub(crate) fn lay_out(workshop: &Path, sources: &Path) -> io::Result<()> {
+    std::fs::rename(sources.join("quickjs"), workshop.join("quickjs"))?;
+    let engine = workshop.join("quickjs/quickjs.c");
+    let text = std::fs::read_to_string(&engine)?;
+    if !text.contains(UNCHECKED) {
+        return Err(io::Error::other("these are not the sources that were expected"));
+    }
+    std::fs::write(engine, text.replace(UNCHECKED, CHECKED))?;
+    std::fs::write(workshop.join("main.c"), MAIN)
+}
