@@ -385,6 +385,7 @@ impl NativeExecution {
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.source.as_str(),
+            hidden: None,
             bytes: self.terms.limits.disk.get(),
             names: self.terms.limits.max_files(),
         };

@@ -239,7 +239,11 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        Some(Box::pin(pool::keep_up(pool, move |language| self.clone().park(language))))
+        let zygotes = self.clone().keep_zygotes(pool.clone());
+        let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
+        Some(Box::pin(async {
+            tokio::join!(zygotes, boxes);
+        }))
     }
 
     fn retire(&self) -> BoxFuture<'_, ()> {

@@ -17,7 +17,7 @@ use belljar_jail::plan::{Birth, Plan};
 use crate::execution::{NativeExecution, Terms};
 use crate::layout::{self, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
-use crate::pool::Pool;
+use crate::pool::{self, Pool};
 use crate::zygote::{Readiness, Zygote};
 use crate::{Native, setup};
 
@@ -132,10 +132,28 @@ impl Native {
         let zygote = self.zygote(language, &runtime).await;
         let made =
             self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
-        if made.is_err() && zygote.is_some() {
-            self.give_up_zygote(language).await;
+        match (&made, &zygote) {
+            (Ok(_), Some(zygote)) => zygote.count_as_good(),
+            (Err(_), Some(zygote)) => self.give_up_zygote(language, zygote).await,
+            (_, None) => {}
         }
         made
+    }
+
+    /// Keeps a zygote of every language that can have one, also while no box of it is to be made: it is what runs begin
+    /// with where none waits.
+    pub(crate) async fn keep_zygotes(self: Arc<Self>, pool: Pool) {
+        while !pool.is_closed() {
+            for language in pool.languages() {
+                let Ok(runtime) = self.clone().find_beside(language).await else { continue };
+                let runtime = Stamped::new(runtime);
+                if self.living_zygote(language, &runtime).await.is_none() {
+                    self.zygote(language, &runtime).await;
+                }
+            }
+            tokio::time::sleep(pool::ROUND).await;
+        }
+        self.retire_zygotes().await;
     }
 
     /// Makes a box whose runtime waits for code: one that boots there, or a zygote's child.

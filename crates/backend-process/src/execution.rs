@@ -19,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
@@ -32,6 +32,10 @@ use crate::supervisor::SUPERVISOR;
 const BUFFER: usize = 64 * 1024;
 /// How long a program may take to be started.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long a supervisor may be silent before it is woken, in case that it was stopped.
+const SILENCE: Duration = Duration::from_millis(200);
+/// How long a pipe may be silent whose last writer is beyond reach.
+const LAST_WORDS: Duration = Duration::from_millis(50);
 /// How long is waited for a supervisor to remove what a run has left; a very large directory takes longer, and it goes on
 /// alone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -52,7 +56,11 @@ pub(crate) struct Supervised {
     stderr: Option<Receiver>,
     buffer: Vec<u8>,
     terms: Terms,
+    /// The program, which leads a group of its own.
+    main: Option<Pid>,
     ended: Option<Ended>,
+    /// Whether the supervisor died before it could say how the program ended.
+    abandoned: bool,
     /// Dropped after the supervisor, in case that this was killed.
     scratch: Scratch,
 }
@@ -84,7 +92,9 @@ impl Supervised {
         let supervisor = Supervisor::start().map_err(setup("start the supervisor"))?;
         supervisor.order(order, [stdin, stdout_end, stderr_end]).map_err(setup("order the program"))?;
         let (stdout, stderr, buffer) = (Some(stdout), Some(stderr), Vec::with_capacity(BUFFER));
-        let mut running = Supervised { supervisor, stdout, stderr, buffer, terms, ended: None, scratch };
+        let (main, ended, abandoned) = (None, None, false);
+        let mut running =
+            Supervised { supervisor, stdout, stderr, buffer, terms, main, ended, abandoned, scratch };
         match tokio::time::timeout(START_LIMIT, running.hear_start()).await {
             Ok(started) => started.map(|()| running),
             Err(_) => Err(setup("start the program in time")(io::ErrorKind::TimedOut.into())),
@@ -93,9 +103,12 @@ impl Supervised {
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match self.supervisor.hear().await.map_err(setup("hear from the supervisor"))? {
-            Some(Said::Started) => Ok(()),
+            Some(Said::Started { main }) => {
+                self.main = Pid::from_raw(main);
+                Ok(())
+            }
             Some(Said::Failed { doing, errno }) => Err(failure(doing, errno)),
-            Some(Said::Next | Said::Ended { .. }) | None => {
+            Some(Said::Next { .. } | Said::Ended { .. }) | None => {
                 Err(setup("start the program: its supervisor died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -111,6 +124,7 @@ impl Supervised {
             let happened = tokio::select! {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
+                () = tokio::time::sleep(LAST_WORDS), if self.abandoned => Happened::Silence,
                 said = self.supervisor.hear(), if self.ended.is_none() => {
                     Happened::Said(said.map_err(setup("hear from the supervisor"))?)
                 }
@@ -121,16 +135,30 @@ impl Supervised {
                         return Ok(News::Output(stream, length));
                     }
                 }
-                Happened::Said(Some(Said::Next)) => return Ok(News::NextStage),
+                Happened::Said(Some(Said::Next { main })) => {
+                    self.main = Pid::from_raw(main);
+                    return Ok(News::NextStage);
+                }
                 Happened::Said(Some(Said::Failed { doing, errno })) => return Err(failure(doing, errno)),
-                Happened::Said(Some(Said::Started)) => {}
+                Happened::Said(Some(Said::Started { .. })) => {}
                 Happened::Said(Some(Said::Ended { status, stop, cpu_micros, memory_peak })) => {
                     let cpu = Duration::from_micros(cpu_micros);
                     self.ended = Some(Ended { status, stop, cpu, memory_peak, told: false });
                 }
-                Happened::Said(None) => self.ended = Some(UNKNOWN_END),
+                Happened::Said(None) => self.abandon(),
+                Happened::Silence => (self.stdout, self.stderr) = (None, None),
             }
         }
+    }
+
+    /// The supervisor was killed, and the kernel has killed the program for it. Its group can still be found; whoever has
+    /// left that is beyond reach, and must not keep us waiting for the end of the output.
+    fn abandon(&mut self) {
+        if let Some(group) = self.main {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        self.ended = Some(UNKNOWN_END);
+        self.abandoned = true;
     }
 
     /// There is no ending for too many processes; whoever wonders about the signal finds this.
@@ -181,6 +209,7 @@ impl Supervised {
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.terms.source.as_str(),
+            hidden: None,
             bytes: self.terms.limits.disk.get(),
             names: self.terms.limits.max_files(),
         };
@@ -236,6 +265,7 @@ enum News {
 enum Happened {
     Readable(Stream),
     Said(Option<Said>),
+    Silence,
 }
 
 /// The caller's side of a supervisor. Dropping it ends the run.
@@ -280,7 +310,10 @@ impl Supervisor {
     async fn hear(&self) -> io::Result<Option<Said>> {
         let Some(socket) = &self.socket else { return Ok(None) };
         loop {
-            socket.readable().await?;
+            match tokio::time::timeout(SILENCE, socket.readable()).await {
+                Ok(readable) => readable?,
+                Err(_) => self.wake(),
+            }
             let heard = socket.try_io(Interest::READABLE, || message::receive(socket));
             match heard {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -293,11 +326,18 @@ impl Supervisor {
         if let Some(socket) = &self.socket {
             let _ = message::send(socket, &Request::Kill, &[]);
         }
+        self.wake();
+    }
+
+    /// The code may have stopped it: they have the same user.
+    fn wake(&self) {
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
     /// Hangs up and waits for it to be gone, and the tree and the directory with it. One that takes long is left to it.
     fn dismiss(&mut self) {
         self.socket = None;
+        self.wake();
         if self.is_gone_within(PATIENCE) {
             return;
         }

@@ -28,10 +28,10 @@ pub(crate) struct Watch {
 /// What a supervisor has to say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// The first command runs.
-    Started,
+    /// The first command runs, as this process.
+    Started { main: i32 },
     /// A command has succeeded, and the next one runs.
-    Next,
+    Next { main: i32 },
     /// A command could not be started.
     Failed { doing: String, errno: i32 },
     /// The last command has ended and the tree is dead.
@@ -81,8 +81,14 @@ impl Coded for Watch {
 impl Coded for Said {
     fn put(&self, bytes: &mut Vec<u8>) {
         match self {
-            Said::Started => 0_u8.put(bytes),
-            Said::Next => 1_u8.put(bytes),
+            Said::Started { main } => {
+                0_u8.put(bytes);
+                main.put(bytes);
+            }
+            Said::Next { main } => {
+                1_u8.put(bytes);
+                main.put(bytes);
+            }
             Said::Failed { doing, errno } => {
                 2_u8.put(bytes);
                 doing.put(bytes);
@@ -100,8 +106,8 @@ impl Coded for Said {
 
     fn take(bytes: &mut &[u8]) -> Result<Said, Malformed> {
         match u8::take(bytes)? {
-            0 => Ok(Said::Started),
-            1 => Ok(Said::Next),
+            0 => Ok(Said::Started { main: Coded::take(bytes)? }),
+            1 => Ok(Said::Next { main: Coded::take(bytes)? }),
             2 => Ok(Said::Failed { doing: Coded::take(bytes)?, errno: Coded::take(bytes)? }),
             3 => Ok(Said::Ended {
                 status: Coded::take(bytes)?,
@@ -148,7 +154,8 @@ mod tests {
         }
         let failed = Said::Failed { doing: "start it".into(), errno: 2 };
         let ended = STOPS.map(|stop| Said::Ended { status: 9, stop, cpu_micros: 1, memory_peak: 2 });
-        for said in [Said::Started, Said::Next, failed].into_iter().chain(ended) {
+        let begun = [Said::Started { main: 5 }, Said::Next { main: 6 }, failed];
+        for said in begun.into_iter().chain(ended) {
             assert_eq!(decode(&encode(&said)), Ok(said));
         }
     }

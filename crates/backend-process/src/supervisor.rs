@@ -101,7 +101,11 @@ impl Supervisor {
                     return say(&self.caller, &failed(&doing, &fault));
                 }
             };
-            say(&self.caller, if index == 0 { &Said::Started } else { &Said::Next });
+            let pid = main.as_raw_nonzero().get();
+            say(
+                &self.caller,
+                &if index == 0 { Said::Started { main: pid } } else { Said::Next { main: pid } },
+            );
             let end = self.follow(main);
             if !is_last && matches!(end, End::Own(0)) {
                 continue;
@@ -111,9 +115,10 @@ impl Supervisor {
         }
     }
 
-    /// Terminal signals are for the caller alone.
+    /// Terminal signals are for the caller alone. Whoever has stopped us cannot keep us from noticing its death.
     fn become_subreaper(&self) -> io::Result<()> {
         rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         if self.order.watch.is_some() {
             rustix::thread::set_no_new_privs(true)?;

@@ -200,6 +200,10 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "REF", help_heading = "Isolation")]
     pub(crate) image: Option<String>,
 
+    /// Docker's runtime: runsc is gVisor [default: the daemon's]
+    #[arg(long, value_name = "NAME", help_heading = "Isolation")]
+    pub(crate) runtime: Option<String>,
+
     /// Accept that this host cannot keep this guarantee; repeatable
     #[arg(long, value_name = "GUARANTEE", help_heading = "Isolation")]
     pub(crate) waive: Vec<String>,

@@ -205,19 +205,19 @@ impl Comparison {
         writeln!(out, "{}  {}  ({program})", self.language, self.code)?;
         writeln!(
             out,
-            "  {:<12}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}",
+            "  {:<16}{:>9}{:>9}{:>9}{:>9}{:>9}{:>11}",
             "ms", "p50", "p90", "p99", "min", "× bare", "over bare"
         )?;
         for Measured { name, summary, times_bare, over_bare_ms, .. } in &self.results {
             let Summary { p50_ms, p90_ms, p99_ms, min_ms } = summary;
-            write!(out, "  {name:<12}{p50_ms:>9.2}{p90_ms:>9.2}{p99_ms:>9.2}{min_ms:>9.2}")?;
+            write!(out, "  {name:<16}{p50_ms:>9.2}{p90_ms:>9.2}{p99_ms:>9.2}{min_ms:>9.2}")?;
             match (times_bare, over_bare_ms) {
                 (Some(times), Some(over)) => writeln!(out, "{times:>9.2}{over:>11.2}")?,
                 _ => writeln!(out)?,
             }
         }
         for Absent { name, why } in &self.not_measured {
-            writeln!(out, "  {name:<12}not measured: {why}")?;
+            writeln!(out, "  {name:<16}not measured: {why}")?;
         }
         writeln!(out)
     }

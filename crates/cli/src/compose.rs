@@ -6,6 +6,7 @@ use std::sync::Arc;
 use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
+use belljar_docker::Docker;
 #[cfg(not(feature = "wasm"))]
 use belljar_engine::Absent;
 use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
@@ -13,6 +14,7 @@ use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
 
+use crate::docker::Audience;
 use crate::settings::Host;
 
 /// An engine; with a box in waiting, if it is to run one thing.
@@ -38,15 +40,16 @@ fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
-    let wasm = wasm(host.state_dir.clone());
-    Engine::new(vec![native(host, runs), wasm, process, none], prepare)
+    let (docker, wasm) = (docker(&host, &runs), wasm(host.state_dir.clone()));
+    Engine::new(vec![native(host, runs), docker, wasm, process, none], prepare)
 }
 
 fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
     let many_runs = matches!(runs, Runs::Many(_));
     let (standby, pool) = match runs {
         Runs::One(standby) => (standby, None),
-        Runs::Many(pool) => (None, pool),
+        // Boxes that wait for runs that go elsewhere would wait in vain.
+        Runs::Many(pool) => (None, pool.filter(|_| !host.docker.preferred)),
     };
     let settings = belljar_native::Settings {
         search_path: host.search_path,
@@ -69,6 +72,14 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
         overrides: host.runtimes.clone(),
         temp_dir: host.temp_dir.clone(),
     }
+}
+
+fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
+    let (audience, pool) = match runs {
+        Runs::One(_) => (Audience::Oneself, None),
+        Runs::Many(pool) => (Audience::Others, pool.as_ref()),
+    };
+    Arc::new(Docker::open(host.docker.settings(host, audience, pool)))
 }
 
 /// Why a build may have no wasm backend, and how to get it.

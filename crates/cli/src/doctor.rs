@@ -34,7 +34,8 @@ pub(crate) fn backend_choice(settings: &Settings) -> Result<BackendChoice, Probl
 }
 
 fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Problem> {
-    let settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
+    let mut settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
+    settings.host.docker.anew = true;
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
     let engine = compose::engine(settings.host, None);

@@ -8,6 +8,7 @@ mod bench;
 mod cancel;
 mod collect;
 mod compose;
+mod docker;
 mod doctor;
 mod key;
 mod languages;
@@ -38,6 +39,9 @@ fn main() -> ExitCode {
     }
     if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {
         return ended;
+    }
+    if belljar_docker::is_init(argv.first().map(OsString::as_os_str)) {
+        return belljar_docker::init();
     }
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");

@@ -78,7 +78,8 @@ fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
-    let Settings { mcp: mut protocol, host, .. } = settings;
+    let Settings { mcp: mut protocol, mut host, .. } = settings;
+    host.docker.for_others = true;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }

@@ -16,6 +16,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::docker::{DockerChoices, DockerTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
@@ -48,6 +49,7 @@ pub(crate) struct Host {
     pub(crate) state_dir: Option<PathBuf>,
     pub(crate) temp_dir: PathBuf,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
+    pub(crate) docker: DockerChoices,
 }
 
 impl Settings {
@@ -61,6 +63,8 @@ impl Settings {
         let shown = path.display().to_string();
         let sources = Sources { environment, config: &shown };
         let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
+        let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
+        docker.preferred = backend.as_ref().is_some_and(|given| given.text == "docker");
         Ok(Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
             network: understood(sources.pick("network", flags.network.as_deref(), file.network)?, |text| {
@@ -93,7 +97,7 @@ impl Settings {
                 )?,
             },
             mcp: sources.mcp(file.mcp)?,
-            host: host(environment, runtimes(file.runtimes, &shown)?),
+            host: Host { docker, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
             keys: file.keys,
             pool: file.pool,
@@ -151,6 +155,18 @@ impl Sources<'_> {
                 None => self.pick("backend", None, file),
             },
         }
+    }
+
+    /// What was said about Docker.
+    fn docker(&self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
+        let mut choices = DockerChoices::read(file, self.config)?;
+        let runtime = match flag {
+            Some(flag) => Some(flag.to_owned()),
+            None => self.variable("BELLJAR_DOCKER_RUNTIME")?.map(|given| given.text),
+        };
+        choices.runtime = runtime.or(choices.runtime);
+        choices.host = self.variable("DOCKER_HOST")?.map(|given| given.text);
+        Ok(choices)
     }
 
     /// A variable of the environment; an empty one counts as not set.
@@ -285,6 +301,7 @@ struct ConfigFile {
     server: ServerTable,
     keys: Vec<KeyTable>,
     pool: PoolTable,
+    docker: DockerTable,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -413,6 +430,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
             .or_else(|| Some(PathBuf::from(SERVICE_STATE))),
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         runtimes,
+        docker: DockerChoices::default(),
     }
 }
 

@@ -7,6 +7,7 @@ use std::ops::Deref;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::rc::Rc;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::host;
 use crate::result::{ErrorBody, ErrorObject, RunResult};
+use crate::served::{Served, Start};
 
 /// Who runs `belljar`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,18 +30,19 @@ pub enum User {
 /// One backend, one user, some options. Methods that change it return a changed copy.
 #[derive(Debug, Clone)]
 pub struct Cell {
-    backend: String,
+    pub(crate) backend: String,
     user: User,
-    waived: Vec<String>,
-    language: String,
-    options: Vec<String>,
-    args: Vec<String>,
-    env: Vec<(String, String)>,
-    stdin: Option<Vec<u8>>,
-    cwd: PathBuf,
+    pub(crate) waived: Vec<String>,
+    pub(crate) language: String,
+    pub(crate) options: Vec<String>,
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) stdin: Option<Vec<u8>>,
+    pub(crate) cwd: PathBuf,
     stage: PathBuf,
     mounts: Option<String>,
     deadline: Duration,
+    served: Option<Rc<Served>>,
 }
 
 impl Cell {
@@ -57,7 +60,19 @@ impl Cell {
             stage: host::staged(user),
             mounts: None,
             deadline: Duration::from_secs(60),
+            served: None,
         }
+    }
+
+    /// The same, where what can begin as these servers have it does.
+    pub(crate) fn served_by(&self, served: Rc<Served>) -> Cell {
+        Cell { served: Some(served), ..self.clone() }
+    }
+
+    /// How its runs begin, where they can.
+    #[must_use]
+    pub fn start(&self) -> Start {
+        self.served.as_ref().map_or(Start::Cold, |served| served.start())
     }
 
     /// Who runs it.
@@ -159,6 +174,22 @@ impl Cell {
         host::speaks(self, language, nothing)
     }
 
+    /// Whether its boxes are made from an image: then the system inside is that image's, and an engine stands between the
+    /// box and the kernel. A result says so, too, which is tested.
+    #[must_use]
+    pub fn has_an_image(&self) -> bool {
+        self.backend == "docker"
+    }
+
+    /// Whether it has a runtime for a language.
+    #[must_use]
+    pub fn has_language(&self, name: &str) -> bool {
+        let told = self.belljar(&["languages", "--json", "--backend", &self.backend]);
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("languages --json");
+        let languages = told["languages"].as_array().expect("a list of languages");
+        languages.iter().any(|language| language["name"] == name && language["available"] == true)
+    }
+
     /// Says that the rest of a promise could not be tested, and why. Fails where skips are not accepted.
     ///
     /// # Panics
@@ -170,7 +201,8 @@ impl Cell {
     /// Runs code, and expects that it ran, however it ended.
     #[track_caller]
     pub fn run(&self, code: &str) -> Ran {
-        self.run_words(&["-c", code])
+        let served = self.served.as_ref().and_then(|served| served.run(self, code));
+        served.unwrap_or_else(|| self.run_words(&["-c", code]))
     }
 
     /// Runs a file of the host.
@@ -181,7 +213,7 @@ impl Cell {
 
     #[track_caller]
     fn run_words(&self, source: &[&str]) -> Ran {
-        Ran::read(finish_within(self.start(Form::Json, source), self.deadline))
+        Ran::read(finish_within(self.begin(Form::Json, source), self.deadline))
     }
 
     /// Runs code, and expects that it was refused before it ran.
@@ -195,8 +227,8 @@ impl Cell {
     #[track_caller]
     #[must_use]
     pub fn refuse_words(&self, source: &[&str]) -> Refusal {
-        let json = finish_within(self.start(Form::Json, source), self.deadline);
-        let plain = finish_within(self.start(Form::Words, source), self.deadline);
+        let json = finish_within(self.begin(Form::Json, source), self.deadline);
+        let plain = finish_within(self.begin(Form::Words, source), self.deadline);
         Refusal::read(&json, plain)
     }
 
@@ -210,16 +242,16 @@ impl Cell {
     /// Starts code without `--json` and leaves it running.
     #[must_use]
     pub fn start_plain(&self, code: &str) -> Running {
-        self.start(Form::Words, &["-c", code])
+        self.begin(Form::Words, &["-c", code])
     }
 
     /// Starts code with `--json` and leaves it running.
     #[must_use]
     pub fn start_json(&self, code: &str) -> Running {
-        self.start(Form::Json, &["-c", code])
+        self.begin(Form::Json, &["-c", code])
     }
 
-    fn start(&self, form: Form, source: &[&str]) -> Running {
+    fn begin(&self, form: Form, source: &[&str]) -> Running {
         let mut words = vec!["run"];
         if !self.language.is_empty() {
             words.push(&self.language);
@@ -305,6 +337,10 @@ impl Deref for Ran {
 }
 
 impl Ran {
+    pub(crate) fn of(result: RunResult, took: Duration) -> Ran {
+        Ran { result, took, messages: String::new() }
+    }
+
     /// Reads the result object, and holds the exit status against it.
     ///
     /// # Panics
@@ -452,6 +488,31 @@ impl Running {
             assert!(self.since.elapsed() < Duration::from_secs(30), "'{text}' never came");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits for a line of its own messages that begins with this, and returns the rest of it.
+    #[track_caller]
+    pub(crate) fn wait_for_message(&self, beginning: &str) -> String {
+        loop {
+            let told = self.messages_so_far();
+            let whole = told.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+            if let Some(rest) = whole.into_iter().find_map(|line| line.strip_prefix(beginning)) {
+                return rest.to_owned();
+            }
+            assert!(self.since.elapsed() < Duration::from_secs(30), "'{beginning}' never came: {told}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What it has written to standard error.
+    pub(crate) fn messages_so_far(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.so_far()).into_owned()
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// How long it has been running.

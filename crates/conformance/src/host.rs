@@ -7,20 +7,32 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use crate::cell::{Cell, User};
 use crate::result::Isolation;
+use crate::served::{Served, Start};
 
 const NOBODY: u32 = 65534;
+
+/// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
+/// made it.
+#[derive(Debug, Clone, Copy)]
+pub struct Telling {
+    /// The language of its runs, unless they name another.
+    pub language: &'static str,
+    /// The guarantees.
+    pub needs: &'static [&'static str],
+}
 
 /// Runs one promise for every backend under test that has made it, as one kind of user.
 ///
 /// # Panics
-/// If it is not held, or if a guarantee that it needs is none.
-pub fn hold(name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
-    hold_in("sh", name, user, needs, promise);
+/// If it is not held, if a guarantee that it needs is none, or if its runs were to begin in a way in which none of them did.
+pub fn hold(name: &str, user: User, start: Start, needs: &[&str], promise: fn(&Cell)) {
+    hold_in("sh", name, user, start, needs, promise);
 }
 
 /// Like [`hold`], for a promise that is told in another language than `sh`. A backend that has no runtime for it has
@@ -28,7 +40,7 @@ pub fn hold(name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
 ///
 /// # Panics
 /// As [`hold`].
-pub fn hold_in(language: &str, name: &str, user: User, needs: &[&str], promise: fn(&Cell)) {
+pub fn hold_in(language: &str, name: &str, user: User, start: Start, needs: &[&str], promise: fn(&Cell)) {
     assert!(
         needs.iter().all(|need| GUARANTEES.contains(need)),
         "{name} needs what is no guarantee: {needs:?}"
@@ -39,12 +51,13 @@ pub fn hold_in(language: &str, name: &str, user: User, needs: &[&str], promise: 
     }
     CURRENT.set(name.to_owned());
     let backends = std::env::var("BELLJAR_BACKENDS").unwrap_or_else(|_| "native".to_owned());
-    for backend in backends.split(',') {
+    // No other backend keeps boxes waiting.
+    for backend in backends.split(',').filter(|backend| start == Start::Cold || *backend == "native") {
         let cell = Cell::new(backend, user, waived(&Cell::new(backend, user, Vec::new())));
         let unmade = format!("{backend}.{name}");
         let _ = fs::remove_file(record("not-promised", &unmade));
         match reason_against(&cell, language, needs) {
-            None => promise(&cell.language(language)),
+            None => hold_from(&cell.language(language), name, start, promise),
             Some(reason) => {
                 let told = format!("not promised: {name}: {backend} {reason}\n");
                 eprint!("{told}");
@@ -76,11 +89,25 @@ pub(crate) fn speaks(cell: &Cell, language: &str, nothing: &str) -> bool {
     *known.entry(key).or_insert_with(ask)
 }
 
+fn hold_from(cell: &Cell, name: &str, start: Start, promise: fn(&Cell)) {
+    if start == Start::Cold {
+        return promise(cell);
+    }
+    let served = Rc::new(Served::new(start));
+    promise(&cell.served_by(served.clone()));
+    served.assert_tried(name);
+}
+
 const GUARANTEES: [&str; 8] =
     ["filesystem", "network", "memory", "pids", "cpu", "disk", "syscalls", "privileges"];
 
 /// What the caller has to do without. Root waives nothing, and learns what it did without by naming the backend.
 fn waived(cell: &Cell) -> Vec<String> {
+    // To a daemon all users are alike, and only another runtime than its own may keep less.
+    if cell.backend() == "docker" {
+        let other = std::env::var_os("BELLJAR_DOCKER_RUNTIME").is_some();
+        return if other { declared(cell).unmet } else { Vec::new() };
+    }
     match cell.user() {
         User::Root => isolation(cell).waived,
         User::Nobody => declared(cell).unmet,
@@ -102,7 +129,8 @@ pub(crate) fn skip(what: &str, reason: &str) {
     write_record("skipped", &name, &told);
 }
 
-fn write_record(kind: &str, name: &str, told: &str) {
+/// Writes down what became of a test, where it can be counted.
+pub(crate) fn write_record(kind: &str, name: &str, told: &str) {
     let record = record(kind, name);
     fs::create_dir_all(record.parent().expect("it has one")).expect("target is writable");
     fs::write(record, told).expect("target is writable");
@@ -143,7 +171,9 @@ fn ask_doctor(cell: &Cell) -> Declared {
         .map(|guarantee| guarantee["name"].as_str().expect("a guarantee has a name").to_owned())
         .collect();
     let only_by_name = backend["only_by_name"] == true;
-    let excusable = |name: &String| only_by_name || ["memory", "cpu", "pids"].contains(&name.as_str());
+    let lacking: &[&str] =
+        if cell.backend() == "docker" { &["pids", "cpu", "disk"] } else { &["memory", "cpu", "pids"] };
+    let excusable = |name: &String| only_by_name || lacking.contains(&name.as_str());
     assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}");
     Declared { only_by_name, unmet }
 }
@@ -196,6 +226,10 @@ fn in_test_environment(user: User, stage: &Path, program: &str) -> Command {
     command.env("HOME", home);
     command.env("BELLJAR_STATE_DIR", stage.join("state"));
     command.env("TMPDIR", stage.join("tmp"));
+    // Where the daemon of the docker backend is, and what it is to be told.
+    for name in ["DOCKER_HOST", "BELLJAR_DOCKER_RUNTIME", "XDG_CONFIG_HOME"] {
+        command.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
     command
 }
 
@@ -220,6 +254,11 @@ pub(crate) fn probe(user: User) -> PathBuf {
     staged(user).join("probe")
 }
 
+/// The probe for boxes that show the host's libraries: small enough to be written into one that waits.
+pub(crate) fn small_probe(user: User) -> PathBuf {
+    staged(user).join("small-probe")
+}
+
 /// A directory that this user can read, with the binary under test and the probe, and the state of its runs. It
 /// is kept: what is learned about the host once serves all tests.
 pub(crate) fn staged(user: User) -> PathBuf {
@@ -241,6 +280,7 @@ fn stage(dir: &Path, binary: &Path, user: User) {
     fs::create_dir_all(dir).expect("the temporary directory is writable");
     put(binary, &dir.join("belljar"));
     put(Path::new(env!("BELLJAR_PROBE")), &dir.join("probe"));
+    put(Path::new(env!("BELLJAR_SMALL_PROBE")), &dir.join("small-probe"));
     for name in ["state", "tmp"] {
         let dir = dir.join(name);
         fs::create_dir_all(&dir).expect("the temporary directory is writable");

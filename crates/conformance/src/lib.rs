@@ -24,6 +24,7 @@
 //! | `BELLJAR_BIN` | the binary under test; else the `belljar` beside the tests in `target` |
 //! | `BELLJAR_BACKENDS` | the backends under test, with commas between; else `native` |
 //! | `BELLJAR_WASM_MODULES` | what `belljar wasm install` has put under a state directory, for the tests to use |
+//! | `DOCKER_HOST`, `BELLJAR_DOCKER_RUNTIME`, `XDG_CONFIG_HOME` | handed on to the binary |
 //! | `BELLJAR_LEAK_RUNS` | how many runs the leak test spreads over all endings; else 60 |
 //! | `BELLJAR_KILL_RUNS` | how many runs in which `belljar` is killed; else 10 |
 
@@ -38,44 +39,71 @@
 mod cell;
 mod host;
 mod probe;
+mod request;
 mod result;
+mod served;
 mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, has_program, hold, hold_in, process_holding, secret};
+pub use host::{Scratch, Telling, has_program, hold, process_holding, secret};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };
 pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage, from_base64};
+pub use served::Start;
 pub use watch::Watch;
 
-/// Declares that a function is a promise: a test for root and one for an ordinary user, `name::as_root` and
-/// `name::as_nobody`. `promise!(name, root)` and `promise!(name, nobody)` where it makes sense for one only.
-/// `promise!(name; needs filesystem, network)`: only a backend that keeps these has promised it. With one that does not,
-/// nothing of it is run; that is said, and counted under `target/conformance/not-promised`.
+/// Declares that a function is a promise, held to of runs that begin in every way: as root in a box that is built for the
+/// run (`name::as_root`), in one that has been waiting (`name::warm`) and with a runtime that was forked (`name::zygote`),
+/// and as an ordinary user, for whom none waits (`name::as_nobody`). `promise!(name, root)` and `promise!(name, nobody)`
+/// where it makes sense for one only. `promise!(name; needs filesystem, network)`: only a backend that keeps these has
+/// promised it. With one that does not, nothing of it is run; that is said, and counted under
+/// `target/conformance/not-promised`. `promise!(name; cold: "why")` where no run of it can be warm, by design, and
+/// `promise!(name; no zygote: "why")` where none can be forked.
 #[macro_export]
 macro_rules! promise {
     ($name:ident $(; needs $($guarantee:ident),+)?) => {
-        mod $name {
-            $crate::promise!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
-            $crate::promise!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
-        }
+        $crate::promise!(@ "sh" $name as_root as_nobody warm zygote; $($($guarantee)+)?);
+    };
+    ($name:ident $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
+        $crate::promise!(@ "sh" $name as_root as_nobody; $($($guarantee)+)?);
+    };
+    ($name:ident $(; needs $($guarantee:ident),+)?; no zygote: $why:literal) => {
+        $crate::promise!(@ "sh" $name as_root as_nobody warm; $($($guarantee)+)?);
     };
     ($name:ident, root $(; needs $($guarantee:ident),+)?) => {
-        mod $name {
-            $crate::promise!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
-        }
+        $crate::promise!(@ "sh" $name as_root warm zygote; $($($guarantee)+)?);
+    };
+    ($name:ident, root $(; needs $($guarantee:ident),+)?; cold: $why:literal) => {
+        $crate::promise!(@ "sh" $name as_root; $($($guarantee)+)?);
     };
     ($name:ident, nobody $(; needs $($guarantee:ident),+)?) => {
+        $crate::promise!(@ "sh" $name as_nobody; $($($guarantee)+)?);
+    };
+    (@ $language:literal $name:ident $($test:ident)+; $($guarantee:ident)*) => {
         mod $name {
-            $crate::promise!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
+            const TELLING: $crate::Telling =
+                $crate::Telling { language: $language, needs: &[$(stringify!($guarantee)),*] };
+            $($crate::promise!(# $test $name);)+
         }
     };
-    (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
+    (# as_root $name:ident) => {
+        $crate::promise!(# as_root Root Cold $name);
+    };
+    (# as_nobody $name:ident) => {
+        $crate::promise!(# as_nobody Nobody Cold $name);
+    };
+    (# warm $name:ident) => {
+        $crate::promise!(# warm Root Warm $name);
+    };
+    (# zygote $name:ident) => {
+        $crate::promise!(# zygote Root Zygote $name);
+    };
+    (# $test:ident $user:ident $start:ident $name:ident) => {
         #[test]
         fn $test() {
             let name = concat!(module_path!(), "::", stringify!($test));
-            $crate::hold(name, $crate::User::$user, &$needs, super::$name);
+            $crate::hold(TELLING, name, $crate::User::$user, $crate::Start::$start, super::$name);
         }
     };
 }
@@ -84,16 +112,13 @@ macro_rules! promise {
 #[macro_export]
 macro_rules! portable {
     ($name:ident $(; needs $($guarantee:ident),+)?) => {
-        mod $name {
-            $crate::portable!(@held as_root, Root, $name, [$($(stringify!($guarantee)),+)?]);
-            $crate::portable!(@held as_nobody, Nobody, $name, [$($(stringify!($guarantee)),+)?]);
-        }
+        $crate::promise!(@ "python" $name as_root as_nobody warm zygote; $($($guarantee)+)?);
     };
     (@held $test:ident, $user:ident, $name:ident, $needs:expr) => {
         #[test]
         fn $test() {
             let name = concat!(module_path!(), "::", stringify!($test));
-            $crate::hold_in("python", name, $crate::User::$user, &$needs, super::$name);
+            $crate::hold_in("python", name, $crate::User::$user, $crate::Start::Cold, &$needs, super::$name);
         }
     };
 }

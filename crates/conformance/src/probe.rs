@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::cell::{Cell, finish, start};
 use crate::host::{self, Scratch};
+use crate::served::Start;
 
 /// What one attempt came to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -69,7 +70,11 @@ impl Cell {
     /// A cell whose boxes hold the probe, for scripts that call `./probe` themselves.
     #[must_use]
     pub fn with_probe(&self) -> Cell {
-        self.language("sh").option("--file", &format!("{}:probe", host::probe(self.user()).display()))
+        let probe = match self.start() {
+            Start::Cold => host::probe(self.user()),
+            Start::Warm | Start::Zygote => host::small_probe(self.user()),
+        };
+        self.language("sh").option("--file", &format!("{}:probe", probe.display()))
     }
 }
 

@@ -72,3 +72,34 @@ fn every_attack_has_a_test_or_a_reason() {
         }
     }
 }
+
+/// The attacks that are not tried of runs which begin otherwise than cold, and why: `promise!(name; cold: "why")`.
+fn declared_cold() -> BTreeSet<Entry> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/attacks");
+    let mut entries = BTreeSet::new();
+    for file in fs::read_dir(dir).unwrap() {
+        let path = file.unwrap().path();
+        let class = path.file_stem().unwrap().to_str().unwrap().to_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        for declaration in text.split("\npromise!(").skip(1).filter_map(|rest| rest.split(");").next()) {
+            let name = declaration.trim().split([',', ';']).next().unwrap();
+            let Some((head, why)) = declaration.split_once(": \"") else { continue };
+            let forked = if head.ends_with("no zygote") { "not forked: " } else { "" };
+            entries.insert((format!("{class}::{name}"), format!("{forked}{}", why.trim().trim_matches('"'))));
+        }
+    }
+    entries
+}
+
+#[test]
+fn the_page_says_what_is_not_warm_and_why() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/attacks.md");
+    let page = fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("## Not warm, by design").expect("the page has it");
+    let rows =
+        section.lines().filter_map(|line| line.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "));
+    let listed: BTreeSet<Entry> = rows.map(|(name, why)| (name.to_owned(), why.to_owned())).collect();
+    let declared = declared_cold();
+    assert!(!declared.is_empty(), "the control: declarations are found");
+    assert_eq!(declared, listed);
+}

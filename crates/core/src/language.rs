@@ -222,6 +222,51 @@ pub enum Answer {
     },
 }
 
+/// The longest label that is shown.
+const LONGEST_LABEL: usize = 80;
+
+impl Answer {
+    /// What a runtime that said this calls itself. `None` if there is no label in it that one could show.
+    #[must_use]
+    pub fn label(self, text: &str) -> Option<String> {
+        let label = match self {
+            Answer::Told => text.lines().map(str::trim).find(|line| !line.is_empty())?.to_owned(),
+            Answer::Version(names) => format!("{} {}", name_in(names, text)?, version_in(text)?),
+            Answer::Settings { names, version, .. } => {
+                format!("{} {}", name_in(names, text)?, setting(text, version)?)
+            }
+        };
+        let presentable =
+            !label.is_empty() && label.len() <= LONGEST_LABEL && !label.contains(char::is_control);
+        presentable.then_some(label)
+    }
+
+    /// The directory that it says it lives in, where that is told by a key.
+    #[must_use]
+    pub fn home(self, text: &str) -> Option<&str> {
+        match self {
+            Answer::Settings { home, .. } => setting(text, home),
+            Answer::Told | Answer::Version(_) => None,
+        }
+    }
+}
+
+fn name_in(names: &[&'static str], text: &str) -> Option<&'static str> {
+    names.iter().find(|name| text.contains(**name)).or(names.last()).copied()
+}
+
+fn setting<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    let settings = text.lines().filter_map(|line| line.split_once(" = "));
+    settings.into_iter().find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
+}
+
+/// The first thing that looks like a version: numbers with a dot between them.
+fn version_in(text: &str) -> Option<&str> {
+    let number = |c: char| c.is_ascii_digit() || c == '.';
+    let mut runs = text.split(|c| !number(c)).map(|run| run.trim_matches('.'));
+    runs.find(|run| run.contains('.'))
+}
+
 /// One command of a language.
 #[derive(Debug)]
 pub struct Stage {

@@ -2,7 +2,7 @@
 //! holds still.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Take};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use belljar_core::outcome::CollectedFile;
 use belljar_core::request::Glob;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 /// The deepest directory that is looked into.
 const MAX_DEPTH: usize = 64;
@@ -23,9 +24,12 @@ const MAX_SEARCH: Duration = Duration::from_secs(10);
 /// What to look for, and how much of it may come back.
 #[derive(Debug)]
 pub struct Wanted<'a> {
+    /// What the caller named.
     pub patterns: &'a [Glob],
     /// The code's own file, which no wildcard means.
     pub source: &'a str,
+    /// A directory that is not the code's, which is not looked into.
+    pub hidden: Option<&'a str>,
     /// The most bytes that all files together may have.
     pub bytes: u64,
     /// The most names that are looked at.
@@ -42,11 +46,28 @@ impl Wanted<'_> {
 
 /// The regular files beneath a directory that are wanted, in the order of their names. Links, devices, pipes and
 /// sockets are not followed or opened, and nothing outside of the directory is ever touched.
+#[must_use]
 pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
+    let mut files = Vec::new();
+    visit(dir, wanted, |path, mut file, _| {
+        let mut content = Vec::new();
+        if file.read_to_end(&mut content).is_ok() {
+            files.push(CollectedFile { path, content });
+        }
+    });
+    files
+}
+
+/// The same one by one, for those who have no room for all at once: each with its path and its size.
+pub fn visit(dir: &OwnedFd, wanted: &Wanted<'_>, mut take: impl FnMut(String, Take<File>, u64)) {
     let mut found = find(dir.as_fd(), wanted);
     found.sort();
     let mut room = wanted.bytes;
-    found.into_iter().filter_map(|path| read(dir.as_fd(), path, &mut room)).collect()
+    for path in found {
+        let Some((file, size)) = open_file(dir.as_fd(), &path, room) else { continue };
+        room -= size;
+        take(shown(&path), file.take(size), size);
+    }
 }
 
 /// Walks without recursion and without holding a descriptor for each level: a tree may be deeper than both.
@@ -67,6 +88,9 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
                 return found;
             }
             let path = dir.join(std::ffi::OsStr::from_bytes(name));
+            if wanted.hidden.is_some_and(|hidden| shown(&path) == hidden) {
+                continue;
+            }
             let length = path.as_os_str().len();
             match entry.file_type() {
                 FileType::Directory if path.components().count() < MAX_DEPTH => {
@@ -91,17 +115,11 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
     found
 }
 
-fn read(root: BorrowedFd<'_>, path: PathBuf, room: &mut u64) -> Option<CollectedFile> {
-    let file = File::from(open(root, &path, OFlags::NONBLOCK).ok()?);
+/// Nothing, if it is not a file after all, or one that says that it is larger than anything that could have been written.
+fn open_file(root: BorrowedFd<'_>, path: &Path, room: u64) -> Option<(File, u64)> {
+    let file = File::from(open(root, path, OFlags::NONBLOCK).ok()?);
     let metadata = file.metadata().ok()?;
-    // A file may say that it is larger than anything it could have written; then it is not read at all.
-    if !metadata.is_file() || metadata.len() > *room {
-        return None;
-    }
-    let mut content = Vec::new();
-    file.take(*room).read_to_end(&mut content).ok()?;
-    *room -= content.len() as u64;
-    Some(CollectedFile { path: shown(&path), content })
+    (metadata.is_file() && metadata.len() <= room).then_some((file, metadata.len()))
 }
 
 fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
@@ -110,7 +128,22 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<Own
         | ResolveFlags::NO_SYMLINKS
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
-    Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), beneath)?)
+    match rustix::fs::openat2(root, path, flags, Mode::empty(), beneath) {
+        // gVisor does not know it.
+        Err(Errno::NOSYS) => open_step_by_step(root, path, flags),
+        other => Ok(other?),
+    }
+}
+
+/// No step follows a link, so none leads out.
+fn open_step_by_step(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {
+    let mut dir = root.try_clone_to_owned()?;
+    let on_the_way = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    for parent in path.parent().into_iter().flat_map(Path::components) {
+        dir = rustix::fs::openat(&dir, parent.as_os_str(), on_the_way, Mode::empty())?;
+    }
+    let name = path.file_name().unwrap_or(std::ffi::OsStr::new("."));
+    Ok(rustix::fs::openat(&dir, name, flags, Mode::empty())?)
 }
 
 fn shown(path: &Path) -> String {

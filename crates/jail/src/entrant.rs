@@ -21,7 +21,8 @@ pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<(), Fault> {
     in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
     let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
     without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))
+    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
+    nothing_shared(entrant).doing(|| doubt("shares no memory"))
 }
 
 fn only_child(init: Pid) -> io::Result<Pid> {
@@ -80,6 +81,24 @@ fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
+/// A fork copies memory, but not what is mapped to be shared: what one program left there, the next would find.
+fn nothing_shared(entrant: Pid) -> io::Result<()> {
+    let read =
+        |what| std::fs::read(proc_of(entrant, what)).map(|text| String::from_utf8_lossy(&text).into_owned());
+    // This is quickly read, and mostly there is nothing.
+    refuse_unless(!maps_shared(&read("maps")?) || !writes_shared(&read("smaps")?))
+}
+
+fn maps_shared(maps: &str) -> bool {
+    maps.lines().any(|line| line.split(' ').nth(1).is_none_or(|rights| rights.ends_with('s')))
+}
+
+/// A file that was opened only to be read can be mapped as shared, and nobody can write there.
+fn writes_shared(maps: &str) -> bool {
+    let mut flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
+    flags.any(|flags| flags.split_whitespace().any(|flag| flag == "sh"))
+}
+
 fn proc_of(pid: Pid, what: &str) -> String {
     format!("/proc/{}/{what}", pid.as_raw_nonzero())
 }
@@ -99,6 +118,17 @@ mod tests {
     #[test]
     fn a_confined_process_is_approved() {
         without_rights(CONFINED, 7).unwrap();
+    }
+
+    #[test]
+    fn memory_that_others_could_write_to_is_seen() {
+        let private = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n";
+        let shared = "7f0000001000-7f0000002000 r--s 00000000 00:01 9    /memfd:x (deleted)\n";
+        assert!(!maps_shared(private));
+        assert!(maps_shared(&format!("{private}{shared}")));
+        assert!(maps_shared("nonsense"), "in doubt it is");
+        assert!(writes_shared("VmFlags: rd mr mw me ms ac\nVmFlags: rd sh mr mw me ms \n"));
+        assert!(!writes_shared("VmFlags: rd mr me ms sd \n"));
     }
 
     #[test]

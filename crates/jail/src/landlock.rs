@@ -56,7 +56,10 @@ pub fn abi() -> u32 {
 }
 
 /// Denies this process and its children everything that the rules do not allow, for ever.
-pub(crate) fn restrict(rules: &[(PathBuf, Access)]) -> io::Result<()> {
+///
+/// # Errors
+/// The kernel's, which may have no Landlock: ask for its [`abi`] first.
+pub fn restrict(rules: &[(PathBuf, Access)]) -> io::Result<()> {
     let ruleset = ruleset(rules)?;
     // SAFETY: takes a descriptor that we own and a zero.
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)

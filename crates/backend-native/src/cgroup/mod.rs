@@ -249,6 +249,10 @@ impl BoxCgroup {
             // Memory and swap together may never be less than memory alone, so together they go first.
             changed.sort_by_key(|knob| knob.file != v1::TOGETHER);
         }
+        if after.cpus < before.cpus {
+            // A burst may never be more than the quota, so it is lowered first.
+            changed.sort_by_key(|knob| ![v1::BURST, v2::BURST].contains(&knob.file));
+        }
         let set = |knob: &Knob| self.turn(knob).and_then(|()| self.check(knob));
         changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
     }

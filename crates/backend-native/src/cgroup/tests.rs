@@ -116,6 +116,11 @@ fn limits_can_be_raised_and_lowered_while_a_box_is_there() {
     assert_eq!(run(&fewer, fork), 7, "the control");
     fewer.relimit(&usual, &limits(LimitsRequest { pids: Some(4), ..Default::default() })).unwrap();
     assert_ne!(run(&fewer, fork), 7);
+
+    let with_cpus = |cpus| limits(LimitsRequest { cpus: Some(cpus), ..Default::default() });
+    let slower = new_box(&cgroups, LimitsRequest::default());
+    slower.relimit(&usual, &with_cpus(0.2)).unwrap();
+    slower.relimit(&with_cpus(0.2), &with_cpus(2.0)).unwrap();
 }
 
 #[test]

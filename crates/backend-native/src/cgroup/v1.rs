@@ -90,6 +90,9 @@ impl V1 {
 /// The limit on memory and swap together.
 pub(super) const TOGETHER: &str = "memory.memsw.limit_in_bytes";
 
+/// What may be used at once of what was not used before.
+pub(super) const BURST: &str = "cpu.cfs_burst_us";
+
 /// Memory and swap together may not exceed memory alone, so no swap is used; the second limit may never be below the
 /// first, which is why it is set later.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
@@ -104,7 +107,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),
         // What was not used in quiet periods, up to one quota, may be made up for: starting up is not quiet.
-        Knob::new(Cpu, "cpu.cfs_burst_us", caps.cpu.quota, Demand::Welcome),
+        Knob::new(Cpu, BURST, caps.cpu.quota, Demand::Welcome),
     ]
 }
 

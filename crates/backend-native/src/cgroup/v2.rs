@@ -350,6 +350,9 @@ fn enable(dir: &Path) -> Vec<(Controller, io::Error)> {
         .collect()
 }
 
+/// What may be used at once of what was not used before.
+pub(super) const BURST: &str = "cpu.max.burst";
+
 /// The whole box dies when one of its processes must, so that no half of a program goes on.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     use Controller::{Cpu, Memory, Pids};
@@ -360,7 +363,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.max", format!("{} {}", caps.cpu.quota, caps.cpu.period), Demand::Must),
         // What was not used in quiet periods, up to one quota, may be made up for: starting up is not quiet.
-        Knob::new(Cpu, "cpu.max.burst", caps.cpu.quota, Demand::Welcome),
+        Knob::new(Cpu, BURST, caps.cpu.quota, Demand::Welcome),
     ]
 }
 

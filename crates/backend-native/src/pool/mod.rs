@@ -24,7 +24,7 @@ pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
 
 /// How often the shelves are looked at when nothing happens: for boxes that have died or grown old.
-const ROUND: Duration = Duration::from_millis(500);
+pub(crate) const ROUND: Duration = Duration::from_millis(500);
 /// How long to wait with a refill that is not urgent: whoever has just come may be followed by others.
 const COURTESY: Duration = Duration::from_millis(5);
 /// How long boxes that are being made or taken apart may take to be gone after the pool was closed.
@@ -119,6 +119,16 @@ impl Pool {
     /// What the zygote of a language imports.
     pub(crate) fn preload(&self, language: Language) -> &[String] {
         self.0.preload.iter().find(|(of, _)| *of == language).map_or(&[], |(_, modules)| modules)
+    }
+
+    /// The languages of which boxes are kept, if only none.
+    pub(crate) fn languages(&self) -> Vec<Language> {
+        self.lock().of.iter().map(|shelf| shelf.language).collect()
+    }
+
+    /// Whether no more boxes are made.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Whether boxes of this language are kept.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as StdUnixDatagram;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
@@ -72,6 +72,8 @@ pub(crate) struct Zygote {
     user: u32,
     runtime: Stamped,
     births: AtomicU64,
+    /// Whether a child of it has become the program of a box.
+    has_served: AtomicBool,
     /// What it had when it was ready, in bytes.
     memory: u64,
 }
@@ -99,6 +101,10 @@ impl Native {
     /// The zygote of a language, made if there is none yet. `None`: it has none, or one cannot be made here.
     pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
         let script = script(language).filter(|_| self.host.opener == Opener::Keeper)?;
+        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
+        if let Some(zygote) = self.living_zygote(language, runtime).await {
+            return Some(zygote);
+        }
         let mut zygotes = self.zygotes.of.lock().await;
         match zygotes.get(language.name) {
             Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return Some(zygote.clone()),
@@ -125,9 +131,14 @@ impl Native {
         self.zygotes.of.lock().await.clear();
     }
 
-    /// Has the next zygote made anew: this one does not do what it should.
-    pub(crate) async fn give_up_zygote(&self, language: Language) {
-        self.zygotes.of.lock().await.insert(language.name, State::Failed(Instant::now()));
+    /// Has the next zygote made anew: this one does not do what it should. Unless it ever did, not at once.
+    pub(crate) async fn give_up_zygote(&self, language: Language, zygote: &Zygote) {
+        let mut zygotes = self.zygotes.of.lock().await;
+        if zygote.has_served.load(Ordering::Relaxed) {
+            zygotes.remove(language.name);
+        } else {
+            zygotes.insert(language.name, State::Failed(Instant::now()));
+        }
     }
 
     async fn make_zygote(
@@ -150,9 +161,9 @@ impl Native {
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
                 .await?;
-        let (births, runtime) = (AtomicU64::new(0), runtime.clone());
+        let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
-        let zygote = Zygote { template, control, last_pid, user, runtime, births, memory };
+        let zygote = Zygote { template, control, last_pid, user, runtime, births, has_served, memory };
         zygote.hear(BOOT_LIMIT, b"ready").await.map_err(setup("boot a zygote"))?;
         zygote.weighed().await
     }
@@ -162,6 +173,11 @@ impl Zygote {
     /// The user on the host who has to own the users of a box, for a child to enter it.
     pub(crate) fn user(&self) -> u32 {
         self.user
+    }
+
+    /// A child of it is the program of a box.
+    pub(crate) fn count_as_good(&self) {
+        self.has_served.store(true, Ordering::Relaxed);
     }
 
     /// The memory that its children share with it, in bytes.

@@ -12,6 +12,7 @@ def main():
     import sys
 
     forget_how_this_was_found(sys)
+    handlers = signal_handlers()
     for name in PRELOAD:
         __import__(name)
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
@@ -22,8 +23,8 @@ def main():
     import _socket
 
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
-    if shares_memory():
-        control.send(b"a preloaded module shares memory with the processes that are forked from here")
+    if signal_handlers() != handlers:
+        control.send(b"a preloaded module handles signals, which a program would find")
         os._exit(1)
     libc = ctypes.CDLL(None, use_errno=True)
     with open("/sandbox/.filter", "rb") as file:
@@ -83,13 +84,10 @@ def forget_the_rest(table, kept):
         del table[name]
 
 
-def shares_memory():
-    """Whether a mapping can be written here and seen in a child. Where there is no /proc, the host looks instead."""
-    try:
-        with open("/proc/self/maps") as file:
-            return any(line.split()[1].endswith("s") and "w" in line.split()[1] for line in file)
-    except OSError:
-        return False
+def signal_handlers():
+    import _signal
+
+    return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
 def numbers(data):
@@ -165,54 +163,72 @@ class Ending:
 
     # Their objects do something when they go that cannot be seen in their types.
     TELLING = frozenset(
-        ["_ctypes", "_curses", "_curses_panel", "_dbm", "_gdbm", "_multiprocessing", "_posixshmem", "_sqlite3", "_tkinter", "readline"]
+        ["_ctypes", "_curses", "_curses_panel", "_dbm", "_gdbm", "_interpreters", "_multiprocessing", "_posixshmem"]
+        + ["_sqlite3", "_tkinter", "_xxsubinterpreters", "readline"]
     )
 
     def __init__(self, libc, kept):
         import _thread
         import atexit
         import gc
+        import itertools
+        import operator
         import os
         import sys
 
         self.kept, self.fflush, self.sys, self.register = kept, libc.fflush, sys, atexit.register
         self.exit, self.getpid, self.threads = os._exit, os.getpid, _thread._count
-        self.stats, self.objects, self.frozen = gc.get_stats, gc.get_objects, gc.get_freeze_count
-        self.frame, self.streams = sys._getframe, (sys.stdout, sys.stderr)
+        self.stats, self.objects, self.frozen, self.heralds = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
+        self.frame, self.streams, self.hook = sys._getframe, (sys.stdin, sys.stdout, sys.stderr), sys.excepthook
+        self.main, self.module, self.error = sys.modules["__main__"].__dict__, type(sys), Exception
         self.mro, self.reference = type.__dict__["__mro__"].__get__, __import__("_weakref").ref
-        self.names = type.__dict__["__dict__"].__get__
+        self.names, self.callback = type.__dict__["__dict__"].__get__, self.reference.__dict__["__callback__"].__get__
+        self.attributes = self.attributes_of_streams()
+        ask, absent = operator.methodcaller("__call__"), itertools.filterfalse
+        self.unwatched = lambda: zip(absent(ask, [sys.gettrace]), absent(ask, [sys.getprofile]))
 
     def prepare(self):
-        self.pid, self.collected = self.getpid(), self.collections()
-        self.register(self.end)
+        self.pid, self.collected, self.witness = self.getpid(), self.collections(), []
+        # Whoever traces or profiles would be told of a function that is called here. So whether anybody does is asked by
+        # what is not written in Python, and if so, nothing is called.
+        self.register(any, map(self.end, self.unwatched()))
 
     def collections(self):
         return [generation["collections"] for generation in self.stats()[1:]]
 
-    def end(self):
+    def attributes_of_streams(self):
+        buffers = [stream.buffer for stream in self.streams]
+        # One that does not buffer is its own.
+        parts = [*self.streams, *buffers, *(getattr(buffer, "raw", buffer) for buffer in buffers)]
+        return [list(part.__dict__) for part in parts]
+
+    def end(self, _):
         if self.frame().f_back is not None:
             return
         try:
             silent = self.decide()
-        except Exception:
+        except self.error:
             return
         if silent:
             self.exit(0)
 
     def decide(self):
         """Whether nothing more can come of this program."""
-        main = self.sys.modules["__main__"].__dict__
+        main = self.main
         # CPython sets these for a script, and removes them when it has run to its end; not if it called exit.
         if "__file__" in main or "__cached__" in main or main.get("__name__") != "__main__":
             ran_through = False
         else:
-            ran_through = not hasattr(self.sys, "last_type")
+            failed = self.sys.__dict__.keys() & {"last_type", "last_value", "last_traceback", "last_exc"}
+            ran_through = self.sys.excepthook is self.hook and not failed
         alone = self.getpid() == self.pid and self.threads() == 0
-        same_streams = (self.sys.stdout, self.sys.stderr) == self.streams
-        nothing_left = self.collections() == self.collected and self.frozen() == 0 and self.no_last_words()
-        if not (ran_through and alone and same_streams and nothing_left):
+        _, stdout, stderr = self.streams
+        same_streams = self.sys.stdout is stdout and self.sys.stderr is stderr
+        same_streams = same_streams and self.attributes_of_streams() == self.attributes
+        uncollected = self.collections() == self.collected and self.frozen() == 0 and not self.heralds
+        if not (ran_through and alone and same_streams and uncollected and self.no_last_words()):
             return False
-        for stream in self.streams:
+        for stream in (stdout, stderr):
             stream.flush()
         self.fflush(None)
         return True
@@ -221,9 +237,11 @@ class Ending:
         for name, module in list(self.sys.modules.items()):
             if name not in self.kept and not self.is_quiet(name, module):
                 return False
-        quiet = set()
+        quiet, complete = set(), False
         for generation in (0, 1):
             for thing in self.objects(generation):
+                if thing is self.witness:
+                    complete = True
                 kind = type(thing)
                 if kind in quiet:
                     continue
@@ -231,14 +249,17 @@ class Ending:
                 if any("__del__" in self.names(base) for base in bases):
                     return False
                 if self.reference in bases:
-                    if thing.__callback__ is not None:
+                    if self.callback(thing) is not None:
                         return False
                 else:
                     quiet.add(kind)
-        return True
+        # Otherwise what the program made has been moved to where it is not looked for.
+        return complete
 
     def is_quiet(self, name, module):
-        file = getattr(module, "__file__", None)
+        if type(module) is not self.module:
+            return False
+        file = module.__dict__.get("__file__")
         is_extension = isinstance(file, str) and file.endswith(".so")
         return name not in self.TELLING and (not is_extension or "/lib-dynload/" in file)
 

@@ -5,6 +5,7 @@
 mod backends;
 mod bad_input;
 mod defaults;
+mod differential;
 mod failures;
 mod keys;
 mod lifecycle;
@@ -15,4 +16,6 @@ mod readme;
 mod runs;
 mod sameness;
 mod server;
+mod soak;
 mod streams;
+mod zygote;

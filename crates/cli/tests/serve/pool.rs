@@ -28,17 +28,17 @@ pub(crate) fn run_warm(server: &Server, body: &Value) -> Value {
     result
 }
 
-fn python(code: &str) -> Value {
+pub(crate) fn python(code: &str) -> Value {
     json!({"language": "python", "code": code})
 }
 
-fn with(mut body: Value, more: &Value) -> Value {
+pub(crate) fn with(mut body: Value, more: &Value) -> Value {
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     body
 }
 
 /// Every process that a process has started, and theirs.
-fn descendants(of: Pid) -> Vec<Pid> {
+pub(crate) fn descendants(of: Pid) -> Vec<Pid> {
     let parent_of = |pid: i32| -> Option<i32> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
@@ -58,7 +58,7 @@ fn descendants(of: Pid) -> Vec<Pid> {
 }
 
 /// The runtimes that wait beneath a server, by a word of their command line.
-fn waiting(server: &Server, word: &str) -> Vec<Pid> {
+pub(crate) fn waiting(server: &Server, word: &str) -> Vec<Pid> {
     let has_word = |pid: &Pid| {
         let arguments = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
         arguments.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes())
@@ -67,14 +67,14 @@ fn waiting(server: &Server, word: &str) -> Vec<Pid> {
 }
 
 /// Kills processes and waits for them to be dead; whoever started them need not know yet.
-fn kill_all(pids: &[Pid]) {
+pub(crate) fn kill_all(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);
     }
     eventually("they are dead", || !pids.iter().any(|pid| lives(*pid)));
 }
 
-fn lives(pid: Pid) -> bool {
+pub(crate) fn lives(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
 }

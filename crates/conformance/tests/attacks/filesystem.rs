@@ -41,9 +41,11 @@ fn secrets_of_the_host_are_not_there(cell: &Cell) {
         // An empty directory in the way of a mount point is no secret.
         assert!(ABSENT.contains(&seen.errno) || seen.errno == libc::EISDIR, "{seen:?}");
     }
+    let from_an_image = cell.has_an_image();
     for dir in ["/root", "/home", "/var/lib", "/var/log", "/boot", "/mnt", "/srv", "/media"] {
         let seen = cell.probe(&format!("list {dir}"));
-        assert!(ABSENT.contains(&seen.errno) || seen.ret == 0 || dir == "/root", "{dir}: {seen:?}");
+        let images = from_an_image && seen.text != outside(&format!("list {dir}"))[0].text;
+        assert!(ABSENT.contains(&seen.errno) || seen.ret == 0 || dir == "/root" || images, "{dir}: {seen:?}");
     }
 }
 
@@ -51,6 +53,9 @@ promise!(secrets_of_the_host_are_not_there; needs filesystem, privileges);
 
 /// F1
 fn the_root_holds_only_what_a_program_needs(cell: &Cell) {
+    if cell.has_an_image() {
+        return; // What it holds is what the image holds.
+    }
     let usual = [
         "bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "opt", "proc", "root", "sandbox", "sbin",
         "tmp", "usr", "var",
@@ -161,7 +166,7 @@ fn collecting_into_a_directory_follows_no_link_that_is_there(cell: &Cell) {
     assert!(!victim.path().join("planted.txt").exists());
 }
 
-promise!(collecting_into_a_directory_follows_no_link_that_is_there);
+promise!(collecting_into_a_directory_follows_no_link_that_is_there; cold: "it is about the command line");
 
 /// F7, F8
 fn there_is_no_way_up_out_of_the_root(cell: &Cell) {
@@ -230,7 +235,9 @@ fn proc_shows_processes_and_nothing_of_the_kernel(cell: &Cell) {
     assert_eq!(outside("read /proc/kallsyms")[0].errno, 0, "the control");
     let reads: Vec<String> = masked.iter().map(|name| format!("read /proc/{name}")).collect();
     for seen in cell.probes(&reads.iter().map(String::as_str).collect::<Vec<_>>()) {
-        seen.fails_with(ABSENT);
+        // An engine puts nothing in its place: an empty file or an empty directory.
+        let hidden = cell.backend() == "docker" && (seen.ret == 0 && seen.text.is_empty());
+        assert!(hidden || ABSENT.contains(&seen.errno), "{seen:?}");
     }
     let switches = [
         "sys/kernel/core_pattern",
@@ -264,6 +271,13 @@ promise!(proc_cannot_be_written_even_about_oneself; needs filesystem, privileges
 fn there_is_no_sys(cell: &Cell) {
     assert!(outside("list /sys")[0].ret > 0, "the control");
     let seen = cell.probe("list /sys");
+    if cell.has_an_image() {
+        // The box's own cgroup is there, to be read; everything else is hidden.
+        for name in seen.text.lines().filter(|name| *name != "fs") {
+            assert_eq!(cell.probe(&format!("list /sys/{name}")).ret, 0, "/sys/{name}");
+        }
+        return;
+    }
     assert!(seen.errno == libc::ENOENT || seen.ret == 0, "{seen:?}");
 }
 
@@ -295,6 +309,9 @@ promise!(dev_holds_exactly_the_harmless_devices; needs filesystem, privileges);
 
 /// F16
 fn shared_memory_is_not_executable(cell: &Cell) {
+    if cell.run("test -L /dev/shm").exit_code == 0 {
+        return; // It is a part of the one disk, whose files may be executed.
+    }
     let ran = cell.run("cp /bin/true /dev/shm/t && chmod +x /dev/shm/t && /dev/shm/t");
     assert_eq!(ran.exit_code, 126, "{ran:?}");
     assert_eq!(cell.run("cp /bin/true /sandbox/t && /sandbox/t").exit_code, 0, "the control");
@@ -330,6 +347,9 @@ promise!(strange_names_come_back_or_are_left_but_break_nothing);
 
 /// F20, E9
 fn the_mount_table_names_no_path_of_the_host(cell: &Cell) {
+    if cell.has_an_image() {
+        return; // An engine's storage is named in it, and what lies over a workspace: docs/docker.md says so.
+    }
     let scratch = Scratch::new();
     let cell = cell.option("--workspace", scratch.path().to_str().unwrap());
     let table = cell.run("cat /proc/self/mountinfo /proc/self/mounts").ok().to_owned();
@@ -340,7 +360,7 @@ fn the_mount_table_names_no_path_of_the_host(cell: &Cell) {
     assert!(!cgroup.contains("belljar"), "{cgroup}");
 }
 
-promise!(the_mount_table_names_no_path_of_the_host; needs filesystem, privileges);
+promise!(the_mount_table_names_no_path_of_the_host; needs filesystem, privileges; cold: "a workspace is mounted while the box is made");
 
 /// N3
 fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
@@ -358,4 +378,4 @@ fn a_socket_in_the_workspace_does_not_answer(cell: &Cell) {
     ]);
 }
 
-promise!(a_socket_in_the_workspace_does_not_answer; needs filesystem, privileges);
+promise!(a_socket_in_the_workspace_does_not_answer; needs filesystem, privileges; cold: "a workspace is mounted while the box is made");

@@ -47,12 +47,18 @@ fn compare_with_policy(cell: &Cell, first: u32, last: u32) {
     let outside = outside_as_nobody(&attempt);
     assert_eq!(inside.len(), (last - first + 1) as usize);
     assert_eq!(outside.len(), inside.len());
+    // An engine's own filter stands before ours: it refuses what is newer than itself, and kills for numbers of another ABI.
+    let fenced = cell.has_an_image();
     let mut wrong = Vec::new();
     for (inside, outside) in inside.into_iter().zip(&outside) {
         let Called { number, args, seen } = called(inside);
         let as_policy = match verdict(number, &args) {
-            Verdict::Allow => alike(&seen, outside) || for_a_reason_of_its_own(number) == Some(seen.errno),
+            Verdict::Allow => {
+                let refused = fenced && seen.errno == libc::ENOSYS;
+                refused || alike(&seen, outside) || for_a_reason_of_its_own(number) == Some(seen.errno)
+            }
             Verdict::Deny(_) if goes_past_seccomp(number) => alike(&seen, outside),
+            Verdict::Deny(_) if fenced && seen.text == "signal:31" => true,
             Verdict::Deny(errno) => seen.text == "returned" && seen.errno == errno,
             Verdict::Kill => seen.text == "signal:31",
         };
@@ -79,7 +85,7 @@ fn numbers_of_the_x32_abi_do_not_exist(cell: &Cell) {
     for seen in
         cell.probes(&[&format!("call {}", 0x4000_0000 + 39), &format!("call {}", 0x4000_0000u64 + 101)])
     {
-        seen.fails_with(&[libc::ENOSYS]);
+        assert!(seen.errno == libc::ENOSYS || (cell.has_an_image() && seen.text == "signal:31"), "{seen:?}");
     }
 }
 
@@ -277,7 +283,8 @@ fn a_set_uid_program_gives_nothing(cell: &Cell) {
         assert_eq!(made_set_uid_outside(), 0, "the control: outside it makes nobody root");
     }
     let mounts = cell.run("cat /proc/self/mountinfo").ok().to_owned();
-    for line in mounts.lines() {
+    // Of an image there is only its root, and no_new_privs.
+    for line in mounts.lines().filter(|_| !cell.has_an_image()) {
         assert!(line.contains("nosuid"), "every mount is nosuid: {line}");
     }
 }
@@ -291,7 +298,9 @@ fn no_capability_no_new_privileges_and_a_filter(cell: &Cell) {
         assert_eq!(u64::from_str_radix(status.field(set), 16), Ok(0), "{set}");
     }
     assert_eq!((status.field("NoNewPrivs"), status.field("Seccomp")), ("1", "2"));
-    assert_eq!(status.field("Groups"), "", "no group of the caller's");
+    let groups = status.field("Groups").trim();
+    let own = status.field("Gid").split_whitespace().next();
+    assert!(groups.is_empty() || Some(groups) == own, "no group of the caller's: {groups}");
     for id in ["Uid", "Gid"] {
         let ids: Vec<&str> = status.field(id).split_whitespace().collect();
         assert!(ids.iter().all(|one| *one == ids[0] && *one != "0"), "{id}: {ids:?}");
@@ -342,7 +351,7 @@ fn a_device_in_the_workspace_does_not_open(cell: &Cell) {
     cell.probe("read zero").fails_with(&[libc::EACCES, libc::EPERM]);
 }
 
-promise!(a_device_in_the_workspace_does_not_open, root; needs syscalls, privileges);
+promise!(a_device_in_the_workspace_does_not_open, root; needs syscalls, privileges; cold: "a workspace is mounted while the box is made");
 
 /// K14: also CVE-2019-10063
 fn nothing_can_be_typed_into_a_terminal(cell: &Cell) {

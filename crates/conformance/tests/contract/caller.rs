@@ -15,7 +15,7 @@ fn code_comes_from_a_file_by_its_ending_or_its_first_line(cell: &Cell) {
     assert_eq!(option.ok(), "option\n");
 }
 
-promise!(code_comes_from_a_file_by_its_ending_or_its_first_line);
+promise!(code_comes_from_a_file_by_its_ending_or_its_first_line; cold: "it is about the command line");
 
 fn code_comes_from_standard_input(cell: &Cell) {
     let fed = cell.caller_stdin(b"echo fed; cat");
@@ -23,7 +23,7 @@ fn code_comes_from_standard_input(cell: &Cell) {
     assert_eq!(fed.run_from_stdin(&[]).ok(), "fed\n", "with neither FILE nor -c");
 }
 
-promise!(code_comes_from_standard_input);
+promise!(code_comes_from_standard_input; cold: "it is about the command line");
 
 fn standard_input_is_empty_a_file_or_the_callers(cell: &Cell) {
     let scratch = Scratch::new();
@@ -41,7 +41,7 @@ fn the_flag_wins_over_the_environment(cell: &Cell) {
     assert_eq!(misled.run("true").backend, cell.backend());
 }
 
-promise!(the_flag_wins_over_the_environment);
+promise!(the_flag_wins_over_the_environment; cold: "it is about the command line");
 
 fn the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias(cell: &Cell) {
     let unsaid = cell.with_backend_unsaid();
@@ -52,7 +52,7 @@ fn the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias(cell
     assert_eq!(alias.error.code, "invalid_request", "the alias is read: {alias:?}");
 }
 
-promise!(the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias);
+promise!(the_environment_chooses_the_backend_and_its_own_name_wins_over_the_alias; cold: "it is about the command line");
 
 fn flag_wins_over_environment_and_environment_over_file(cell: &Cell) {
     let scratch = Scratch::new();
@@ -76,7 +76,7 @@ fn flag_wins_over_environment_and_environment_over_file(cell: &Cell) {
     assert_eq!(cell.run(hundred).ok().len(), 100, "the control: the default");
 }
 
-promise!(flag_wins_over_environment_and_environment_over_file);
+promise!(flag_wins_over_environment_and_environment_over_file; cold: "it is about the command line");
 
 fn a_configuration_that_is_not_understood_is_refused(cell: &Cell) {
     let scratch = Scratch::new();
@@ -93,7 +93,7 @@ fn a_configuration_that_is_not_understood_is_refused(cell: &Cell) {
     assert!(refusal.error.message.contains("missing.toml"), "{refusal:?}");
 }
 
-promise!(a_configuration_that_is_not_understood_is_refused);
+promise!(a_configuration_that_is_not_understood_is_refused; cold: "it is about the command line");
 
 fn auto_never_chooses_a_backend_without_a_box(cell: &Cell) {
     let auto = cell.with_backend_unsaid().run("true");
@@ -101,7 +101,7 @@ fn auto_never_chooses_a_backend_without_a_box(cell: &Cell) {
     assert_eq!(cell.with_backend_unsaid().option("--backend", "auto").run("true").backend, auto.backend);
 }
 
-promise!(auto_never_chooses_a_backend_without_a_box);
+promise!(auto_never_chooses_a_backend_without_a_box; cold: "it is about the command line");
 
 fn state_is_kept_where_it_was_told_and_nowhere_else(cell: &Cell) {
     let (home, state) = (Scratch::new(), Scratch::new());
@@ -116,7 +116,7 @@ fn state_is_kept_where_it_was_told_and_nowhere_else(cell: &Cell) {
     assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 0, "nothing in the home directory");
 }
 
-promise!(state_is_kept_where_it_was_told_and_nowhere_else);
+promise!(state_is_kept_where_it_was_told_and_nowhere_else; cold: "it is about the command line");
 
 fn explaining_does_nothing(cell: &Cell) {
     let scratch = Scratch::new();
@@ -130,7 +130,7 @@ fn explaining_does_nothing(cell: &Cell) {
     assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
-promise!(explaining_does_nothing);
+promise!(explaining_does_nothing; cold: "it is about the command line");
 
 fn doctor_names_every_guarantee_and_says_whether_it_can_run(cell: &Cell) {
     let told = cell.belljar(&["doctor", "--backend", cell.backend()]);
@@ -142,7 +142,7 @@ fn doctor_names_every_guarantee_and_says_whether_it_can_run(cell: &Cell) {
     assert!(!told.stdout.contains(&0x1b), "no colours in a pipe");
 }
 
-promise!(doctor_names_every_guarantee_and_says_whether_it_can_run);
+promise!(doctor_names_every_guarantee_and_says_whether_it_can_run; cold: "it is about the command line");
 
 fn every_command_has_help(cell: &Cell) {
     for command in ["run", "languages", "doctor", "bench"] {
@@ -152,7 +152,7 @@ fn every_command_has_help(cell: &Cell) {
     }
 }
 
-promise!(every_command_has_help);
+promise!(every_command_has_help; cold: "it is about the command line");
 
 trait FromStdin {
     fn run_from_stdin(&self, words: &[&str]) -> belljar_conformance::Ran;

@@ -84,4 +84,4 @@ fn collected_files_go_to_a_directory_or_the_current_one(cell: &Cell) {
     assert_eq!(fs::read_to_string(target.join("y.txt")).unwrap(), "flat\n");
 }
 
-promise!(collected_files_go_to_a_directory_or_the_current_one);
+promise!(collected_files_go_to_a_directory_or_the_current_one; cold: "it is about the command line");

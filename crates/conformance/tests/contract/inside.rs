@@ -32,7 +32,7 @@ fn the_path_is_plain(cell: &Cell) {
     }
 }
 
-promise!(the_path_is_plain);
+promise!(the_path_is_plain; no zygote: "a version manager's Python is on the path of its boxes");
 
 /// E1
 fn nothing_of_the_callers_environment_gets_in(cell: &Cell) {
@@ -65,7 +65,7 @@ fn variables_are_passed_as_they_are_and_may_replace_the_usual_ones(cell: &Cell) 
     assert_eq!(ran.ok(), "x = y; $z 'ü'\n2||Europe/Oslo");
 }
 
-promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones);
+promise!(variables_are_passed_as_they_are_and_may_replace_the_usual_ones; cold: "the environment is what the runtime was started with");
 
 fn the_working_directory_is_writable_and_its_files_may_be_executed(cell: &Cell) {
     let ran = cell.run(
@@ -110,6 +110,9 @@ promise!(nothing_else_is_writable; needs filesystem);
 
 /// R8, F14: one budget
 fn everything_writable_shares_one_budget(cell: &Cell) {
+    if !cell.keeps("disk") {
+        return;
+    }
     let cell = cell.with_probe().limit("disk", "8M");
     let places = ["/tmp/fill", "/dev/shm/fill", "/sandbox/fill"];
     for place in places {
@@ -124,7 +127,7 @@ fn everything_writable_shares_one_budget(cell: &Cell) {
     assert!(total <= 8 << 20, "{total}");
 }
 
-promise!(everything_writable_shares_one_budget; needs disk);
+promise!(everything_writable_shares_one_budget; needs disk; cold: "the disk is made with the box");
 
 fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
@@ -145,7 +148,7 @@ fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     assert!(String::from_utf8_lossy(&control.stdout).contains("open"), "the control: outside there is one");
 }
 
-promise!(there_is_no_controlling_terminal_even_if_the_caller_has_one);
+promise!(there_is_no_controlling_terminal_even_if_the_caller_has_one; cold: "it is about the command line");
 
 fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     let scratch = Scratch::new();
@@ -162,7 +165,7 @@ fn a_workspace_is_read_only_at_work_and_the_working_directory(cell: &Cell) {
     assert_eq!(cell.run("echo x > /sandbox/own && echo x > /tmp/own && cat /sandbox/own").ok(), "x\n");
 }
 
-promise!(a_workspace_is_read_only_at_work_and_the_working_directory; needs filesystem);
+promise!(a_workspace_is_read_only_at_work_and_the_working_directory; needs filesystem; cold: "a workspace is mounted while the box is made");
 
 fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
     let scratch = Scratch::new();
@@ -177,7 +180,7 @@ fn files_are_laid_over_a_workspace_without_touching_it(cell: &Cell) {
     assert_eq!(names, ["there.txt"], "the host's directory is as it was");
 }
 
-promise!(files_are_laid_over_a_workspace_without_touching_it);
+promise!(files_are_laid_over_a_workspace_without_touching_it; cold: "a workspace is mounted while the box is made");
 
 fn code_of_a_language_finds_the_modules_of_its_workspace(cell: &Cell) {
     let scratch = Scratch::new();
@@ -187,4 +190,4 @@ fn code_of_a_language_finds_the_modules_of_its_workspace(cell: &Cell) {
     assert!(!scratch.path().join("__pycache__").exists());
 }
 
-promise!(code_of_a_language_finds_the_modules_of_its_workspace);
+promise!(code_of_a_language_finds_the_modules_of_its_workspace; cold: "a workspace is mounted while the box is made");

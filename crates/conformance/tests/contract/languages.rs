@@ -245,14 +245,15 @@ fn each_says_what_it_was_given(cell: &Cell, languages: &[Spoken]) {
             .option("--stdin", "-")
             .caller_stdin(b"line\n")
             .args(&["a b", "ü"]);
-        if has_program(cell.user(), program) {
+        let images = cell.has_an_image();
+        if if images { cell.has_language(name) } else { has_program(cell.user(), program) } {
             let ran = cell.run(code);
             assert_eq!((in_the_sandbox(ran.exited(7)).as_str(), ran.stderr.as_str()), (SAID, ""), "{name}");
             assert_eq!(ran.language, *name);
             // dash cannot be asked for its version.
             let has_version = ran.runtime.contains(|c: char| c.is_ascii_digit());
             assert!(has_version || ran.runtime == "dash", "a version: {}", ran.runtime);
-        } else if cell.user() == User::Root {
+        } else if cell.user() == User::Root && !images {
             cell.skip(&format!("{program} is not installed"));
         } else {
             let refusal = cell.refuse(code);
@@ -267,9 +268,7 @@ fn interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_s
     each_says_what_it_was_given(cell, INTERPRETED);
 }
 
-promise!(
-    interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults
-);
+promise!(interpreted_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on_within_the_defaults; cold: "the environment is what the runtime was started with");
 
 /// A backend that brings its own runtimes has them for some languages, whatever this host has.
 fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
@@ -288,14 +287,14 @@ fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
     }
 }
 
-portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem);
+portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem; cold: "the environment is what the runtime was started with");
 
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
     each_says_what_it_was_given(&roomy.limit("cpus", "2"), COMPILED);
 }
 
-promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on);
+promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on; cold: "its runtime cannot wait for code");
 
 fn aliases_mean_their_language(cell: &Cell) {
     let pairs = [
@@ -314,7 +313,7 @@ fn aliases_mean_their_language(cell: &Cell) {
     }
 }
 
-promise!(aliases_mean_their_language);
+promise!(aliases_mean_their_language; cold: "it is about the command line");
 
 fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cell) {
     let roomy = cell.limit("memory", "1G").limit("timeout", "60s");
@@ -325,7 +324,7 @@ fn a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words(cell: &Cel
     assert_eq!(ran.stdout, "");
 }
 
-promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words);
+promise!(a_compile_error_is_an_ordinary_failed_run_with_the_compilers_words; cold: "its runtime cannot wait for code");
 
 fn a_typescript_syntax_error_is_an_ordinary_failed_run_with_its_position(cell: &Cell) {
     let ran = cell.language("typescript").run("console.log('never')\nconst x: number = ;\n");
@@ -374,4 +373,4 @@ fn the_list_of_languages_names_every_one_with_its_runtime(cell: &Cell) {
     }
 }
 
-promise!(the_list_of_languages_names_every_one_with_its_runtime);
+promise!(the_list_of_languages_names_every_one_with_its_runtime; cold: "it is about the command line");

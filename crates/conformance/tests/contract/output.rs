@@ -64,7 +64,7 @@ fn without_json_both_streams_pass_through(cell: &Cell) {
     );
 }
 
-promise!(without_json_both_streams_pass_through);
+promise!(without_json_both_streams_pass_through; cold: "it is about the command line");
 
 fn output_passes_through_live(cell: &Cell) {
     let running = cell.start_plain("echo first; sleep 2; echo second");
@@ -73,7 +73,7 @@ fn output_passes_through_live(cell: &Cell) {
     assert_eq!(running.finish().stdout_text(), "first\nsecond\n");
 }
 
-promise!(output_passes_through_live);
+promise!(output_passes_through_live; cold: "it is about the command line");
 
 fn pass_through_is_bounded_too(cell: &Cell) {
     let plain =
@@ -82,7 +82,7 @@ fn pass_through_is_bounded_too(cell: &Cell) {
     assert!(plain.stdout.len() < 2000 && plain.stdout_text().ends_with("END\n"), "{}", plain.stdout.len());
 }
 
-promise!(pass_through_is_bounded_too);
+promise!(pass_through_is_bounded_too; cold: "it is about the command line");
 
 fn a_reader_that_goes_away_ends_the_run(cell: &Cell) {
     let waived: String = cell.waived().iter().map(|waived| format!(" --waive {waived}")).collect();
@@ -95,7 +95,7 @@ fn a_reader_that_goes_away_ends_the_run(cell: &Cell) {
     assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
 }
 
-promise!(a_reader_that_goes_away_ends_the_run);
+promise!(a_reader_that_goes_away_ends_the_run; cold: "it is about the command line");
 
 fn colours_are_for_terminals_that_want_them(cell: &Cell) {
     let line = format!("belljar run sh -c '' --backend {}", cell.backend());
@@ -104,7 +104,7 @@ fn colours_are_for_terminals_that_want_them(cell: &Cell) {
     assert!(!plain.contains('\x1b') && plain.contains("error: "), "{plain:?}");
 }
 
-promise!(colours_are_for_terminals_that_want_them);
+promise!(colours_are_for_terminals_that_want_them; cold: "it is about the command line");
 
 fn escapes_do_not_reach_a_terminal(cell: &Cell) {
     let code = "printf '\\033]0;title\\007\\033[31mred\\033[0m\\033[2J\\n'; printf '\\033[6n' >&2";
@@ -126,4 +126,4 @@ fn escapes_do_not_reach_a_terminal(cell: &Cell) {
     assert!(cell.plain(code).stdout.contains(&0x1b), "the control: a pipe gets the bytes");
 }
 
-promise!(escapes_do_not_reach_a_terminal);
+promise!(escapes_do_not_reach_a_terminal; cold: "it is about the command line");

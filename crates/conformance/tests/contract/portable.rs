@@ -66,7 +66,7 @@ print(0 < made < 100_000)";
     assert_eq!(control.ok(), "2097152\n");
 }
 
-portable!(the_disk_is_full_when_it_is_full_and_counts_files_too; needs disk);
+portable!(the_disk_is_full_when_it_is_full_and_counts_files_too; needs disk; cold: "the disk is made with the box");
 
 fn a_flood_of_output_is_cut_in_the_middle_and_the_program_goes_on(cell: &Cell) {
     let code = r"
@@ -117,7 +117,7 @@ open('/tmp/x', 'w').write('y'); print(open('/tmp/x').read())";
     assert!(!scratch.path().join("new").exists());
 }
 
-portable!(the_workspace_is_read_and_not_written; needs filesystem);
+portable!(the_workspace_is_read_and_not_written; needs filesystem; cold: "a workspace is mounted while the box is made");
 
 fn nothing_of_the_host_is_seen_through_paths_or_links(cell: &Cell) {
     let (scratch, workspace) = (Scratch::new(), Scratch::new());
@@ -141,7 +141,7 @@ for path in ['seen', 'absolute', 'relative', {hidden:?}, {up:?}, '/proc/self/env
     assert!(!ran.stdout.contains(&secret), "{ran:?}");
 }
 
-portable!(nothing_of_the_host_is_seen_through_paths_or_links; needs filesystem);
+portable!(nothing_of_the_host_is_seen_through_paths_or_links; needs filesystem; cold: "a workspace is mounted while the box is made");
 
 fn no_listener_of_the_host_can_be_reached(cell: &Cell) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -166,7 +166,7 @@ fn the_environment_is_the_contracts_and_the_callers_alone(cell: &Cell) {
     assert_eq!(ran.ok(), "/sandbox UTC x y False\n");
 }
 
-portable!(the_environment_is_the_contracts_and_the_callers_alone; needs filesystem);
+portable!(the_environment_is_the_contracts_and_the_callers_alone; needs filesystem; cold: "the environment is what the runtime was started with");
 
 fn a_failing_program_is_a_result_with_its_own_status_and_traceback(cell: &Cell) {
     let ran = cell.run("import sys\nprint('out')\nraise ValueError('my fault')");

@@ -10,7 +10,7 @@ fn an_unknown_language_suggests_the_nearest(cell: &Cell) {
     cell.language("pyhton").refuse("print(1)").says("invalid_request", Some("language"), "pyhton", "python");
 }
 
-promise!(an_unknown_language_suggests_the_nearest);
+promise!(an_unknown_language_suggests_the_nearest; cold: "it is about the command line");
 
 fn code_that_is_not_source_text_is_refused(cell: &Cell) {
     let scratch = Scratch::new();
@@ -21,7 +21,7 @@ fn code_that_is_not_source_text_is_refused(cell: &Cell) {
     cell.refuse_words(&[large.to_str().unwrap()]).says("too_large", Some("code"), "10000000", "--file");
 }
 
-promise!(code_that_is_not_source_text_is_refused);
+promise!(code_that_is_not_source_text_is_refused; cold: "it is about the command line");
 
 fn code_of_some_megabytes_runs(cell: &Cell) {
     let scratch = Scratch::new();
@@ -29,7 +29,7 @@ fn code_of_some_megabytes_runs(cell: &Cell) {
     assert_eq!(cell.run_file(&file).ok(), "ran\n");
 }
 
-promise!(code_of_some_megabytes_runs);
+promise!(code_of_some_megabytes_runs; cold: "it is more than is written into a box from outside");
 
 fn a_file_that_cannot_be_read_is_refused(cell: &Cell) {
     let scratch = Scratch::new();
@@ -46,7 +46,7 @@ fn a_file_that_cannot_be_read_is_refused(cell: &Cell) {
     }
 }
 
-promise!(a_file_that_cannot_be_read_is_refused);
+promise!(a_file_that_cannot_be_read_is_refused; cold: "it is about the command line");
 
 fn a_file_without_a_known_language_is_refused(cell: &Cell) {
     let scratch = Scratch::new();
@@ -55,7 +55,7 @@ fn a_file_without_a_known_language_is_refused(cell: &Cell) {
     assert_eq!(refusal.error.field.as_deref(), Some("language"), "{refusal:?}");
 }
 
-promise!(a_file_without_a_known_language_is_refused);
+promise!(a_file_without_a_known_language_is_refused; cold: "it is about the command line");
 
 fn limits_out_of_range_are_refused(cell: &Cell) {
     let limits = [
@@ -77,7 +77,7 @@ fn limits_out_of_range_are_refused(cell: &Cell) {
     }
 }
 
-promise!(limits_out_of_range_are_refused);
+promise!(limits_out_of_range_are_refused; cold: "it is about the command line");
 
 fn a_workspace_must_be_a_directory_and_not_the_machine(cell: &Cell) {
     let scratch = Scratch::new();
@@ -96,7 +96,7 @@ fn a_workspace_must_be_a_directory_and_not_the_machine(cell: &Cell) {
     }
 }
 
-promise!(a_workspace_must_be_a_directory_and_not_the_machine);
+promise!(a_workspace_must_be_a_directory_and_not_the_machine; cold: "it is about the command line");
 
 /// F5
 fn a_file_cannot_be_placed_outside_of_the_working_directory(cell: &Cell) {
@@ -112,7 +112,7 @@ fn a_file_cannot_be_placed_outside_of_the_working_directory(cell: &Cell) {
     assert!(refusal.error.message.contains("missing"), "{refusal:?}");
 }
 
-promise!(a_file_cannot_be_placed_outside_of_the_working_directory);
+promise!(a_file_cannot_be_placed_outside_of_the_working_directory; cold: "it is about the command line");
 
 fn a_pattern_cannot_leave_the_working_directory(cell: &Cell) {
     for pattern in ["/etc/*", "../*", "a/../../b", "["] {
@@ -121,9 +121,13 @@ fn a_pattern_cannot_leave_the_working_directory(cell: &Cell) {
     }
 }
 
-promise!(a_pattern_cannot_leave_the_working_directory);
+promise!(a_pattern_cannot_leave_the_working_directory; cold: "it is about the command line");
 
 fn an_interpreter_that_is_not_installed_is_named_with_how_to_get_it(cell: &Cell) {
+    if cell.has_an_image() {
+        let refusal = cell.language("go").refuse("package main");
+        return refusal.says("backend_unavailable", None, "go", "--image");
+    }
     let scratch = Scratch::new();
     let empty = scratch.path().to_str().unwrap().to_owned();
     assert!(has_program(cell.user(), "lua"), "the control needs it installed");
@@ -137,7 +141,7 @@ fn an_interpreter_that_is_not_installed_is_named_with_how_to_get_it(cell: &Cell)
     assert!(refusal.error.message.contains("lua") && refusal.error.hint.contains("lua5.4"), "{refusal:?}");
 }
 
-promise!(an_interpreter_that_is_not_installed_is_named_with_how_to_get_it);
+promise!(an_interpreter_that_is_not_installed_is_named_with_how_to_get_it; cold: "it is about the command line");
 
 fn a_host_without_user_namespaces_is_told_so(cell: &Cell) {
     let (json, words) = (cell.without_user_namespaces(&["--json"]), cell.without_user_namespaces(&[]));
@@ -169,7 +173,7 @@ fn a_network_is_given_as_it_was_asked_for_or_refused(cell: &Cell) {
     cell.option("--network", "lan").refuse("true").says("invalid_request", Some("network"), "lan", "none");
 }
 
-promise!(a_network_is_given_as_it_was_asked_for_or_refused);
+promise!(a_network_is_given_as_it_was_asked_for_or_refused; cold: "it is about the command line");
 
 fn unknown_words_are_refused(cell: &Cell) {
     cell.option("--waive", "everything").refuse("true").says(
@@ -188,7 +192,7 @@ fn unknown_words_are_refused(cell: &Cell) {
     cell.option("--env", "NOVALUE").refuse("true").says("invalid_request", Some("env"), "NOVALUE", "");
 }
 
-promise!(unknown_words_are_refused);
+promise!(unknown_words_are_refused; cold: "it is about the command line");
 
 /// R25
 fn arguments_that_the_kernel_would_not_take_are_refused(cell: &Cell) {
@@ -198,7 +202,7 @@ fn arguments_that_the_kernel_would_not_take_are_refused(cell: &Cell) {
     assert_eq!(cell.args(&[&large]).run("echo ${#1}").ok(), "100000\n", "the control");
 }
 
-promise!(arguments_that_the_kernel_would_not_take_are_refused);
+promise!(arguments_that_the_kernel_would_not_take_are_refused; cold: "it is about the command line");
 
 fn an_unknown_option_is_an_error_of_belljars_own(cell: &Cell) {
     let told = cell.flag("--no-such-option").plain("true");
@@ -206,4 +210,4 @@ fn an_unknown_option_is_an_error_of_belljars_own(cell: &Cell) {
     assert!(told.stderr_text().starts_with("error: "), "{told:?}");
 }
 
-promise!(an_unknown_option_is_an_error_of_belljars_own);
+promise!(an_unknown_option_is_an_error_of_belljars_own; cold: "it is about the command line");

@@ -72,6 +72,12 @@ impl Glob {
         covered.last() == Some(&true)
     }
 
+    /// As it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
     /// Whether it names exactly this path, without wildcards.
     #[must_use]
     pub fn is_literally(&self, path: &str) -> bool {

@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use belljar_core::language::Answer;
 
-const LONGEST_LABEL: usize = 80;
-
 /// What a runtime said.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -20,50 +18,15 @@ pub(super) struct Answered {
 impl Answered {
     /// `None` if there is no label in it that one could show.
     pub(super) fn read(answer: Answer, text: &str) -> Option<Answered> {
-        let label = label(answer, text)?;
-        let presentable =
-            !label.is_empty() && label.len() <= LONGEST_LABEL && !label.contains(char::is_control);
-        if !presentable {
-            return None;
-        }
+        let label = answer.label(text)?;
         let mut places: Vec<PathBuf> = told_paths(answer, text).filter(|path| path.exists()).collect();
         let executable = places.iter().position(|path| path.is_file()).map(|index| places.remove(index));
         Some(Answered { label, executable, places })
     }
 }
 
-fn label(answer: Answer, text: &str) -> Option<String> {
-    match answer {
-        Answer::Told => text.lines().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned()),
-        Answer::Version(names) => Some(format!("{} {}", name(names, text)?, version(text)?)),
-        Answer::Settings { names, version, .. } => {
-            Some(format!("{} {}", name(names, text)?, setting(text, version)?))
-        }
-    }
-}
-
 fn told_paths(answer: Answer, text: &str) -> impl Iterator<Item = PathBuf> {
-    let home = match answer {
-        Answer::Settings { home, .. } => setting(text, home),
-        Answer::Told | Answer::Version(_) => None,
-    };
-    text.lines().chain(home).filter(|line| line.starts_with('/')).map(PathBuf::from)
-}
-
-fn name(names: &[&'static str], text: &str) -> Option<&'static str> {
-    names.iter().find(|name| text.contains(**name)).or(names.last()).copied()
-}
-
-fn setting<'a>(text: &'a str, key: &str) -> Option<&'a str> {
-    let settings = text.lines().filter_map(|line| line.split_once(" = "));
-    settings.into_iter().find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim())
-}
-
-/// The first thing that looks like a version: numbers with a dot between them.
-fn version(text: &str) -> Option<&str> {
-    let number = |c: char| c.is_ascii_digit() || c == '.';
-    let mut runs = text.split(|c| !number(c)).map(|run| run.trim_matches('.'));
-    runs.find(|run| run.contains('.'))
+    text.lines().chain(answer.home(text)).filter(|line| line.starts_with('/')).map(PathBuf::from)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@
 //! Landlock, rights of capabilities, amounts of cgroups. It is loaded last, after everything that it forbids.
 
 mod compile;
+pub mod oci;
 pub mod policy;
 #[cfg(test)]
 mod tests;

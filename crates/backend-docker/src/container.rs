@@ -1,0 +1,333 @@
+//! A container that goes when its handle does, and what the engine is told to make of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::inside::{HOSTNAME, SANDBOX, WORK};
+use belljar_core::limits::BoxLimits;
+use belljar_core::request::Network;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::api::{Api, ApiError, Attached, escaped};
+use crate::beside::beside;
+use crate::init;
+use crate::owner::Owner;
+
+/// The user of the code where nothing speaks for another.
+pub(crate) const CODE_ID: u32 = 10_001;
+/// How many devices and links an engine puts into `/dev`, with room for one more.
+const DEVICES: u32 = 32;
+/// What tells of the host's kernel and hardware, or would change it. The engine's own list, and more.
+const MASKED: &[&str] = &[
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/fs",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/irq",
+    "/proc/kallsyms",
+    "/proc/kcore",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/kmsg",
+    "/proc/kpagecgroup",
+    "/proc/kpagecount",
+    "/proc/kpageflags",
+    "/proc/latency_stats",
+    "/proc/modules",
+    "/proc/pagetypeinfo",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/slabinfo",
+    "/proc/sysrq-trigger",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/version",
+    "/proc/vmallocinfo",
+    "/sys/block",
+    "/sys/bus",
+    "/sys/class",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/firmware",
+    "/sys/hypervisor",
+    "/sys/kernel",
+    "/sys/module",
+    "/sys/power",
+];
+/// The part of the disk that is shared memory, where that is a disk of its own.
+const SHARED_PART: u64 = 4;
+/// How many threads a kernel that is a process may have, and how many more for each of the code's. If it cannot have them
+/// it dies, so this is no limit for the code but one for the host.
+const EMULATOR: u32 = 256;
+const EMULATED: u32 = 8;
+/// How often a container is asked to go that may still be on its way to being there.
+const TRIES: u32 = 40;
+const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+
+/// What a container is made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Mould {
+    /// The prepared image.
+    pub(crate) image: String,
+    pub(crate) runtime: Option<String>,
+    pub(crate) limits: BoxLimits,
+    pub(crate) network: Network,
+    /// Whose the code is inside.
+    pub(crate) user: (u32, u32),
+    pub(crate) workspace: Option<Overlay>,
+}
+
+/// A directory of the host with others laid over it, read-only. Directories are in the order of the engine: the first is
+/// on top.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Overlay {
+    pub(crate) layers: Vec<std::path::PathBuf>,
+}
+
+impl Mould {
+    /// The engine's description of it.
+    pub(crate) fn description(&self, owner: &Owner, lease: Duration) -> Value {
+        let (uid, gid) = self.user;
+        json!({
+            "Image": self.image,
+            "Hostname": HOSTNAME,
+            "User": format!("{uid}:{gid}"),
+            "Entrypoint": [init::PROGRAM],
+            "Cmd": [],
+            "WorkingDir": "/",
+            "Env": [],
+            "OpenStdin": true, "StdinOnce": true,
+            "AttachStdin": true, "AttachStdout": true, "AttachStderr": true,
+            "Tty": false,
+            // Nothing in it could make use of a warning.
+            "StopSignal": "SIGKILL",
+            "NetworkDisabled": self.network == Network::None,
+            "Labels": owner.labels(lease),
+            "HostConfig": self.confinement(),
+        })
+    }
+
+    fn confinement(&self) -> Value {
+        let limits = &self.limits;
+        let memory = limits.memory.get();
+        let mut confinement = json!({
+            "NetworkMode": if self.network == Network::None { "none" } else { "bridge" },
+            "ReadonlyRootfs": true,
+            "Tmpfs": self.disks(),
+            "Mounts": self.workspace.iter().map(Overlay::mount).collect::<Vec<_>>(),
+            "Memory": memory, "MemorySwap": memory, "MemorySwappiness": 0,
+            "PidsLimit": limits.pids + self.helpers(),
+            "NanoCpus": u64::from(limits.cpus.milli()) * 1_000_000,
+            "Ulimits": ulimits(limits),
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges:true", format!("seccomp={}", belljar_jail::seccomp::oci::profile())],
+            "Privileged": false,
+            "IpcMode": "none",
+            "Init": false,
+            // What the program writes is nobody's to keep.
+            "LogConfig": { "Type": "none" },
+            "RestartPolicy": { "Name": "no" },
+            "MaskedPaths": MASKED,
+        });
+        if !self.is_emulated() {
+            // Engines let everyone ping, which is a socket that no program needs.
+            confinement["Sysctls"] = json!({ "net.ipv4.ping_group_range": "1 0" });
+        }
+        if let Some(runtime) = &self.runtime {
+            confinement["Runtime"] = json!(runtime);
+        }
+        confinement
+    }
+
+    /// One disk for everything that the code can write; of the directory of devices, which must be somebody's for shared
+    /// memory to be a part of that disk, it gets a page.
+    fn disks(&self) -> Value {
+        let ((uid, gid), limits) = (self.user, &self.limits);
+        let owner = format!("uid={uid},gid={gid},mode=0755");
+        let disk = format!(
+            "rw,exec,nosuid,nodev,size={},nr_inodes={},{owner}",
+            limits.disk.get(),
+            limits.max_files()
+        );
+        if self.is_emulated() {
+            // Its devices are its own, and shared memory is a disk beside the other one.
+            let share = limits.disk.get() / SHARED_PART;
+            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - share);
+            return json!({ SANDBOX: disk, "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777") });
+        }
+        json!({ SANDBOX: disk, "/dev": format!("rw,dev,nosuid,noexec,size=4096,nr_inodes={DEVICES},{owner}") })
+    }
+
+    /// Processes and threads beside those of the code: the first process, and a kernel's if it is a process, too.
+    fn helpers(&self) -> u32 {
+        if self.is_emulated() { EMULATOR + EMULATED * self.limits.pids } else { 1 }
+    }
+
+    /// Whether the runtime is not the host's kernel but one of its own, with its own idea of devices.
+    pub(crate) fn is_emulated(&self) -> bool {
+        is_emulator(self.runtime.as_deref())
+    }
+}
+
+/// Whether this runtime is gVisor, by the name under which it is installed everywhere.
+pub(crate) fn is_emulator(runtime: Option<&str>) -> bool {
+    runtime.is_some_and(|runtime| runtime.contains("runsc"))
+}
+
+impl Overlay {
+    fn mount(&self) -> Value {
+        let [layer] = self.layers.as_slice() else {
+            let layers = self.layers.iter().map(|layer| layer.to_string_lossy().replace(':', "\\:"));
+            let layers = layers.collect::<Vec<_>>().join(":");
+            let options = json!({ "type": "overlay", "device": "overlay", "o": format!("lowerdir={layers},ro,nodev,nosuid") });
+            let volume = json!({ "NoCopy": true, "DriverConfig": { "Name": "local", "Options": options } });
+            // Without a layer that could be written to, it is read-only by itself.
+            return json!({ "Type": "volume", "Target": WORK, "VolumeOptions": volume });
+        };
+        json!({ "Type": "bind", "Source": layer, "Target": WORK, "ReadOnly": true })
+    }
+}
+
+fn ulimits(limits: &BoxLimits) -> Value {
+    let limit = |name: &str, value: u64| json!({ "Name": name, "Soft": value, "Hard": value });
+    json!([
+        // One byte, which unlike zero also keeps the kernel from starting the host's crash handler (core(5)).
+        limit("core", 1),
+        limit("fsize", limits.disk.get()),
+        limit("memlock", 0),
+        limit("msgqueue", 0),
+        limit("nofile", 1024),
+        limit("rtprio", 0),
+        limit("sigpending", 1024),
+        limit("stack", 8 << 20),
+    ])
+}
+
+/// A container. Dropping it removes it, whatever state it is in.
+#[derive(Debug)]
+pub(crate) struct Container {
+    api: Api,
+    name: String,
+    /// Removed already, so that nothing is left to do.
+    gone: bool,
+    /// Kept until the container is gone.
+    held: Vec<Arc<dyn std::any::Any + Send + Sync>>,
+}
+
+/// What became of a container.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct Fate {
+    #[serde(rename = "OOMKilled")]
+    pub(crate) oom_killed: bool,
+    pub(crate) running: bool,
+    pub(crate) exit_code: i64,
+    pub(crate) error: String,
+}
+
+impl Container {
+    /// Has one made. From here on its name is ours to remove.
+    pub(crate) async fn make(api: &Api, name: String, description: &Value) -> Result<Container, ApiError> {
+        let path = format!("/containers/create?name={}", escaped(&name));
+        let container = Container { api: api.clone(), name, gone: false, held: Vec::new() };
+        match api.post::<Value>(&path, description).await {
+            Ok(_) => Ok(container),
+            Err(error) => {
+                // There is none, unless the answer was lost.
+                container.forget_unless(matches!(error, ApiError::Broken(_) | ApiError::TooLate));
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps something for as long as the container is there.
+    pub(crate) fn hold(&mut self, thing: Arc<dyn std::any::Any + Send + Sync>) {
+        self.held.push(thing);
+    }
+
+    /// Takes hold of its streams. Before it starts, so that nothing is lost of what it says.
+    pub(crate) async fn attach(&self) -> Result<Attached, ApiError> {
+        self.api.attach(&self.name).await
+    }
+
+    /// Lets it start.
+    pub(crate) async fn start(&self) -> Result<(), ApiError> {
+        self.api.order(&format!("/containers/{}/start", self.name)).await
+    }
+
+    /// Kills everything in it at once.
+    pub(crate) async fn kill(&self) -> Result<(), ApiError> {
+        self.api.order(&format!("/containers/{}/kill", self.name)).await
+    }
+
+    /// What became of it.
+    pub(crate) async fn fate(&self) -> Result<Fate, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Inspected {
+            state: Fate,
+        }
+        Ok(self.api.get::<Inspected>(&format!("/containers/{}/json", self.name)).await?.state)
+    }
+
+    /// The name of the container, for those who put something into it before it starts.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Removes it, and returns when it is gone.
+    pub(crate) async fn remove(mut self) -> Result<(), ApiError> {
+        let removed = remove(&self.api, &self.name).await;
+        self.gone = removed.is_ok();
+        removed
+    }
+
+    fn forget_unless(mut self, possible: bool) {
+        self.gone = !possible;
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        if self.gone {
+            return;
+        }
+        let (api, name, held) =
+            (self.api.clone(), std::mem::take(&mut self.name), std::mem::take(&mut self.held));
+        let removal = async move {
+            for _ in 0..TRIES {
+                match remove_once(&api, &name).await {
+                    // It may be there in a moment: nobody waited for the engine to say so.
+                    Err(error) if error.is(StatusCode::NOT_FOUND) => tokio::time::sleep(BETWEEN_TRIES).await,
+                    Ok(()) | Err(_) => break,
+                }
+            }
+            drop(held);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) if runtime.runtime_flavor() != tokio::runtime::RuntimeFlavor::CurrentThread => {
+                runtime.spawn(removal);
+            }
+            // The program may end as soon as this returns.
+            _ => drop(beside(removal)),
+        }
+    }
+}
+
+/// Removes a container, with whatever volumes are its own. One that is gone already is no failure.
+pub(crate) async fn remove(api: &Api, name: &str) -> Result<(), ApiError> {
+    match remove_once(api, name).await {
+        Err(error) if error.is(StatusCode::NOT_FOUND) || error.is(StatusCode::CONFLICT) => Ok(()),
+        other => other,
+    }
+}
+
+async fn remove_once(api: &Api, name: &str) -> Result<(), ApiError> {
+    api.delete(&format!("/containers/{}?force=true&v=true", escaped(name))).await
+}

@@ -1,0 +1,133 @@
+//! The daemon: where it listens, and what is known of it once it has been spoken to.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use belljar_core::backend::BackendError;
+use belljar_core::guarantee::{Offer, Standing};
+
+use crate::api::{Api, OLDEST, Version};
+use crate::image::Images;
+use crate::trial::Trial;
+use crate::trouble;
+
+/// Where Docker and Podman listen, unless told otherwise.
+const USUAL: &[&str] = &["/var/run/docker.sock", "/run/podman/podman.sock"];
+/// Where those of a user do, beneath the user's runtime directory.
+const USERS_OWN: &[&str] = &["docker.sock", "podman/podman.sock"];
+
+/// A daemon that may or may not be there.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    host: Option<String>,
+    runtime_dir: Option<PathBuf>,
+    state_dir: Option<PathBuf>,
+    /// Whether what is remembered of it is not believed.
+    anew: bool,
+    known: OnceLock<(Api, Offer)>,
+    absent: OnceLock<Offer>,
+}
+
+impl Daemon {
+    pub(crate) fn new(
+        host: Option<String>,
+        runtime_dir: Option<PathBuf>,
+        state_dir: Option<PathBuf>,
+        anew: bool,
+    ) -> Daemon {
+        Daemon { host, runtime_dir, state_dir, anew, known: OnceLock::new(), absent: OnceLock::new() }
+    }
+
+    /// The way to it, if it has been spoken to.
+    pub(crate) fn known(&self) -> Option<Api> {
+        self.known.get().map(|(api, _)| api.clone())
+    }
+
+    /// What it can promise; nothing, if it is not there.
+    pub(crate) fn offer(&self) -> &Offer {
+        let absent = || {
+            Offer::by_asking(|_| Standing::Unmet {
+                why: "there is no daemon to speak to".into(),
+                fix: "install Docker or Podman and start it".into(),
+            })
+        };
+        self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
+    }
+
+    /// The way to it. The first time it is asked what it is and what it can promise. That it cannot be reached is not
+    /// remembered: it may be there the next time.
+    pub(crate) async fn api(&self, images: &Images, runtime: Option<&str>) -> Result<Api, BackendError> {
+        if let Some(api) = self.known() {
+            return Ok(api);
+        }
+        let (api, version) = self.greet().await?;
+        let state_dir = self.state_dir.as_deref();
+        let trial = Trial { api: &api, version: &version, images, runtime, state_dir };
+        let offer = if self.anew { trial.again().await? } else { trial.offer().await? };
+        Ok(self.known.get_or_init(|| (api, offer)).0.clone())
+    }
+
+    async fn greet(&self) -> Result<(Api, Version), BackendError> {
+        let socket = self.socket()?;
+        let (api, version) = Api::greet(&socket).await.map_err(|error| trouble::unreachable(&error))?;
+        if version.api_version < OLDEST {
+            return Err(trouble::too_old(&version.version, version.api_version));
+        }
+        Ok((api, version))
+    }
+
+    /// The socket that was named, or the first of the usual ones that exists.
+    fn socket(&self) -> Result<PathBuf, BackendError> {
+        if let Some(host) = &self.host {
+            let path = host.strip_prefix("unix://").filter(|path| path.starts_with('/'));
+            return path.map(PathBuf::from).ok_or_else(|| {
+                trouble::unavailable(
+                    format!(
+                        "DOCKER_HOST is '{}', and only sockets of this host can be used",
+                        host.escape_debug()
+                    ),
+                    "name a socket: DOCKER_HOST=unix:///var/run/docker.sock".into(),
+                )
+            });
+        }
+        let own = self.runtime_dir.iter().flat_map(|dir| USERS_OWN.iter().map(|name| dir.join(name)));
+        let usual = USUAL.iter().map(PathBuf::from);
+        let mut candidates = usual.chain(own);
+        Ok(candidates.find(|path| path.exists()).unwrap_or_else(|| Path::new(USUAL[0]).to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(host: Option<&str>, runtime_dir: Option<&Path>) -> Daemon {
+        Daemon::new(host.map(str::to_owned), runtime_dir.map(Path::to_owned), None, false)
+    }
+
+    #[test]
+    fn only_sockets_of_this_host_can_be_named() {
+        let named = daemon(Some("unix:///some/where.sock"), None).socket();
+        assert_eq!(named.unwrap(), Path::new("/some/where.sock"));
+        for host in ["tcp://10.0.0.1:2375", "ssh://root@there", "unix://", "/var/run/docker.sock"] {
+            let refused = daemon(Some(host), None).socket();
+            assert!(matches!(refused, Err(BackendError::Unavailable { .. })), "{host}: {refused:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_is_not_there_is_told_apart_from_one_that_is_forbidden_or_down() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("docker.sock");
+        let host = format!("unix://{}", socket.display());
+        let hint = async || match daemon(Some(&host), None).greet().await {
+            Err(BackendError::Unavailable { reason, hint, .. }) => (reason, hint),
+            other => panic!("{other:?}"),
+        };
+        let (reason, absent) = hint().await;
+        assert!(reason.contains("docker.sock") && absent.contains("install"), "{reason} {absent}");
+        drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+        let (_, down) = hint().await;
+        assert!(down.contains("start the daemon"), "{down}");
+    }
+}

@@ -1,0 +1,355 @@
+//! One program in one container, from its order to the last byte, the counters and the files.
+
+use std::io;
+use std::time::Duration;
+
+use belljar_core::Field;
+use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
+use belljar_core::outcome::{CollectedFile, Start};
+use belljar_core::request::Stdin;
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::container::Container;
+use crate::frame::{End, LeavingFile, Said, Told};
+use crate::init::WRITING_FILES;
+use crate::line::Line;
+use crate::trouble;
+
+/// How long the first process of a container may take to say that the program runs.
+pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(60);
+/// How long it may take to say that what was killed is dead, before the engine is asked.
+const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the files may take to come out.
+const COLLECTING: Duration = Duration::from_secs(60);
+const SIGKILL: u8 = 9;
+
+/// What is known of a run when it begins.
+#[derive(Clone)]
+pub(crate) struct Terms {
+    pub(crate) runtime: String,
+    pub(crate) image: String,
+    pub(crate) collects: bool,
+    /// The limit, which is the peak of whatever it has killed.
+    pub(crate) memory: u64,
+    pub(crate) disk: u64,
+    pub(crate) max_files: u64,
+}
+
+/// A program that runs in a container.
+pub(crate) struct DockerExecution {
+    container: Container,
+    line: Line,
+    terms: Terms,
+    start: Start,
+    output: Vec<u8>,
+    ended: Option<End>,
+    kill_by: Option<Instant>,
+    killed_hard: bool,
+}
+
+impl DockerExecution {
+    /// Waits until the program runs.
+    pub(crate) async fn begin(
+        container: Container,
+        mut line: Line,
+        terms: Terms,
+        start: Start,
+    ) -> Result<DockerExecution, BackendError> {
+        let mut ended = None;
+        match timeout(BUILD_LIMIT, line.hear()).await {
+            Ok(Ok(Some(Said::Started))) => {}
+            Ok(Ok(Some(Said::Failed(errno, doing)))) => return Err(failure(errno, &doing)),
+            // The limit was too low for anything to begin: that is how it ended.
+            Ok(Ok(None)) => ended = Some(no_room(&container, &terms, line.last_words()).await?),
+            Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
+            Ok(Err(error)) => return Err(lost(error)),
+            Err(_) => {
+                return Err(trouble::setup("start the program in time")(io::ErrorKind::TimedOut.into()));
+            }
+        }
+        let (output, kill_by) = (Vec::new(), None);
+        Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
+    }
+
+    /// Feeds what the program reads, as it takes it.
+    pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
+        self.line.feed(stdin)
+    }
+
+    async fn happens(&mut self) -> Result<News, BackendError> {
+        if self.ended.is_some() {
+            return Ok(News::Ended);
+        }
+        loop {
+            let patience = self.kill_by.filter(|_| !self.killed_hard);
+            let heard = tokio::select! {
+                heard = self.line.hear() => heard,
+                () = until(patience) => {
+                    self.killed_hard = true;
+                    // If the engine does not answer either, the run's own grace ends.
+                    let _ = self.container.kill().await;
+                    continue;
+                }
+            };
+            match heard {
+                Ok(Some(Said::Stdout(bytes))) => return Ok(self.wrote(Stream::Stdout, bytes)),
+                Ok(Some(Said::Stderr(bytes))) => return Ok(self.wrote(Stream::Stderr, bytes)),
+                Ok(Some(Said::NextStage)) => return Ok(News::NextStage),
+                Ok(Some(Said::Ended(end))) => {
+                    self.ended = Some(end);
+                    return Ok(News::Ended);
+                }
+                Ok(None) => {
+                    self.ended = Some(self.post_mortem().await?);
+                    return Ok(News::Ended);
+                }
+                Ok(Some(Said::Failed(errno, doing))) => return Err(failure(errno, &doing)),
+                Ok(Some(other)) => return Err(out_of_turn(&other)),
+                Err(error) => return Err(lost(error)),
+            }
+        }
+    }
+
+    fn wrote(&mut self, stream: Stream, bytes: Vec<u8>) -> News {
+        self.output = bytes;
+        News::Output(stream)
+    }
+
+    /// The first process died without a word: the memory limit or we have killed it, or the engine has gone.
+    async fn post_mortem(&mut self) -> Result<End, BackendError> {
+        let dead = trouble::api("learn what became of the container");
+        let mut fate = self.container.fate().await.map_err(&dead)?;
+        let patience = Instant::now() + KILL_PATIENCE;
+        // The streams end a moment before the engine knows why.
+        while fate.running && Instant::now() < patience {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            fate = self.container.fate().await.map_err(&dead)?;
+        }
+        if !fate.oom_killed && self.kill_by.is_none() {
+            return Err(trouble::unavailable(
+                format!(
+                    "the container was ended from outside ({} {})",
+                    fate.exit_code,
+                    self.line.last_words()
+                ),
+                "see whether the daemon was stopped, and its log: systemctl status docker".into(),
+            ));
+        }
+        let memory_peak = if fate.oom_killed { self.terms.memory } else { 0 };
+        Ok(End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() })
+    }
+
+    async fn close(mut self) -> Result<Finished, BackendError> {
+        let end = self.ended.unwrap_or(End { signal: Some(SIGKILL), ..End::default() });
+        let files = match self.terms.collects {
+            true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
+                trouble::setup("bring the files back in time")(io::ErrorKind::TimedOut.into())
+            })??,
+            false => Vec::new(),
+        };
+        let DockerExecution { container, start, .. } = self;
+        match start {
+            // Whoever did not wait for the container to be made need not wait for it to be removed.
+            Start::Warm => drop(container),
+            Start::Cold | Start::Zygote => {
+                container.remove().await.map_err(trouble::api("remove the container"))?;
+            }
+        }
+        let cpu = Duration::from_micros(end.cpu_us);
+        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files })
+    }
+
+    /// What comes out was named and written by hostile code: so many files, so many bytes, and no more.
+    async fn take_files(&mut self) -> Result<Vec<CollectedFile>, BackendError> {
+        let mut intake = Intake::new(self.terms.disk, self.terms.max_files);
+        loop {
+            match self.line.hear().await.map_err(lost)? {
+                Some(Said::File(file)) => intake.begin(file),
+                Some(Said::Content(bytes)) => intake.add(&bytes),
+                Some(Said::Done) | None => return Ok(intake.finish()),
+                Some(other) => return Err(out_of_turn(&other)),
+            }
+            .map_err(|why| trouble::setup("bring files back")(io::Error::other(why)))?;
+        }
+    }
+}
+
+impl Execution for DockerExecution {
+    fn start(&self) -> Start {
+        self.start
+    }
+
+    fn runtime(&self) -> &str {
+        &self.terms.runtime
+    }
+
+    fn image(&self) -> Option<&str> {
+        Some(&self.terms.image)
+    }
+
+    fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>> {
+        Box::pin(async {
+            Ok(match self.happens().await? {
+                News::Output(stream) => Event::Output(stream, &self.output),
+                News::NextStage => Event::NextStage,
+                News::Ended => Event::Ended,
+            })
+        })
+    }
+
+    fn kill(&mut self) {
+        self.line.tell(&Told::Kill);
+        self.kill_by.get_or_insert_with(|| Instant::now() + KILL_PATIENCE);
+    }
+
+    fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
+        Box::pin(self.close())
+    }
+}
+
+enum News {
+    Output(Stream),
+    NextStage,
+    Ended,
+}
+
+/// Files on their way in.
+struct Intake {
+    files: Vec<CollectedFile>,
+    /// How much of the last one is still to come.
+    missing: u64,
+    room: u64,
+    names: u64,
+}
+
+impl Intake {
+    fn new(room: u64, names: u64) -> Intake {
+        Intake { files: Vec::new(), missing: 0, room, names }
+    }
+
+    fn begin(&mut self, file: LeavingFile) -> Result<(), &'static str> {
+        let has_room = file.size <= self.room && self.names > 0;
+        if self.missing > 0 || !has_room {
+            return Err("there are more of them, or larger ones, than the box could have");
+        }
+        self.room -= file.size;
+        self.names -= 1;
+        self.missing = file.size;
+        self.files.push(CollectedFile { path: file.path, content: Vec::new() });
+        Ok(())
+    }
+
+    fn add(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        let left = self.missing.checked_sub(bytes.len() as u64);
+        let (Some(left), Some(file)) = (left, self.files.last_mut()) else {
+            return Err("a file is longer than it was said to be");
+        };
+        self.missing = left;
+        file.content.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The last one may have been cut off.
+    fn finish(mut self) -> Vec<CollectedFile> {
+        if self.missing > 0 {
+            self.files.pop();
+        }
+        self.files
+    }
+}
+
+fn ending(end: &End) -> Ending {
+    match (end.out_of_memory, end.cpu_exhausted, end.signal) {
+        (true, _, _) => Ending::OutOfMemory,
+        (_, true, _) => Ending::CpuTimeExhausted,
+        (_, _, Some(signal)) => Ending::Signaled(signal),
+        (_, _, None) => Ending::Exited(end.code.unwrap_or_default()),
+    }
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The first process is gone before it said that the program runs.
+async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
+    let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+    if fate.oom_killed {
+        let memory_peak = terms.memory;
+        return Ok(End { signal: Some(SIGKILL), out_of_memory: true, memory_peak, ..End::default() });
+    }
+    let observed = format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error);
+    Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
+}
+
+fn failure(errno: i32, doing: &str) -> BackendError {
+    if doing == WRITING_FILES && errno == rustix::io::Errno::NOSPC.raw_os_error() {
+        return BackendError::Unusable {
+            field: Field::Files,
+            message: "the run's files do not fit into --disk".into(),
+            hint: "raise the limit with --disk".into(),
+        };
+    }
+    let source =
+        if errno == 0 { io::Error::other("it did not say why") } else { io::Error::from_raw_os_error(errno) };
+    let doing: String = doing.chars().take(200).collect::<String>().escape_debug().to_string();
+    BackendError::Setup {
+        step: doing,
+        hint: "see whether the image has what the language needs".into(),
+        source,
+    }
+}
+
+fn lost(error: io::Error) -> BackendError {
+    trouble::unavailable(
+        format!("the connection to the container was lost: {error}"),
+        "see whether the daemon runs, and its log: systemctl status docker".into(),
+    )
+}
+
+fn out_of_turn(said: &Said) -> BackendError {
+    let said = format!("{said:?}").chars().take(80).collect::<String>();
+    trouble::setup("understand the first process of the container")(io::Error::other(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaving(size: u64) -> LeavingFile {
+        LeavingFile { path: "a".into(), size }
+    }
+
+    #[test]
+    fn no_more_is_taken_in_than_the_disk_could_hold() {
+        let mut intake = Intake::new(10, 2);
+        intake.begin(leaving(6)).unwrap();
+        intake.add(b"123").unwrap();
+        intake.add(b"456").unwrap();
+        assert!(intake.add(b"7").is_err(), "longer than it was said to be");
+        assert!(intake.begin(leaving(5)).is_err(), "beyond the disk");
+        intake.begin(leaving(0)).unwrap();
+        assert!(intake.begin(leaving(0)).is_err(), "one name too many");
+        assert_eq!(intake.finish().len(), 2);
+    }
+
+    #[test]
+    fn a_file_that_was_cut_off_is_not_handed_on() {
+        let mut intake = Intake::new(10, 2);
+        intake.begin(leaving(6)).unwrap();
+        intake.add(b"123").unwrap();
+        assert!(intake.finish().is_empty());
+    }
+
+    #[test]
+    fn the_first_reason_that_holds_is_the_ending() {
+        let killed = End { signal: Some(9), ..End::default() };
+        assert_eq!(ending(&killed), Ending::Signaled(9));
+        assert_eq!(ending(&End { out_of_memory: true, ..killed }), Ending::OutOfMemory);
+        assert_eq!(ending(&End { cpu_exhausted: true, ..killed }), Ending::CpuTimeExhausted);
+        assert_eq!(ending(&End { code: Some(3), ..End::default() }), Ending::Exited(3));
+    }
+}

@@ -1,0 +1,410 @@
+//! Images: which one a run gets, whether it may, and what is added to it.
+//!
+//! A **prepared** image is the one that was asked for and one layer more: the first process, the places that every box
+//! has, and links that make `/tmp` a part of the one disk. It is made when an image is first used and is found again by
+//! its name, which says what it was made from.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::inside::SANDBOX;
+use belljar_core::Field;
+use belljar_core::backend::BackendError;
+use belljar_core::language::Language;
+use bytes::Bytes;
+use hyper::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tokio::sync::Mutex;
+
+use crate::api::{Api, ApiError, escaped};
+use crate::archive::Archive;
+use crate::container::{CODE_ID, Container};
+use crate::init::{self, ground};
+use crate::owner::Owner;
+use crate::trouble;
+
+/// The name of prepared images, each with a tag of its own.
+const PREPARED: &str = "belljar-prepared";
+/// Changes whenever what is added to an image does.
+const EDITION: &str = "1";
+/// How long a container may exist that is only made to be added to.
+const PREPARING: Duration = Duration::from_secs(600);
+/// The longest reference to an image.
+const LONGEST: usize = 512;
+
+/// Told while an image is being fetched: a line for a person.
+pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
+
+/// A step of fetching an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullEvent {
+    /// The image.
+    pub image: String,
+    /// The layer, if it is about one.
+    pub layer: Option<String>,
+    /// What happens to it.
+    pub status: String,
+    /// Bytes that are there, of how many.
+    pub progress: Option<(u64, u64)>,
+}
+
+/// Which images a request may name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ImagePolicy {
+    /// Whatever the daemon can get.
+    Any,
+    /// Those of the languages alone.
+    #[default]
+    OfLanguages,
+    /// Those of the languages and these; a `*` at the end stands for anything.
+    Listed(Vec<String>),
+}
+
+impl ImagePolicy {
+    fn allows(&self, image: &str) -> bool {
+        match self {
+            ImagePolicy::Any => true,
+            ImagePolicy::OfLanguages => false,
+            ImagePolicy::Listed(listed) => listed.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => image.starts_with(start),
+                None => image == pattern,
+            }),
+        }
+    }
+}
+
+/// The images of this backend.
+pub(crate) struct Images {
+    pub(crate) policy: ImagePolicy,
+    pub(crate) of_languages: Vec<(Language, String)>,
+    pub(crate) init: PathBuf,
+    pub(crate) progress: Option<Progress>,
+    /// One is prepared at a time: others may be about to want the same.
+    pub(crate) preparing: Mutex<()>,
+}
+
+impl std::fmt::Debug for Images {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Images").field("policy", &self.policy).finish_non_exhaustive()
+    }
+}
+
+/// An image that a run can be made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    /// As it was asked for, and what it is: `python:3.11-slim@sha256:…`.
+    pub(crate) identity: String,
+    /// Of the image that was asked for.
+    pub(crate) id: String,
+    /// What containers are made from.
+    pub(crate) prepared: String,
+    /// Variables that the image wants to be set.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    id: String,
+    #[serde(default)]
+    repo_digests: Option<Vec<String>>,
+    #[serde(default)]
+    config: Option<Config>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Config {
+    #[serde(default)]
+    env: Option<Vec<String>>,
+}
+
+impl Images {
+    /// The reference of the image for a run.
+    pub(crate) fn choose(&self, language: Language, named: Option<&str>) -> Result<String, BackendError> {
+        let own = self.of_languages.iter().find(|(of, _)| *of == language).map(|(_, image)| image.as_str());
+        let own = own.or(language.image);
+        match (named, own) {
+            (Some(named), own) if Some(named) == own || self.permits(named)? => Ok(named.to_owned()),
+            (Some(named), _) => Err(unusable(
+                format!("the image '{}' is not among those that may be used here", named.escape_debug()),
+                "add it to `images` in the table [docker] of the configuration".into(),
+            )),
+            (None, Some(own)) => Ok(own.to_owned()),
+            (None, None) => Err(BackendError::RuntimeMissing {
+                language,
+                hint: format!(
+                    "name an image that has it: --image REF, or {language} = \"REF\" in the table \
+                     [docker.languages] of the configuration"
+                ),
+            }),
+        }
+    }
+
+    fn permits(&self, named: &str) -> Result<bool, BackendError> {
+        let proper = |c: char| c.is_ascii_alphanumeric() || "._-/:@".contains(c);
+        if named.is_empty() || named.len() > LONGEST || !named.chars().all(proper) {
+            return Err(unusable(
+                format!("'{}' is not the name of an image", named.escape_debug()),
+                "write it as in --image python:3.11-slim".into(),
+            ));
+        }
+        Ok(self.policy.allows(named))
+    }
+
+    /// Finds an image, fetching it if it is not there, and prepares it.
+    pub(crate) async fn get(&self, api: &Api, reference: &str) -> Result<Image, BackendError> {
+        let found = match self.look(api, reference).await {
+            Err(error) if error.is(StatusCode::NOT_FOUND) => {
+                self.pull(api, reference).await?;
+                self.look(api, reference).await
+            }
+            other => other,
+        };
+        let inspected = found.map_err(|error| missing(reference, &error))?;
+        let image = self.describe(reference, inspected).map_err(trouble::setup("look at this program"))?;
+        if !exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))? {
+            self.prepare(api, &image).await?;
+        }
+        Ok(image)
+    }
+
+    /// The same, if it is here: nothing is fetched.
+    pub(crate) async fn get_local(&self, api: &Api, reference: &str) -> Result<Option<Image>, BackendError> {
+        match self.look(api, reference).await {
+            Ok(_) => self.get(api, reference).await.map(Some),
+            Err(error) if error.is(StatusCode::NOT_FOUND) => Ok(None),
+            Err(error) => Err(trouble::api("look for an image")(error)),
+        }
+    }
+
+    async fn look(&self, api: &Api, reference: &str) -> Result<Inspected, ApiError> {
+        api.get(&format!("/images/{}/json", escaped(reference))).await
+    }
+
+    fn describe(&self, reference: &str, inspected: Inspected) -> std::io::Result<Image> {
+        let Inspected { id, repo_digests, config } = inspected;
+        let digest = repo_digests.unwrap_or_default().into_iter().find_map(|digest| {
+            let (_, digest) = digest.split_once('@')?;
+            Some(digest.to_owned())
+        });
+        let digest = digest.unwrap_or_else(|| id.clone());
+        let identity =
+            if reference.contains('@') { reference.to_owned() } else { format!("{reference}@{digest}") };
+        let env = config.and_then(|config| config.env).unwrap_or_default();
+        let env = env.iter().filter_map(|variable| variable.split_once('='));
+        let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        let prepared = self.prepared_name(&id)?;
+        Ok(Image { identity, id, prepared, env })
+    }
+
+    async fn pull(&self, api: &Api, reference: &str) -> Result<(), BackendError> {
+        let path = format!("/images/create?fromImage={}", escaped(&with_tag(reference)));
+        let tell = |told: &Value| {
+            if let Some(progress) = &self.progress {
+                progress(&PullEvent::read(reference, told));
+            }
+        };
+        api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
+    }
+
+    async fn prepare(&self, api: &Api, image: &Image) -> Result<(), BackendError> {
+        let _alone = self.preparing.lock().await;
+        let failed = trouble::api("prepare the image");
+        if exists(api, &image.prepared).await.map_err(&failed)? {
+            return Ok(());
+        }
+        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+        let description = json!({
+            "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
+        });
+        let name = format!("belljar-prepare-{}", unique());
+        let container = Container::make(api, name, &description).await.map_err(&failed)?;
+        let to = format!("/containers/{}/archive?path=/", container.name());
+        api.put_archive(&to, layer.into()).await.map_err(&failed)?;
+        let (repository, tag) = image.prepared.split_once(':').unwrap_or((PREPARED, "latest"));
+        let commit = format!(
+            "/commit?container={}&repo={repository}&tag={tag}&pause=false&comment=prepared%20for%20belljar",
+            container.name()
+        );
+        // Volumes that the image declares would be writable disks of their own.
+        let description = json!({ "Labels": { "dev.belljar.prepared": image.id }, "Volumes": {}, "Healthcheck": { "Test": ["NONE"] } });
+        api.post::<Value>(&commit, &description).await.map_err(&failed)?;
+        container.remove().await.map_err(&failed)
+    }
+
+    /// The name says what it was made from: the image, and which file of which age was added as its first process.
+    fn prepared_name(&self, base: &str) -> std::io::Result<String> {
+        use std::os::unix::fs::MetadataExt;
+        let file = std::fs::metadata(&self.init)?;
+        let version = env!("CARGO_PKG_VERSION");
+        let file = format!("{} {}.{}", file.len(), file.mtime(), file.mtime_nsec());
+        let digest = Sha256::digest(format!("{EDITION} {version} {base} {file}").as_bytes());
+        let tag: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("{PREPARED}:{tag}"))
+    }
+
+    /// An image with nothing in it but what every box has, to try the engine with.
+    pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
+        let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
+        let failed = trouble::api("import an image to try the daemon with");
+        if !exists(api, &prepared).await.map_err(&failed)? {
+            let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+            let (repository, tag) = prepared.split_once(':').unwrap_or((PREPARED, "latest"));
+            let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
+            api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
+        }
+        Ok(prepared)
+    }
+}
+
+impl PullEvent {
+    fn read(image: &str, told: &Value) -> PullEvent {
+        let text = |name: &str| told[name].as_str().map(printable);
+        let detail = &told["progressDetail"];
+        let progress = detail["current"].as_u64().zip(detail["total"].as_u64());
+        PullEvent {
+            image: image.to_owned(),
+            layer: text("id"),
+            status: text("status").unwrap_or_default(),
+            progress,
+        }
+    }
+}
+
+async fn exists(api: &Api, image: &str) -> Result<bool, ApiError> {
+    match api.get::<Value>(&format!("/images/{}/json", escaped(image))).await {
+        Ok(_) => Ok(true),
+        Err(error) if error.is(StatusCode::NOT_FOUND) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// What is added to an image.
+fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    archive.directory(".belljar");
+    archive.file(init::PROGRAM.trim_start_matches('/'), 0o555, &std::fs::read(init)?);
+    for path in [SANDBOX, crate::inside::WORK] {
+        archive.directory(path.trim_start_matches('/'));
+    }
+    archive.link("tmp", &ground::part("tmp"));
+    archive.link("var/tmp", "/tmp");
+    let users = format!(
+        "root:x:0:0:root:/:/sbin/nologin\nsandbox:x:{CODE_ID}:{CODE_ID}:sandbox:{SANDBOX}:/bin/sh\n\
+         nobody:x:65534:65534:nobody:/:/sbin/nologin\n"
+    );
+    archive.file("etc/passwd", 0o644, users.as_bytes());
+    archive.file(
+        "etc/group",
+        0o644,
+        format!("root:x:0:\nsandbox:x:{CODE_ID}:\nnogroup:x:65534:\n").as_bytes(),
+    );
+    Ok(archive.finish())
+}
+
+/// Without a tag, the daemon would fetch all that there are.
+fn with_tag(reference: &str) -> String {
+    let name = reference.rsplit('/').next().unwrap_or(reference);
+    if name.contains(':') || name.contains('@') {
+        reference.to_owned()
+    } else {
+        format!("{reference}:latest")
+    }
+}
+
+fn missing(reference: &str, error: &ApiError) -> BackendError {
+    match error {
+        ApiError::Refused { message, .. } => trouble::unavailable(
+            format!("the image '{reference}' is not here and cannot be fetched: {}", printable(message)),
+            format!(
+                "fetch it where there is a network (docker pull {reference}), or name another with --image"
+            ),
+        ),
+        ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::Unreadable(_) | ApiError::TooLate => {
+            trouble::unavailable(
+                format!("the image '{reference}' cannot be had: {error}"),
+                "see that the daemon runs: docker info".into(),
+            )
+        }
+    }
+}
+
+fn unusable(message: String, hint: String) -> BackendError {
+    BackendError::Unusable { field: Field::Image, message, hint }
+}
+
+/// What a daemon or a registry said, made harmless for a terminal.
+fn printable(text: &str) -> String {
+    text.chars()
+        .take(300)
+        .collect::<String>()
+        .escape_debug()
+        .to_string()
+        .replace("\\\"", "\"")
+        .replace("\\'", "'")
+}
+
+/// A word that no other container's name has.
+pub(crate) fn unique() -> String {
+    let mut bytes = [0; 8];
+    // If there is no randomness, two names are the same and the second container is refused.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images(policy: ImagePolicy) -> Images {
+        let c = Language::parse("c").unwrap();
+        Images {
+            policy,
+            of_languages: vec![(c, "gcc:14".into())],
+            init: "/proc/self/exe".into(),
+            progress: None,
+            preparing: Mutex::new(()),
+        }
+    }
+
+    #[test]
+    fn a_language_has_its_own_image_whatever_the_policy() {
+        let images = images(ImagePolicy::OfLanguages);
+        let python = Language::parse("python").unwrap();
+        assert_eq!(images.choose(python, None).unwrap(), "python:3.11-slim");
+        assert_eq!(images.choose(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
+        assert_eq!(images.choose(Language::parse("c").unwrap(), None).unwrap(), "gcc:14");
+        let none = images.choose(Language::parse("go").unwrap(), None);
+        assert!(matches!(none, Err(BackendError::RuntimeMissing { .. })), "{none:?}");
+    }
+
+    #[test]
+    fn other_images_are_a_matter_of_the_policy() {
+        let python = Language::parse("python").unwrap();
+        let refused = images(ImagePolicy::OfLanguages).choose(python, Some("alpine:3.20"));
+        assert!(matches!(refused, Err(BackendError::Unusable { field: Field::Image, .. })), "{refused:?}");
+        assert!(images(ImagePolicy::Any).choose(python, Some("alpine:3.20")).is_ok());
+        let listed = images(ImagePolicy::Listed(vec!["our/*".into(), "alpine:3.20".into()]));
+        assert!(listed.choose(python, Some("our/python:1")).is_ok());
+        assert!(listed.choose(python, Some("alpine:3.20")).is_ok());
+        assert!(listed.choose(python, Some("alpine:3.21")).is_err());
+        assert!(images(ImagePolicy::Any).choose(python, Some("a b")).is_err());
+    }
+
+    #[test]
+    fn only_one_tag_is_fetched() {
+        assert_eq!(with_tag("alpine"), "alpine:latest");
+        assert_eq!(with_tag("host:5000/alpine"), "host:5000/alpine:latest");
+        assert_eq!(with_tag("alpine:3.20"), "alpine:3.20");
+    }
+
+    #[test]
+    fn what_a_registry_says_is_harmless() {
+        assert_eq!(printable("\u{1b}[2Jno \"x\""), "\\u{1b}[2Jno \"x\"");
+    }
+}

@@ -1,0 +1,62 @@
+//! What this binary does when the first process starts it: it takes the last rights away from itself and becomes the
+//! program. Only a process of its own can do that without taking them from the first one, too.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use crate::inside::SANDBOX;
+use belljar_jail::landlock;
+use belljar_jail::plan::Access;
+
+use super::ground::DEVICES;
+
+/// The first word, if the rest is a command.
+const CONFINED: &str = "confined";
+/// Who is to be killed first when memory runs out: not the first process, which has to tell of it.
+const KILLED_FIRST: &str = "500";
+/// What a shell says of a command that cannot be started.
+const NOT_STARTED: u8 = 127;
+
+/// A command that runs these words after it has been confined.
+pub(super) fn confined(words: &[String]) -> Command {
+    let mut command = Command::new(super::PROGRAM);
+    command.arg(CONFINED).args(words);
+    command
+}
+
+/// Is whatever the first process has started this for.
+pub(super) fn started_by_the_first() -> ExitCode {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    match words.split_first() {
+        Some((first, command)) if first == CONFINED => {
+            let error = confine().map_or_else(|error| error, |()| become_program(command));
+            // What reads this is the caller, as the program's standard error.
+            let _ = io::Write::write_all(&mut io::stderr(), format!("cannot start: {error}\n").as_bytes());
+            ExitCode::from(NOT_STARTED)
+        }
+        _ => {
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn confine() -> io::Result<()> {
+    // Nobody says no to this but a kernel that is not Linux.
+    let _ = std::fs::write("/proc/self/oom_score_adj", KILLED_FIRST);
+    if landlock::abi() == 0 {
+        return Ok(());
+    }
+    let mut rules = vec![(PathBuf::from("/"), Access::Read), (PathBuf::from(SANDBOX), Access::Write)];
+    rules.extend(DEVICES.iter().map(|name| (PathBuf::from("/dev").join(name), Access::Use)));
+    landlock::restrict(&rules)
+}
+
+/// Does not return, unless it fails.
+fn become_program(words: &[OsString]) -> io::Error {
+    let Some((program, args)) = words.split_first() else { return io::ErrorKind::InvalidInput.into() };
+    Command::new(program).args(args).exec()
+}

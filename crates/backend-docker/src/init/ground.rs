@@ -1,0 +1,130 @@
+//! What the first process finds and makes before anything else runs: the parts of the one disk, and the filter.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::inside::SANDBOX;
+use belljar_jail::seccomp::Filter;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+
+use super::counters;
+use crate::frame::Surroundings;
+
+/// The directory of the disk that is not the code's, but what `/tmp` and `/dev/shm` lead to.
+pub(crate) const OWN: &str = ".belljar";
+
+/// The devices that a program needs.
+pub(super) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+const STREAMS: &[&str] = &["fd", "stdin", "stdout", "stderr"];
+/// More processes than a trial allows.
+const MANY: usize = 40;
+
+/// Where a part of the disk is, as links lead to it.
+pub(crate) fn part(name: &str) -> String {
+    format!("{SANDBOX}/{OWN}/{name}")
+}
+
+/// Makes the parts of the disk, loads the filter, and says what there is.
+pub(super) fn lay() -> io::Result<Surroundings> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let filtered = status("Seccomp").is_some_and(|mode| mode != "0");
+    DirBuilder::new().mode(0o755).create(format!("{SANDBOX}/{OWN}"))?;
+    for name in ["tmp", "shm"] {
+        fs::create_dir(part(name))?;
+        fs::set_permissions(part(name), Permissions::from_mode(0o1777))?;
+    }
+    // Where the engine has given us a directory of devices, shared memory is a part of the disk like any other. Nobody
+    // writes there afterwards.
+    if fs::symlink_metadata("/dev/shm").is_err() {
+        std::os::unix::fs::symlink(part("shm"), "/dev/shm")?;
+        tidy_devices();
+        fs::set_permissions("/dev", Permissions::from_mode(0o555))?;
+    }
+    // The engine's filter cannot say everything that ours does; under an engine without one it is the only one.
+    let own_filter = Filter::standard().load();
+    Ok(Surroundings { own_filter: own_filter.is_ok(), ..surroundings(filtered)? })
+}
+
+/// An engine puts more into the directory than anybody needs: terminals, and links into the kernel.
+fn tidy_devices() {
+    let wanted = |name: &str| DEVICES.contains(&name) || STREAMS.contains(&name) || name == "shm";
+    for entry in fs::read_dir("/dev").into_iter().flatten().flatten() {
+        if !entry.file_name().to_str().is_some_and(wanted) {
+            // What is a mount cannot be removed, and is somebody's wish.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// How many processes there can be at a time: as many of this binary as can be started, up to a number that is beyond
+/// the limit of a trial.
+pub(super) fn try_processes() -> u64 {
+    let mut many: Vec<Child> = Vec::new();
+    while many.len() < MANY {
+        let mut command = Command::new(super::PROGRAM);
+        match command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() {
+            Ok(one) => many.push(one),
+            Err(_) => break,
+        }
+    }
+    for one in &mut many {
+        let _ = one.kill();
+        let _ = one.wait();
+    }
+    many.len() as u64
+}
+
+fn surroundings(filtered: bool) -> io::Result<Surroundings> {
+    let disk = rustix::fs::statvfs(SANDBOX)?;
+    let capabilities = ["CapEff", "CapPrm", "CapBnd"].map(|name| status(name).unwrap_or_default());
+    Ok(Surroundings {
+        uid: rustix::process::geteuid().as_raw(),
+        capabilities: capabilities.join(" "),
+        no_new_privs: status("NoNewPrivs").is_some_and(|word| word == "1"),
+        filtered,
+        own_filter: false,
+        root_read_only: is_root_read_only(),
+        interfaces: interfaces(),
+        disk_bytes: disk.f_blocks * disk.f_frsize,
+        disk_files: disk.f_files,
+        one_disk: ["/tmp", "/dev/shm"].iter().all(|path| on_the_disk(Path::new(path))),
+        memory_limit: counters::memory_limit(),
+        pids_limit: counters::pids_limit(),
+        cpu_quota: counters::has_quota(),
+        processes: 0,
+    })
+}
+
+/// As the table of mounts has it: the last one at a place is the one that is seen.
+fn is_root_read_only() -> bool {
+    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut roots = table.lines().rev().filter_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        (words.next()? == "/").then_some(words.nth(1)?)
+    });
+    roots.next().is_some_and(|options| options.split(',').any(|option| option == "ro"))
+}
+
+fn on_the_disk(path: &Path) -> bool {
+    let device = |path: &Path| fs::metadata(path).map(|found| found.dev());
+    matches!((device(path), device(Path::new(SANDBOX))), (Ok(there), Ok(here)) if there == here)
+}
+
+fn status(name: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().to_owned())
+}
+
+fn interfaces() -> Vec<String> {
+    let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
+    let names = text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+    // The kernel puts these into every namespace; they lead nowhere without a right that nobody here has.
+    let idle =
+        ["lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"];
+    names.filter(|name| !idle.contains(&name.as_str())).collect()
+}

@@ -1,0 +1,393 @@
+//! The commands of a run and everything that they start: fed, listened to, counted, reaped and in the end killed.
+
+use std::io::{self, PipeWriter, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use crate::inside::SANDBOX;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
+
+use super::confine::confined;
+use super::counters::{self, Usage};
+use super::{Line, Unbuffered};
+use crate::frame::{End, LONGEST, Order, Said, Told};
+
+/// How often the counters are read.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a runtime may take to boot.
+const BOOT_LIMIT: Duration = Duration::from_secs(20);
+
+/// The commands of a run, one of which lives.
+pub(super) struct Tree<'a> {
+    order: &'a Order,
+    next: usize,
+    leader: Option<Pid>,
+    /// The ends that the commands get; gone when the last of them has them.
+    ends: Option<(PipeWriter, PipeWriter)>,
+    stdout: Option<io::PipeReader>,
+    stderr: Option<io::PipeReader>,
+    stdin: Feed,
+    gate: Feed,
+    /// Becomes readable when a child has died.
+    deaths: UnixStream,
+    heard: Vec<u8>,
+    before: Usage,
+    cpu_limit: Option<Duration>,
+    cpu_exhausted: bool,
+    killed: bool,
+    looked: Instant,
+    peak: u64,
+}
+
+/// A pipe into the program, and what is still to go into it.
+#[derive(Default)]
+struct Feed {
+    pipe: Option<OwnedFd>,
+    waiting: Vec<u8>,
+    complete: bool,
+    /// Nobody reads any more.
+    broken: bool,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn new(order: &'a Order) -> io::Result<Tree<'a>> {
+        let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
+        let (deaths, bell) = UnixStream::pair()?;
+        deaths.set_nonblocking(true)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, bell)?;
+        Ok(Tree {
+            order,
+            next: 0,
+            leader: None,
+            ends: Some((out, err)),
+            stdout: Some(stdout),
+            stderr: Some(stderr),
+            stdin: Feed::default(),
+            gate: Feed::default(),
+            deaths,
+            heard: Vec::new(),
+            before: Usage::default(),
+            cpu_limit: None,
+            cpu_exhausted: false,
+            killed: false,
+            looked: Instant::now(),
+            peak: 0,
+        })
+    }
+
+    /// Starts the first command with a pipe for its code, and waits until it reads that.
+    pub(super) fn park(&mut self, source: &str) -> io::Result<()> {
+        let path = Path::new(SANDBOX).join(source);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o644))?;
+        self.start_next()?;
+        let began = Instant::now();
+        loop {
+            // It can be opened without waiting only when somebody has it open for reading.
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            match rustix::fs::open(&path, flags, Mode::empty()) {
+                Ok(gate) => {
+                    self.gate = Feed { pipe: Some(gate), ..Feed::default() };
+                    return Ok(());
+                }
+                Err(Errno::NXIO) if began.elapsed() < BOOT_LIMIT && self.reap()?.is_none() => {}
+                Err(error) => return Err(error.into()),
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Lets it go: the code into the pipe of a command that waits, or the first command.
+    pub(super) fn start(&mut self, code: &[u8], cpu_ms: Option<u64>) -> io::Result<()> {
+        self.before = counters::usage();
+        self.cpu_limit = cpu_ms.map(Duration::from_millis);
+        if self.leader.is_none() {
+            self.start_next()?;
+        } else if let Some(leader) = self.leader {
+            limit_cpu(leader, self.cpu_limit);
+        }
+        self.gate.waiting = code.to_vec();
+        self.gate.complete = true;
+        self.gate.pump();
+        Ok(())
+    }
+
+    /// Follows it to its end. `None` if nobody listens any more.
+    pub(super) fn follow(&mut self, line: &mut Line) -> io::Result<Option<End>> {
+        let status = loop {
+            match self.reap()? {
+                Some(status) if status.exit_status() == Some(0) && self.next < self.order.commands.len() => {
+                    line.say(&Said::NextStage)?;
+                    self.start_next()?;
+                }
+                Some(status) => break status,
+                None => {}
+            }
+            if !self.wait(line)? {
+                self.kill();
+                return Ok(None);
+            }
+        };
+        self.look();
+        self.kill();
+        self.reap_all()?;
+        self.drain(line)?;
+        Ok(Some(self.end(status)))
+    }
+
+    fn start_next(&mut self) -> io::Result<()> {
+        let words = self.order.commands.get(self.next).ok_or(io::ErrorKind::NotFound)?;
+        self.next += 1;
+        let last = self.next == self.order.commands.len();
+        let (out, err) = self.ends_for(last)?;
+        can_be_run(words.first().ok_or(io::ErrorKind::InvalidInput)?)?;
+        let mut command = confined(words);
+        command.env_clear().process_group(0).current_dir(&self.order.cwd).stdout(out).stderr(err);
+        command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(if last { Stdio::piped() } else { Stdio::null() });
+        let mut child = command.spawn()?;
+        let leader = Pid::from_child(&child);
+        limit_cpu(leader, self.cpu_limit);
+        self.leader = Some(leader);
+        if let Some(pipe) = child.stdin.take().map(OwnedFd::from) {
+            rustix::io::ioctl_fionbio(&pipe, true)?;
+            self.stdin.pipe = Some(pipe);
+            self.stdin.pump();
+        }
+        Ok(())
+    }
+
+    fn ends_for(&mut self, last: bool) -> io::Result<(PipeWriter, PipeWriter)> {
+        let ends = self.ends.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        if !last {
+            self.ends = Some((ends.0.try_clone()?, ends.1.try_clone()?));
+        }
+        Ok(ends)
+    }
+
+    /// Waits for something to happen, and deals with it. False if nobody listens any more.
+    fn wait(&mut self, line: &mut Line) -> io::Result<bool> {
+        let ready = self.poll(line)?;
+        if ready.deaths {
+            while matches!((&self.deaths).read(&mut [0; 64]), Ok(1..)) {}
+        }
+        if ready.stdout {
+            pass_on(&mut self.stdout, Said::Stdout, line)?;
+        }
+        if ready.stderr {
+            pass_on(&mut self.stderr, Said::Stderr, line)?;
+        }
+        let taken = self.stdin.pump();
+        if taken > 0 {
+            line.say(&Said::Taken(taken))?;
+        }
+        self.gate.pump();
+        if self.looked.elapsed() >= LOOK {
+            self.look();
+        }
+        if ready.line { self.hear(line) } else { Ok(true) }
+    }
+
+    fn poll(&self, line: &Line) -> io::Result<Ready> {
+        let mut watched = vec![
+            PollFd::from_borrowed_fd(line.from.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN),
+        ];
+        let stdout = watch(&mut watched, self.stdout.as_ref(), PollFlags::IN);
+        let stderr = watch(&mut watched, self.stderr.as_ref(), PollFlags::IN);
+        for feed in [&self.stdin, &self.gate] {
+            let pipe = feed.pipe.as_ref().filter(|_| !feed.waiting.is_empty());
+            watch(&mut watched, pipe, PollFlags::OUT);
+        }
+        let timeout = Timespec::try_from(LOOK).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut watched, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let is_ready = |index: Option<usize>| index.is_some_and(|at| !watched[at].revents().is_empty());
+        Ok(Ready {
+            line: is_ready(Some(0)),
+            deaths: is_ready(Some(1)),
+            stdout: is_ready(stdout),
+            stderr: is_ready(stderr),
+        })
+    }
+
+    fn hear(&mut self, line: &mut Line) -> io::Result<bool> {
+        let mut piece = vec![0; LONGEST];
+        let count = Unbuffered(&line.from).read(&mut piece)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        self.heard.extend_from_slice(&piece[..count]);
+        while let Some(told) = Told::take(&mut self.heard)? {
+            match told {
+                Told::Stdin(bytes) => self.stdin.waiting.extend(bytes),
+                Told::StdinEnd => self.stdin.complete = true,
+                Told::Kill => self.kill(),
+                Told::Order(_) | Told::Supply(_) | Told::Content(_) | Told::Question(_) | Told::Look => {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+            }
+        }
+        let taken = self.stdin.pump();
+        if taken > 0 {
+            line.say(&Said::Taken(taken))?;
+        }
+        Ok(true)
+    }
+
+    /// Enforces what the kernel only counts: CPU time of the whole tree, and that an OOM kill of one process ends them
+    /// all.
+    fn look(&mut self) {
+        self.looked = Instant::now();
+        let usage = counters::usage();
+        self.peak = self.peak.max(usage.memory_peak);
+        let cpu = usage.cpu.saturating_sub(self.before.cpu);
+        if !self.killed && self.cpu_limit.is_some_and(|limit| cpu > limit) {
+            self.cpu_exhausted = true;
+            self.kill();
+        }
+        if !self.killed && usage.oom_kills > self.before.oom_kills {
+            self.kill();
+        }
+    }
+
+    /// Everything but this process: the kernel does not let it kill itself this way.
+    fn kill(&mut self) {
+        self.killed = true;
+        let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
+    }
+
+    /// Reaps whatever has died. How the command ended, if it is among them.
+    fn reap(&mut self) -> io::Result<Option<WaitStatus>> {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if Some(pid) == self.leader => {
+                    self.leader = None;
+                    return Ok(Some(status));
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) | Err(Errno::CHILD) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn reap_all(&mut self) -> io::Result<()> {
+        loop {
+            match rustix::process::wait(WaitOptions::empty()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::CHILD) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Passes on what is left in the pipes, whose other ends are all gone.
+    fn drain(&mut self, line: &mut Line) -> io::Result<()> {
+        self.ends = None;
+        while self.stdout.is_some() {
+            pass_on(&mut self.stdout, Said::Stdout, line)?;
+        }
+        while self.stderr.is_some() {
+            pass_on(&mut self.stderr, Said::Stderr, line)?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, status: WaitStatus) -> End {
+        let usage = counters::usage();
+        let cpu = usage.cpu.saturating_sub(self.before.cpu);
+        let spent = self.cpu_limit.is_some_and(|limit| cpu >= limit);
+        let signal = status.terminating_signal().and_then(|signal| u8::try_from(signal).ok());
+        End {
+            code: status.exit_status().and_then(|code| u8::try_from(code).ok()),
+            signal,
+            cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
+            memory_peak: self.peak.max(usage.memory_peak),
+            out_of_memory: usage.oom_kills > self.before.oom_kills,
+            cpu_exhausted: self.cpu_exhausted || (spent && signal.is_some()),
+        }
+    }
+}
+
+/// Adds something to what is waited for, if it is there. Says at which place.
+fn watch<'a>(watched: &mut Vec<PollFd<'a>>, what: Option<&'a impl AsFd>, flags: PollFlags) -> Option<usize> {
+    watched.push(PollFd::new(what?, flags));
+    Some(watched.len() - 1)
+}
+
+/// What can be read without waiting.
+#[allow(clippy::struct_excessive_bools, reason = "one for each thing that is waited for")]
+struct Ready {
+    line: bool,
+    deaths: bool,
+    stdout: bool,
+    stderr: bool,
+}
+
+impl Feed {
+    /// Puts in what fits. Says how much of what waited is gone, be it because nobody will read it.
+    fn pump(&mut self) -> u32 {
+        let before = self.waiting.len();
+        while let Some(pipe) = self.pipe.as_ref().filter(|_| !self.waiting.is_empty()) {
+            match rustix::io::retry_on_intr(|| rustix::io::write(pipe, &self.waiting)) {
+                Ok(count) => drop(self.waiting.drain(..count)),
+                Err(Errno::AGAIN) => break,
+                Err(_) => (self.pipe, self.broken) = (None, true),
+            }
+        }
+        if self.broken {
+            self.waiting.clear();
+        }
+        if self.complete && self.waiting.is_empty() {
+            self.pipe = None;
+        }
+        u32::try_from(before - self.waiting.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Reads what is there and passes it on; at its end the stream is gone.
+fn pass_on(
+    from: &mut Option<io::PipeReader>,
+    said: impl Fn(Vec<u8>) -> Said,
+    line: &mut Line,
+) -> io::Result<()> {
+    let Some(pipe) = from.as_mut() else { return Ok(()) };
+    let mut piece = vec![0; LONGEST];
+    match rustix::io::retry_on_intr(|| rustix::io::read(&*pipe, &mut *piece)) {
+        Ok(0) | Err(_) => *from = None,
+        Ok(count) => {
+            piece.truncate(count);
+            line.say(&said(piece))?;
+        }
+    }
+    Ok(())
+}
+
+/// Told before it is started: whoever starts it could only say so as the program.
+fn can_be_run(program: &str) -> io::Result<()> {
+    let found = std::fs::metadata(program)?;
+    let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
+    if runs { Ok(()) } else { Err(Errno::ACCESS.into()) }
+}
+
+/// For each process, in whole seconds: a backstop behind the watch on the whole tree.
+fn limit_cpu(process: Pid, limit: Option<Duration>) {
+    if let Some(limit) = limit {
+        let seconds = Some(limit.as_secs() + 2);
+        let _ = rustix::process::prlimit(
+            Some(process),
+            Resource::Cpu,
+            Rlimit { current: seconds, maximum: seconds },
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! From a request to what a container is made from, and what its first process is told.
+
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
+
+use belljar_core::Field;
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::path::BoxPath;
+use belljar_core::request::Glob;
+use belljar_host::program;
+
+use crate::container::{CODE_ID, Mould, Overlay};
+use crate::frame::{Collect, GivenFile, LONGEST, Order, Supply, Told};
+use crate::image::Image;
+use crate::inside;
+use crate::runtimes::Runtime;
+
+/// Everything that a run needs, before anything is made for it.
+pub(crate) struct Job {
+    pub(crate) mould: Mould,
+    pub(crate) order: Order,
+    pub(crate) supply: Supply,
+    /// What goes into the container's disk, the code first.
+    pub(crate) contents: Vec<Vec<u8>>,
+    /// What is laid over the workspace, there for as long as this is.
+    pub(crate) layer: Option<Arc<Layer>>,
+}
+
+impl Job {
+    pub(crate) fn new(
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+        image: &Image,
+        runtime: &Runtime,
+        engine_runtime: Option<&str>,
+    ) -> Result<Job, BackendError> {
+        check_room(sandbox, execution)?;
+        program::check_workspace(sandbox)?;
+        let workspace = sandbox.workspace.as_ref().map(|dir| find_workspace(dir.as_path())).transpose()?;
+        let source = program::name_source(sandbox, execution)?;
+        let order = order(sandbox, execution, image, runtime, &source);
+        let collect = collect(sandbox, &execution.collect, &source);
+        let files = take_files(execution, &source);
+        let cpu_ms =
+            execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        let mut mould = Mould {
+            image: image.prepared.clone(),
+            runtime: engine_runtime.map(str::to_owned),
+            limits: sandbox.limits,
+            network: sandbox.network.clone(),
+            user: (CODE_ID, CODE_ID),
+            workspace: None,
+        };
+        let Some(Found { path, owner }) = workspace else {
+            let given = |file: &File| GivenFile {
+                path: file.path.clone(),
+                executable: file.executable,
+                length: file.content.len() as u64,
+            };
+            let supply = Supply { files: files.iter().map(given).collect(), cpu_ms, collect };
+            let contents = files.into_iter().map(|file| file.content).collect();
+            return Ok(Job { mould, order, supply, contents, layer: None });
+        };
+        let layer = Layer::write(&files).map_err(crate::trouble::setup("lay files over the workspace"))?;
+        mould.user = owner.unwrap_or(mould.user);
+        mould.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
+        let supply = Supply { files: Vec::new(), cpu_ms, collect };
+        Ok(Job { mould, order, supply, contents: Vec::new(), layer: Some(Arc::new(layer)) })
+    }
+
+    /// What the first process is told, up to what the program reads.
+    pub(crate) fn supplies(supply: Supply, contents: &[Vec<u8>]) -> Vec<u8> {
+        let mut told = Told::Supply(supply).encode();
+        for piece in contents.iter().flat_map(|content| content.chunks(LONGEST)) {
+            told.extend(Told::Content(piece.to_vec()).encode());
+        }
+        told
+    }
+}
+
+fn order(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    image: &Image,
+    runtime: &Runtime,
+    source: &BoxPath,
+) -> Order {
+    let places = inside::places(sandbox);
+    let found = belljar_host::runtimes::Runtime {
+        label: runtime.label.clone(),
+        program: PathBuf::from(&runtime.program),
+        mounts: Vec::new(),
+    };
+    let commands = program::commands(sandbox, execution, &found, source, &places);
+    let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
+    let env = commands.first().map(|command| command.env.iter().map(text).collect()).unwrap_or_default();
+    Order {
+        commands: commands.iter().map(|command| command.argv.iter().map(text).collect()).collect(),
+        env: environment(sandbox, image, env),
+        cwd: places.cwd.to_string_lossy().into_owned(),
+        gate: None,
+    }
+}
+
+/// The image's own variables, but for those that every box has. Of these it may say where commands are.
+fn environment(sandbox: &SandboxSpec, image: &Image, env: Vec<String>) -> Vec<(String, String)> {
+    let ours = env.iter().filter_map(|variable| variable.split_once('='));
+    let ours: Vec<_> = ours.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let callers = |name: &str| sandbox.env.iter().any(|variable| variable.name() == name);
+    let images_path = |name: &str| name == "PATH" && !callers("PATH");
+    let has = |variables: &[(String, String)], name: &str| variables.iter().any(|(other, _)| other == name);
+    let images = image.env.iter().filter(|(name, _)| !has(&ours, name) || images_path(name));
+    let kept = ours.iter().filter(|(name, _)| !(images_path(name) && has(&image.env, name)));
+    images.chain(kept).cloned().collect()
+}
+
+/// Whether the run's files fit into its disk, page by page.
+fn check_room(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), BackendError> {
+    let lengths = execution.files.iter().map(|file| file.content.len()).chain([execution.source.text.len()]);
+    let pages: u64 = lengths.map(|length| (length as u64).div_ceil(4096) * 4096).sum();
+    let disk = sandbox.limits.disk;
+    if pages <= disk.get() {
+        return Ok(());
+    }
+    Err(BackendError::Unusable {
+        field: Field::Files,
+        message: format!("the run's files need {pages} bytes, and --disk allows {disk}"),
+        hint: format!("raise the limit: --disk {}M", (pages >> 20) + 16),
+    })
+}
+
+fn collect(sandbox: &SandboxSpec, patterns: &[Glob], source: &BoxPath) -> Option<Collect> {
+    (!patterns.is_empty()).then(|| Collect {
+        patterns: patterns.iter().map(|glob| glob.as_str().to_owned()).collect(),
+        source: source.as_str().to_owned(),
+        bytes: sandbox.limits.disk.get(),
+        names: sandbox.limits.max_files(),
+    })
+}
+
+struct File {
+    path: String,
+    executable: bool,
+    content: Vec<u8>,
+}
+
+/// The code first: where it goes through a pipe, that is how it is known.
+fn take_files(execution: &mut ExecutionSpec, source: &BoxPath) -> Vec<File> {
+    let content = std::mem::take(&mut execution.source.text);
+    let code = File { path: source.as_str().to_owned(), executable: false, content };
+    let files = std::mem::take(&mut execution.files).into_iter().map(|file| File {
+        path: file.path.as_str().to_owned(),
+        executable: file.executable,
+        content: file.content,
+    });
+    std::iter::once(code).chain(files).collect()
+}
+
+/// A workspace that is there.
+struct Found {
+    path: PathBuf,
+    /// Whose it is, unless that is root: then whoever it is shows to all others is shown to the code.
+    owner: Option<(u32, u32)>,
+}
+
+fn find_workspace(dir: &Path) -> Result<Found, BackendError> {
+    let shown = dir.display();
+    let unusable = |message: String| BackendError::Unusable {
+        field: Field::Workspace,
+        message,
+        hint: "name an existing directory, such as --workspace .".into(),
+    };
+    let cannot = |error: io::Error| unusable(format!("the workspace '{shown}' cannot be read: {error}"));
+    let found = fs::metadata(dir).map_err(cannot)?;
+    // The daemon resolves it from its own root, and its options end at a comma.
+    let path = real_path(dir).map_err(cannot)?;
+    if path.to_str().is_none_or(|path| path.contains([',', '\\', '"'])) {
+        return Err(unusable(format!(
+            "the workspace '{shown}' has a character in its name that Docker cannot take"
+        )));
+    }
+    let owner = (found.uid() != 0).then_some((found.uid(), found.gid()));
+    Ok(Found { path, owner })
+}
+
+/// Where a directory really is, asked of the kernel for the directory itself.
+fn real_path(dir: &Path) -> io::Result<PathBuf> {
+    use std::os::fd::AsRawFd;
+    let open = fs::File::open(dir)?;
+    fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd()))
+}
+
+/// Files of the host that are laid over a workspace. They go when this does.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    outer: PathBuf,
+    inner: PathBuf,
+}
+
+impl Layer {
+    fn write(files: &[File]) -> io::Result<Layer> {
+        // Nobody but this user and the daemon gets past the outer directory.
+        let outer = std::env::temp_dir().join(format!("belljar-docker-{}", crate::image::unique()));
+        fs::DirBuilder::new().mode(0o700).create(&outer)?;
+        let layer = Layer { inner: outer.join("over"), outer };
+        fs::DirBuilder::new().mode(0o755).create(layer.path())?;
+        for file in files {
+            let path = layer.path().join(&file.path);
+            if let Some(parent) = path.parent() {
+                fs::DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+            }
+            let mode = if file.executable { 0o755 } else { 0o644 };
+            let mut open = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
+            io::Write::write_all(&mut open, &file.content)?;
+        }
+        Ok(layer)
+    }
+
+    fn path(&self) -> &Path {
+        &self.inner
+    }
+}
+
+impl Drop for Layer {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.outer);
+    }
+}

@@ -1,0 +1,496 @@
+//! The docker backend: a container for each run, made by the engine that listens on a socket of this host. Podman's
+//! socket does as well, and gVisor where the engine has it as a runtime.
+//!
+//! In reading order: `lib` holds the port; `daemon` finds the engine and `trial` finds out what it can promise; `image`
+//! chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into what a `container` is made
+//! from and what its first process is told; `execution` follows it to the end, over a `line` of `frame`s. `init` is that
+//! first process: the only part that runs inside. `owner` tells what a crashed predecessor has left.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod archive;
+mod beside;
+mod container;
+mod daemon;
+mod execution;
+mod frame;
+mod image;
+mod init;
+mod inside;
+mod job;
+mod line;
+mod owner;
+mod pool;
+mod remembered;
+mod runtimes;
+mod trial;
+mod trouble;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use belljar_core::backend::{
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec, Source,
+};
+use belljar_core::guarantee::{Offer, resolve};
+use belljar_core::language::Language;
+use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
+use belljar_core::outcome::Start;
+use belljar_core::path::BoxPath;
+use belljar_core::pool::PoolStatus;
+use belljar_core::request::{BackendName, Network, Stdin};
+use tokio::sync::Mutex;
+
+use crate::api::Api;
+use crate::beside::beside;
+use crate::container::{CODE_ID, Container, Mould};
+use crate::daemon::Daemon;
+use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
+use crate::frame::{Said, Told};
+use crate::image::{Image, Images, unique};
+use crate::job::Job;
+use crate::line::Line;
+use crate::owner::Owner;
+use crate::pool::{Parked, Pool, could_suit};
+use crate::runtimes::{Runtime, Runtimes};
+
+pub use crate::image::{ImagePolicy, Progress, PullEvent};
+pub use crate::init::{init, is_init};
+pub use crate::pool::PoolSettings;
+
+/// How long a container may be there beyond the time of its run.
+const SPARE_TIME: Duration = Duration::from_secs(600);
+/// How often it is looked for what a crashed predecessor has left.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(60);
+/// How often it is looked whether containers that wait have become too few or too old.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// What the backend needs to know of its caller's surroundings: it reads no environment itself.
+#[derive(Default)]
+pub struct Settings {
+    /// `DOCKER_HOST`: where the daemon listens, if not in one of the usual places.
+    pub host: Option<String>,
+    /// `XDG_RUNTIME_DIR`: where a daemon of the user's own listens.
+    pub runtime_dir: Option<PathBuf>,
+    /// Where what was found out is remembered between runs.
+    pub state_dir: Option<PathBuf>,
+    /// The daemon's runtime, if not its default: `runsc` is gVisor.
+    pub runtime: Option<String>,
+    /// Which images a request may name.
+    pub images: ImagePolicy,
+    /// Images for languages, in place of the usual ones.
+    pub of_languages: Vec<(Language, String)>,
+    /// This program, which becomes the first process of every container.
+    pub init: PathBuf,
+    /// Told while an image is being fetched.
+    pub progress: Option<Progress>,
+    /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
+    pub pull: bool,
+    /// The containers that are to wait for runs, where runs keep coming.
+    pub pool: Option<PoolSettings>,
+    /// Whether the daemon is tried anew, whatever is remembered of it.
+    pub anew: bool,
+}
+
+impl std::fmt::Debug for Settings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Settings")
+            .field("host", &self.host)
+            .field("runtime", &self.runtime)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The docker backend on this host.
+#[derive(Debug)]
+pub struct Docker {
+    daemon: Daemon,
+    images: Images,
+    runtimes: Runtimes,
+    runtime: Option<String>,
+    pull: bool,
+    pool: Option<Pool>,
+    swept: AtomicU64,
+    has_swept: AtomicBool,
+    retired: tokio::sync::Notify,
+}
+
+impl Docker {
+    /// A backend that has not asked for anything yet: the daemon is spoken to when somebody wants something of it.
+    #[must_use]
+    pub fn open(settings: Settings) -> Docker {
+        let images = Images {
+            policy: settings.images,
+            of_languages: settings.of_languages,
+            init: settings.init,
+            progress: settings.progress,
+            preparing: Mutex::new(()),
+        };
+        Docker {
+            daemon: Daemon::new(
+                settings.host,
+                settings.runtime_dir,
+                settings.state_dir.clone(),
+                settings.anew,
+            ),
+            images,
+            runtimes: Runtimes::new(settings.state_dir),
+            runtime: settings.runtime,
+            pull: settings.pull,
+            pool: settings.pool.as_ref().map(Pool::new),
+            swept: AtomicU64::new(0),
+            has_swept: AtomicBool::new(false),
+            retired: tokio::sync::Notify::new(),
+        }
+    }
+
+    async fn begin(
+        self: &Docker,
+        sandbox: SandboxSpec,
+        mut execution: ExecutionSpec,
+    ) -> Result<Box<dyn Execution>, BackendError> {
+        let api = self.api().await?;
+        self.sweep_once(&api);
+        let reference = self.images.choose(execution.language, sandbox.image.as_deref())?;
+        let image = self.images.get(&api, &reference).await?;
+        let runtime = self.runtime_in(&api, &image, execution.language).await?;
+        let terms = Terms {
+            runtime: runtime.label.clone(),
+            image: image.identity.clone(),
+            collects: !execution.collect.is_empty(),
+            memory: sandbox.limits.memory.get(),
+            disk: sandbox.limits.disk.get(),
+            max_files: sandbox.limits.max_files(),
+        };
+        let parking = execution.language.parking.filter(|parking| could_suit(parking, &sandbox, &execution));
+        let job = Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        if let Some(parking) = parking
+            && let Some(running) = self.begin_warm(&job, parking.source, &terms, &mut execution).await?
+        {
+            return Ok(Box::new(running));
+        }
+        let lease = execution.limits.timeout + SPARE_TIME;
+        let name = format!("belljar-{}", execution.id.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
+        let Job { mould, order, supply, contents, layer } = job;
+        let mut container = make(&api, name, &mould, lease).await?;
+        layer.into_iter().for_each(|layer| container.hold(layer));
+        let line = Line::new(container.attach().await.map_err(trouble::api("attach to the container"))?);
+        line.tell(&Told::Order(order));
+        line.tell_raw(Job::supplies(supply, &contents));
+        line.feed(execution.stdin).map_err(trouble::setup("feed stdin"))?;
+        container.start().await.map_err(trouble::api("start the container"))?;
+        Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
+    }
+
+    /// A start in a container that has been waiting. `None`: there is none for this request, which is as it was.
+    async fn begin_warm(
+        &self,
+        job: &Job,
+        source: &str,
+        terms: &Terms,
+        execution: &mut ExecutionSpec,
+    ) -> Result<Option<DockerExecution>, BackendError> {
+        let Some(pool) = &self.pool else { return Ok(None) };
+        let wanted = job.order.clone().with_gate(source);
+        let Some(parked) = pool.take(execution.language, &job.mould, &wanted) else { return Ok(None) };
+        parked.line.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
+        let begun = DockerExecution::begin(parked.container, parked.line, terms.clone(), Start::Warm).await;
+        let Ok(running) = begun else {
+            // It died while it waited, or cannot take what it was given.
+            pool.count_loss(execution.language);
+            return Ok(None);
+        };
+        let stdin = std::mem::replace(&mut execution.stdin, Stdin::Empty);
+        running.feed(stdin).map_err(trouble::setup("feed stdin"))?;
+        Ok(Some(running))
+    }
+
+    /// Makes a container that waits for a run of this language.
+    async fn park(&self, pool: &Pool, language: Language) -> Result<Parked, BackendError> {
+        let api = self.api().await?;
+        let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
+        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot wait for code"))?;
+        let reference = self.images.choose(language, None)?;
+        let image = self.images.get_local(&api, &reference).await?;
+        let image = image.ok_or_else(|| cannot_wait("its image is not here"))?;
+        let runtime = self.runtime_in(&api, &image, language).await?;
+        let Job { mould, order, .. } =
+            Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        let order = order.with_gate(parking.source);
+        let lease = pool.max_age() + SPARE_TIME;
+        let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
+        let failed = trouble::api("start a container that waits");
+        let mut line = Line::new(container.attach().await.map_err(&failed)?);
+        line.tell(&Told::Order(order.clone()));
+        container.start().await.map_err(&failed)?;
+        match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+            Ok(Ok(Some(Said::Parked))) => {}
+            other => return Err(cannot_wait(&format!("{other:?} {}", line.last_words()))),
+        }
+        Ok(Parked { container, line, mould, order, since: Instant::now() })
+    }
+
+    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    fn unspecific(
+        &self,
+        language: Language,
+        limits: BoxLimits,
+    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
+        let enforcement = resolve(self.daemon.offer(), &[])
+            .map_err(|_| cannot_wait("the daemon does not keep every guarantee"))?;
+        let usual = LimitsRequest::default().resolve();
+        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the usual limits are out of range"))?;
+        let source = language.parking.map_or(language.source, |parking| parking.source);
+        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its file has no proper name"))?;
+        let (workspace, env, image) = (None, Vec::new(), None);
+        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
+        let execution = ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: Vec::new() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits: execution_limits,
+        };
+        Ok((sandbox, execution))
+    }
+
+    /// Makes containers that wait, one at a time, and lets go of those that have waited too long.
+    async fn tend(&self, pool: &Pool) {
+        loop {
+            let (next, old) = pool.review();
+            drop(old);
+            let Some(language) = next else { return };
+            let began = Instant::now();
+            let made = self.park(pool, language).await;
+            pool.made(language, made, began.elapsed());
+        }
+    }
+
+    async fn api(&self) -> Result<Api, BackendError> {
+        self.daemon.api(&self.images, self.runtime.as_deref()).await
+    }
+
+    /// What runs a language in an image: as remembered, or by asking in a container of its own.
+    async fn runtime_in(
+        &self,
+        api: &Api,
+        image: &Image,
+        language: Language,
+    ) -> Result<Runtime, BackendError> {
+        if let Some(known) = self.runtimes.recall(image, language) {
+            return Ok(known);
+        }
+        let mould = Mould {
+            image: image.prepared.clone(),
+            runtime: self.runtime.clone(),
+            limits: usual_limits()?,
+            network: Network::None,
+            user: (CODE_ID, CODE_ID),
+            workspace: None,
+        };
+        let container = make(api, format!("belljar-ask-{}", unique()), &mould, SPARE_TIME).await?;
+        let failed = trouble::api("ask the image for its runtime");
+        let mut line = Line::new(container.attach().await.map_err(&failed)?);
+        line.tell(&Told::Question(runtimes::question(image, language)));
+        container.start().await.map_err(&failed)?;
+        let found = match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+            Ok(Ok(Some(Said::Found(found)))) => found,
+            other => {
+                let said = format!("{other:?} {}", line.last_words());
+                return Err(trouble::setup("ask the image for its runtime")(std::io::Error::other(said)));
+            }
+        };
+        container.remove().await.map_err(failed)?;
+        self.runtimes.learn(image, language, &found)
+    }
+
+    /// Looks for what a crashed predecessor has left, beside the first run.
+    fn sweep_once(&self, api: &Api) {
+        if !self.has_swept.swap(true, Ordering::Relaxed) {
+            let api = api.clone();
+            tokio::spawn(async move { owner::sweep(&api).await });
+        }
+    }
+
+    /// Sweeps now and then, once there is a daemon to sweep, and fetches what will be asked for.
+    async fn keep_up(self: Arc<Docker>) {
+        if self.pull {
+            self.pull_all().await;
+        }
+        let mut sweep = tokio::time::interval(BETWEEN_SWEEPS);
+        let mut look = tokio::time::interval(BETWEEN_LOOKS);
+        sweep.tick().await;
+        loop {
+            tokio::select! {
+                _ = sweep.tick() => {}
+                _ = look.tick(), if self.pool.is_some() => {
+                    tend(&self).await;
+                    continue;
+                }
+                () = changed(self.pool.as_ref()) => {
+                    tend(&self).await;
+                    continue;
+                }
+                () = self.retired.notified() => return,
+            }
+            if let Some(api) = self.daemon.known()
+                && let Ok(count) = owner::sweep(&api).await
+            {
+                self.swept.fetch_add(count, Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn pull_all(&self) {
+        let Ok(api) = self.api().await else { return };
+        if let Ok(count) = owner::sweep(&api).await {
+            self.swept.fetch_add(count, Ordering::Relaxed);
+        }
+        let mut references: Vec<String> =
+            Language::all().filter_map(|language| self.images.choose(language, None).ok()).collect();
+        references.sort();
+        references.dedup();
+        for reference in references {
+            if let Err(error) = self.images.get(&api, &reference).await {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+impl Backend for Docker {
+    fn name(&self) -> BackendName {
+        BackendName::Docker
+    }
+
+    fn ready(&self) -> Result<(), BackendError> {
+        if self.daemon.known().is_some() {
+            return Ok(());
+        }
+        beside(self.api()).map_err(trouble::setup("wait for the daemon"))?.map(drop)
+    }
+
+    fn leaks_cleaned(&self) -> u64 {
+        self.swept.load(Ordering::Relaxed)
+    }
+
+    fn offer(&self) -> &Offer {
+        // Whoever asks without having asked whether it is ready gets an answer all the same.
+        let _ = self.ready();
+        self.daemon.offer()
+    }
+
+    fn provides(&self, network: &Network) -> bool {
+        match network {
+            Network::None | Network::Full => true,
+            Network::Allow(_) => false,
+        }
+    }
+
+    fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
+        let found = beside(async {
+            let api = self.api().await?;
+            let reference = self.images.choose(language, None)?;
+            let image = self.images.get_local(&api, &reference).await?;
+            let image = image.ok_or_else(|| BackendError::RuntimeMissing {
+                language,
+                hint: format!("fetch its image: docker pull {reference}"),
+            })?;
+            let runtime = self.runtime_in(&api, &image, language).await?;
+            Ok(RuntimeInfo { label: runtime.label, location: format!("{} in {reference}", runtime.program) })
+        });
+        found.map_err(trouble::setup("wait for the daemon"))?
+    }
+
+    fn start<'a>(
+        &'a self,
+        sandbox: SandboxSpec,
+        execution: ExecutionSpec,
+    ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
+        Box::pin(self.begin(sandbox, execution))
+    }
+
+    fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
+        Some(Box::pin(self.keep_up()))
+    }
+
+    fn retire(&self) -> BoxFuture<'_, ()> {
+        self.retired.notify_one();
+        Box::pin(async {
+            for parked in self.pool.iter().flat_map(Pool::empty) {
+                // What cannot be removed now is swept by the next one.
+                let _ = parked.container.remove().await;
+            }
+        })
+    }
+
+    fn pool(&self) -> Option<PoolStatus> {
+        self.pool.as_ref().map(Pool::status)
+    }
+
+    fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
+        self.ready()?;
+        let limits = &sandbox.limits;
+        let image = self.images.choose(execution.language, sandbox.image.as_deref())?;
+        let mould = Mould {
+            image: image.clone(),
+            runtime: self.runtime.clone(),
+            limits: *limits,
+            network: sandbox.network.clone(),
+            user: (CODE_ID, CODE_ID),
+            workspace: None,
+        };
+        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let mut description = mould.description(&owner, execution.limits.timeout + SPARE_TIME);
+        description["HostConfig"]["SecurityOpt"] =
+            serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
+        let container = serde_json::to_string_pretty(&description).unwrap_or_default();
+        Ok(format!(
+            "image     {image}\n\
+             limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
+             directory {}\n\
+             container {container}\n",
+            limits.memory,
+            limits.cpus,
+            limits.pids,
+            limits.disk,
+            show_duration(execution.limits.timeout),
+            inside::places(sandbox).cwd.display(),
+        ))
+    }
+}
+
+async fn tend(docker: &Docker) {
+    if let Some(pool) = &docker.pool {
+        docker.tend(pool).await;
+    }
+}
+
+async fn changed(pool: Option<&Pool>) {
+    match pool {
+        Some(pool) => pool.changed().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn cannot_wait(why: &str) -> BackendError {
+    trouble::setup("make a container that waits")(std::io::Error::other(why.to_owned()))
+}
+
+async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {
+    let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+    let made = Container::make(api, name, &mould.description(&owner, lease)).await;
+    made.map_err(trouble::api("make the container"))
+}
+
+fn usual_limits() -> Result<BoxLimits, BackendError> {
+    let limits = LimitsRequest::default().resolve();
+    let limits = limits.map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
+    Ok(limits.0)
+}

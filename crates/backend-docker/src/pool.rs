@@ -1,0 +1,240 @@
+//! Containers that wait for runs: started, their runtime booted and stopped at the file of its code, which is a pipe until
+//! a request comes. Each is used once. What cannot be given to one that waits means a new container, never an error.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::language::{Language, Parking};
+use belljar_core::limits::BoxLimits;
+use belljar_core::pool::{LanguagePool, PoolStatus};
+use belljar_core::request::{InputFile, Network};
+use tokio::sync::Notify;
+
+use crate::container::{Container, Mould};
+use crate::frame::Order;
+use crate::line::Line;
+
+/// For how long a run that found nothing waiting is answered with one container more.
+const MEMORY_OF_DEMAND: Duration = Duration::from_secs(30);
+/// After how long a language is tried again for which none could be made.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
+/// The most bytes of code and files that go into one that waits.
+const MOST_INPUT: usize = 256 << 10;
+
+/// What the pool is to hold.
+#[derive(Debug, Clone)]
+pub struct PoolSettings {
+    /// After how long one that waits is replaced.
+    pub max_age: Duration,
+    /// What a container is made with: the limits of most requests.
+    pub limits: BoxLimits,
+    /// The languages, how many wait when nobody asks, and how many at most.
+    pub languages: Vec<(Language, usize, usize)>,
+}
+
+/// A container whose runtime waits for code. Dropping it removes the container.
+pub(crate) struct Parked {
+    pub(crate) container: Container,
+    pub(crate) line: Line,
+    pub(crate) mould: Mould,
+    pub(crate) order: Order,
+    pub(crate) since: Instant,
+}
+
+impl std::fmt::Debug for Parked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parked").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+/// The containers that wait.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    max_age: Duration,
+    limits: BoxLimits,
+    shelves: Mutex<Vec<Shelf>>,
+    changed: Notify,
+}
+
+/// Those of one language.
+#[derive(Debug)]
+struct Shelf {
+    ready: VecDeque<Parked>,
+    missed: Option<Instant>,
+    failed: Option<Instant>,
+    status: LanguagePool,
+}
+
+impl Pool {
+    pub(crate) fn new(settings: &PoolSettings) -> Pool {
+        let parkable = settings.languages.iter().filter(|(language, _, _)| language.parking.is_some());
+        let shelves = parkable.map(|(language, min, max)| Shelf::new(*language, *min, *max)).collect();
+        Pool {
+            max_age: settings.max_age,
+            limits: settings.limits,
+            shelves: Mutex::new(shelves),
+            changed: Notify::new(),
+        }
+    }
+
+    /// What its containers are made with.
+    pub(crate) fn limits(&self) -> BoxLimits {
+        self.limits
+    }
+
+    /// For how long one may be there.
+    pub(crate) fn max_age(&self) -> Duration {
+        self.max_age
+    }
+
+    /// Takes one that was made from the same, and tells whether there was any.
+    pub(crate) fn take(&self, language: Language, mould: &Mould, order: &Order) -> Option<Parked> {
+        let mut shelves = self.lock();
+        let shelf = shelves.iter_mut().find(|shelf| shelf.status.language == language)?;
+        let fits = |parked: &Parked| parked.mould == *mould && parked.order == *order;
+        let found =
+            shelf.ready.iter().position(|parked| fits(parked) && parked.since.elapsed() < self.max_age);
+        match found {
+            Some(_) => shelf.status.hits += 1,
+            None if shelf.ready.is_empty() => {
+                shelf.status.misses += 1;
+                shelf.missed = Some(Instant::now());
+            }
+            None => shelf.status.unfit += 1,
+        }
+        self.changed.notify_one();
+        found.and_then(|at| shelf.ready.remove(at))
+    }
+
+    /// One that was taken had died while it waited.
+    pub(crate) fn count_loss(&self, language: Language) {
+        self.change(language, |shelf| shelf.status.losses += 1);
+    }
+
+    /// The language of which one is to be made next, if any; and those that have waited too long.
+    pub(crate) fn review(&self) -> (Option<Language>, Vec<Parked>) {
+        let mut shelves = self.lock();
+        let old = shelves.iter_mut().flat_map(|shelf| shelf.discard(self.max_age)).collect();
+        let next = shelves.iter_mut().find(|shelf| shelf.wants_more()).map(|shelf| {
+            shelf.status.booting += 1;
+            shelf.status.language
+        });
+        (next, old)
+    }
+
+    /// One is ready, or could not be made so.
+    pub(crate) fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
+        self.change(language, |shelf| {
+            shelf.status.booting -= 1;
+            match made {
+                Ok(parked) => {
+                    shelf.status.refills += 1;
+                    shelf.status.refill_time += took;
+                    (shelf.failed, shelf.status.problem) = (None, None);
+                    shelf.ready.push_back(parked);
+                }
+                Err(error) => {
+                    shelf.status.losses += 1;
+                    shelf.failed = Some(Instant::now());
+                    shelf.status.problem = Some(error.to_string());
+                }
+            }
+        });
+    }
+
+    /// Waits until something may have changed.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Everything that waits, for good.
+    pub(crate) fn empty(&self) -> Vec<Parked> {
+        let mut shelves = self.lock();
+        let all = shelves.iter_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
+        shelves.clear();
+        all
+    }
+
+    pub(crate) fn status(&self) -> PoolStatus {
+        let languages = self.lock().iter().map(Shelf::status).collect();
+        // What waits has what its containers' own limits let it have.
+        PoolStatus { memory_limit: 0, max_age: self.max_age, languages }
+    }
+
+    fn change(&self, language: Language, change: impl FnOnce(&mut Shelf)) {
+        if let Some(shelf) = self.lock().iter_mut().find(|shelf| shelf.status.language == language) {
+            change(shelf);
+        }
+        self.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Shelf>> {
+        // Whoever panicked while it held the lock left counts and containers as they were.
+        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shelf {
+    fn new(language: Language, min: usize, max: usize) -> Shelf {
+        let status = LanguagePool {
+            language,
+            ready: 0,
+            booting: 0,
+            min,
+            max,
+            target: min,
+            hits: 0,
+            misses: 0,
+            unfit: 0,
+            refills: 0,
+            refill_time: Duration::ZERO,
+            losses: 0,
+            problem: None,
+            oldest: None,
+            memory: 0,
+        };
+        Shelf { ready: VecDeque::new(), missed: None, failed: None, status }
+    }
+
+    /// Whoever found nothing may be followed by others.
+    fn target(&self) -> usize {
+        let asked = self.missed.is_some_and(|at| at.elapsed() < MEMORY_OF_DEMAND);
+        (self.status.min + usize::from(asked)).min(self.status.max)
+    }
+
+    fn wants_more(&self) -> bool {
+        let pauses = self.failed.is_some_and(|at| at.elapsed() < TRY_AGAIN);
+        !pauses && self.status.booting == 0 && self.ready.len() < self.target()
+    }
+
+    fn discard(&mut self, max_age: Duration) -> Vec<Parked> {
+        let old = self.ready.iter().take_while(|parked| parked.since.elapsed() >= max_age).count();
+        self.ready.drain(..old).collect()
+    }
+
+    fn status(&self) -> LanguagePool {
+        LanguagePool {
+            ready: self.ready.len(),
+            target: self.target(),
+            oldest: self.ready.front().map(|parked| parked.since.elapsed()),
+            ..self.status.clone()
+        }
+    }
+}
+
+/// Whether a request could be run in a container that waits at all, before one is looked at.
+pub(crate) fn could_suit(parking: &Parking, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
+    let ExecutionSpec { source, files, args, .. } = execution;
+    let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();
+    let looked_for = |file: &InputFile| parking.has_looked_for(file.path.as_str());
+    sandbox.workspace.is_none()
+        && sandbox.network == Network::None
+        && args.is_empty()
+        && !source.named_by_caller
+        && source.name.as_str() == parking.source
+        && parking.takes(&source.text)
+        && !files.iter().any(looked_for)
+        && total <= MOST_INPUT
+}

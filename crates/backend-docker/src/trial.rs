@@ -1,0 +1,253 @@
+//! What a daemon can promise: what it says of itself, held against what a container sees that was made by it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use belljar_core::backend::BackendError;
+use belljar_core::guarantee::{Guarantee, Offer, Standing};
+use belljar_core::limits::{BoxLimits, LimitsRequest};
+use belljar_core::request::Network;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::api::{Api, Version};
+use crate::container::{CODE_ID, Container, Mould};
+use crate::execution::BUILD_LIMIT;
+use crate::frame::{Said, Surroundings, Told};
+use crate::image::{Images, unique};
+use crate::line::Line;
+use crate::owner::Owner;
+use crate::{remembered, trouble};
+
+/// What was found out is found under this name.
+const FILE: &str = "docker-trial.json";
+/// Changes whenever another question is asked.
+const EDITION: &str = "1";
+/// What the trial's container may have; few processes, so that the limit is soon met.
+const TRIAL_PIDS: u64 = 12;
+const LEASE: Duration = Duration::from_secs(300);
+
+/// What the daemon says of its host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct Info {
+    memory_limit: bool,
+    swap_limit: bool,
+    #[serde(rename = "CpuCfsQuota")]
+    cpu_quota: bool,
+    pids_limit: bool,
+}
+
+/// What came of it, and of which daemon.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Findings {
+    of: String,
+    info: Info,
+    seen: Surroundings,
+    emulated: bool,
+}
+
+/// A daemon, a runtime and a way to prepare images.
+pub(crate) struct Trial<'a> {
+    pub(crate) api: &'a Api,
+    pub(crate) version: &'a Version,
+    pub(crate) images: &'a Images,
+    pub(crate) runtime: Option<&'a str>,
+    pub(crate) state_dir: Option<&'a Path>,
+}
+
+impl Trial<'_> {
+    /// What this daemon can promise: as found out before, or by making a container now.
+    pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
+        let of = self.subject();
+        if let Some(known) = remembered::read::<Findings>(self.state_dir, FILE).filter(|known| known.of == of)
+        {
+            return Ok(known.offer());
+        }
+        self.again().await
+    }
+
+    /// Makes a container whatever is remembered.
+    pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
+        let findings = self.find_out(self.subject()).await?;
+        remembered::write(self.state_dir, FILE, &findings);
+        Ok(findings.offer())
+    }
+
+    fn subject(&self) -> String {
+        let Trial { version, runtime, .. } = self;
+        let init = std::fs::metadata(&self.images.init).map(|file| file.len()).unwrap_or_default();
+        let subject = format!(
+            "{EDITION} {} {version:?} {runtime:?} {init} {}",
+            self.api.socket().display(),
+            env!("CARGO_PKG_VERSION")
+        );
+        Sha256::digest(subject.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    async fn find_out(&self, of: String) -> Result<Findings, BackendError> {
+        let info: Info =
+            self.api.get("/info").await.map_err(trouble::api("ask the daemon what it can do"))?;
+        let mould = Mould {
+            image: self.images.bare(self.api).await?,
+            runtime: self.runtime.map(str::to_owned),
+            limits: trial_limits()?,
+            network: Network::None,
+            user: (CODE_ID, CODE_ID),
+            workspace: None,
+        };
+        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let description = mould.description(&owner, LEASE);
+        let failed = trouble::api("make a container to try the daemon with");
+        let container = Container::make(self.api, format!("belljar-trial-{}", unique()), &description)
+            .await
+            .map_err(&failed)?;
+        let mut line = Line::new(container.attach().await.map_err(&failed)?);
+        line.tell(&Told::Look);
+        container.start().await.map_err(&failed)?;
+        let seen = match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+            Ok(Ok(Some(Said::Seen(seen)))) => seen,
+            other => {
+                let fate = container.fate().await.map_err(&failed)?;
+                let said = format!("{other:?} {fate:?} {}", line.last_words());
+                return Err(trouble::setup("try the daemon")(std::io::Error::other(said)));
+            }
+        };
+        container.remove().await.map_err(&failed)?;
+        Ok(Findings { of, info, seen, emulated: mould.is_emulated() })
+    }
+}
+
+fn trial_limits() -> Result<BoxLimits, BackendError> {
+    let request = LimitsRequest { pids: Some(TRIAL_PIDS), ..LimitsRequest::default() };
+    let limits =
+        request.resolve().map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
+    Ok(limits.0)
+}
+
+impl Findings {
+    fn offer(&self) -> Offer {
+        Offer::by_asking(|guarantee| self.standing(guarantee))
+    }
+
+    fn standing(&self, guarantee: Guarantee) -> Standing {
+        let Findings { info, seen, emulated, .. } = self;
+        match guarantee {
+            Guarantee::Filesystem => judge(
+                seen.root_read_only,
+                "the image, read-only, and one disk in memory",
+                "the root of a container can be written to",
+                "use the storage driver overlay2",
+            ),
+            Guarantee::Network => judge(
+                seen.interfaces.is_empty(),
+                "a network namespace with nothing in it",
+                &format!("a container without a network has {}", seen.interfaces.join(", ")),
+                "look at the daemon's settings for networks",
+            ),
+            Guarantee::Memory => judge(
+                info.memory_limit && info.swap_limit && (*emulated || seen.memory_limit.is_some()),
+                "memory cgroup, swap included",
+                "the daemon cannot limit memory and swap",
+                "boot with cgroup_enable=memory swapaccount=1, or with cgroups of version 2",
+            ),
+            Guarantee::Pids => judge(
+                info.pids_limit && seen.processes <= TRIAL_PIDS,
+                "pids cgroup, tried out",
+                &format!("with a limit of {TRIAL_PIDS} a container could have {} processes", seen.processes),
+                "accept it with --waive pids; the limit on memory remains",
+            ),
+            Guarantee::Cpu => judge(
+                info.cpu_quota && seen.cpu_quota,
+                "CPU cgroup quota; CPU time is watched inside",
+                "the rate of CPU is not limited, or the CPU time cannot be counted inside",
+                "accept it with --waive cpu; what the daemon can limit, it does",
+            ),
+            Guarantee::Disk => judge(
+                seen.disk_bytes > 0 && seen.disk_files > 0 && seen.one_disk,
+                "one tmpfs with a size and a number of files",
+                "the number of files cannot be limited, or /tmp and /dev/shm are disks of their own",
+                "accept it with --waive disk; the bytes are limited all the same",
+            ),
+            Guarantee::Syscalls => judge(
+                seen.own_filter && (*emulated || seen.filtered),
+                if *emulated {
+                    "a kernel of its own, and a filter in it"
+                } else {
+                    "seccomp: the engine's profile and a filter inside"
+                },
+                "no filter is in force",
+                "use a daemon that was built with seccomp",
+            ),
+            Guarantee::Privileges => judge(
+                seen.uid != 0
+                    && seen.capabilities.chars().all(|c| c == '0' || c == ' ')
+                    && (*emulated || seen.no_new_privs),
+                "a user of its own without capabilities, and no way to gain any",
+                &format!("a container has uid {} and capabilities {}", seen.uid, seen.capabilities),
+                "look at the daemon's default for privileges",
+            ),
+        }
+    }
+}
+
+fn judge(kept: bool, how: &str, why: &str, fix: &str) -> Standing {
+    if kept {
+        Standing::Kept { how: how.to_owned() }
+    } else {
+        Standing::Unmet { why: why.to_owned(), fix: fix.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Findings {
+        Findings {
+            of: String::new(),
+            info: Info { memory_limit: true, swap_limit: true, cpu_quota: true, pids_limit: true },
+            seen: Surroundings {
+                uid: CODE_ID,
+                capabilities: "0000 0000 0000".into(),
+                no_new_privs: true,
+                filtered: true,
+                own_filter: true,
+                root_read_only: true,
+                interfaces: Vec::new(),
+                disk_bytes: 1,
+                disk_files: 1,
+                one_disk: true,
+                memory_limit: Some(1),
+                pids_limit: Some(1),
+                cpu_quota: true,
+                processes: 3,
+            },
+            emulated: false,
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_does_it_all_offers_it_all() {
+        let offer = findings().offer();
+        assert!(Guarantee::ALL.into_iter().all(|guarantee| offer.keeps(guarantee)), "{offer:?}");
+    }
+
+    #[test]
+    fn what_was_not_seen_is_not_offered() {
+        let unmet = |change: fn(&mut Findings)| {
+            let mut findings = findings();
+            change(&mut findings);
+            let offer = findings.offer();
+            Guarantee::ALL.into_iter().filter(|guarantee| !offer.keeps(*guarantee)).collect::<Vec<_>>()
+        };
+        assert_eq!(unmet(|f| f.info.swap_limit = false), [Guarantee::Memory]);
+        assert_eq!(unmet(|f| f.seen.memory_limit = None), [Guarantee::Memory]);
+        assert_eq!(unmet(|f| f.seen.processes = 40), [Guarantee::Pids]);
+        assert_eq!(unmet(|f| f.seen.disk_files = 0), [Guarantee::Disk]);
+        assert_eq!(unmet(|f| f.seen.filtered = false), [Guarantee::Syscalls]);
+        assert_eq!(unmet(|f| f.seen.capabilities = "00ff".into()), [Guarantee::Privileges]);
+        assert_eq!(unmet(|f| f.seen.interfaces.push("eth0".into())), [Guarantee::Network]);
+        assert_eq!(unmet(|f| f.seen.root_read_only = false), [Guarantee::Filesystem]);
+    }
+}

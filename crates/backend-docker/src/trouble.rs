@@ -1,0 +1,60 @@
+//! What goes wrong with a daemon, in words: what was observed, and what would help.
+
+use std::io;
+
+use belljar_core::backend::BackendError;
+use belljar_core::request::BackendName;
+
+use crate::api::{ApiError, ApiVersion, OLDEST};
+
+/// The backend cannot run here.
+pub(crate) fn unavailable(reason: String, hint: String) -> BackendError {
+    BackendError::Unavailable { backend: BackendName::Docker, reason, hint }
+}
+
+/// A call of the API that failed while this was being done. A daemon that is not there makes the backend unavailable.
+pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
+    move |error| match error {
+        ApiError::Unreachable { .. } | ApiError::Broken(_) => unreachable(&error),
+        ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => BackendError::Setup {
+            step: step.to_owned(),
+            hint: "`belljar doctor` shows what the daemon can do".into(),
+            source: io::Error::other(error.to_string()),
+        },
+    }
+}
+
+/// A step of ours that failed.
+pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
+    move |source| BackendError::Setup {
+        step: step.to_owned(),
+        hint: "`belljar doctor` shows what the daemon can do".into(),
+        source,
+    }
+}
+
+/// Why a daemon cannot be spoken to.
+pub(crate) fn unreachable(error: &ApiError) -> BackendError {
+    let observed = match error {
+        ApiError::Unreachable { source, .. } => Some(source.kind()),
+        ApiError::Broken(_) | ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => None,
+    };
+    let hint = if observed == Some(io::ErrorKind::NotFound) {
+        "install Docker or Podman and start it, or name its socket: DOCKER_HOST=unix:///PATH"
+    } else if observed == Some(io::ErrorKind::PermissionDenied) {
+        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker rootless"
+    } else if observed.is_some() {
+        "start the daemon: systemctl start docker"
+    } else {
+        "see whether the daemon runs, and its log: systemctl status docker"
+    };
+    unavailable(error.to_string(), hint.to_owned())
+}
+
+/// A daemon that does not know what we need.
+pub(crate) fn too_old(version: &str, api: ApiVersion) -> BackendError {
+    unavailable(
+        format!("the daemon is too old: version {version} speaks {api} of the API, and {OLDEST} is needed"),
+        "install Docker 19.03 or later, or Podman 4".into(),
+    )
+}

@@ -1,0 +1,259 @@
+//! The zygote and what comes of it, attacked: by the programs that it becomes, from outside, and by what it imports.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::{Pid, test_kill_process};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::pool::{kill_all, pool_of, python, run_warm, waiting, with};
+use crate::server::{Server, eventually};
+
+const WAITING: &str = "[pool.languages.python]\nmin = 2\nmax = 2\n";
+/// No box waits, so each run is one that is forked.
+const FORKED: &str = "[pool.languages.python]\nmin = 0\nmax = 0\n";
+
+/// Runs a child of the zygote in a new box.
+fn run_forked(server: &Server, body: &Value) -> Value {
+    eventually("a zygote lives", || {
+        server.post("/v1/runs", &python("1")).result()["start"] == json!("zygote")
+    });
+    let result = server.post("/v1/runs", body).result();
+    assert_eq!(result["start"], json!("zygote"), "{result}");
+    result
+}
+
+/// The zygote of a server: the one Python beneath it that is not in a box, as far as numbers of processes go.
+fn zygote(server: &Server) -> Option<Pid> {
+    let numbers = |of: &str| fs::read_link(format!("/proc/{of}/ns/pid")).ok();
+    let is_outside = |pid: &Pid| numbers(&pid.as_raw_nonzero().to_string()) == numbers("self");
+    waiting(server, "/sandbox/main.py").into_iter().find(is_outside)
+}
+
+fn stdout(result: &Value) -> &str {
+    result["stdout"].as_str().unwrap_or_else(|| panic!("{result}"))
+}
+
+#[test]
+fn where_no_box_is_to_wait_each_run_is_forked() {
+    let server = Server::with(FORKED, &[]);
+    for number in 0..5 {
+        let result = run_forked(&server, &python(&format!("print({number})\nraise SystemExit({number})")));
+        assert_eq!((stdout(&result), &result["exit_code"]), (&*format!("{number}\n"), &json!(number)));
+    }
+    let pool = pool_of(&server, "python");
+    assert_eq!(
+        (&pool["hits"], &pool["ready"], &pool["refills"]),
+        (&json!(0), &json!(0), &json!(0)),
+        "{pool}"
+    );
+}
+
+#[test]
+fn what_a_program_does_to_its_interpreter_is_gone_with_it() {
+    let program = python(include_str!("zygote/spoil.py"));
+    let cold = Server::with("[pool]\nenabled = false\n", &[]).post("/v1/runs", &program).result();
+    let (clean, spoilt) = stdout(&cold).split_once('\n').unwrap();
+    assert!(clean.starts_with("[250, 'q', "), "{cold}");
+    assert!(
+        spoilt.starts_with("[251, 'z', 'z") && spoilt.contains("777"),
+        "the control: it can be spoilt: {cold}"
+    );
+    let (waiting, forked) = (Server::with(WAITING, &[]), Server::with(FORKED, &[]));
+    for _ in 0..4 {
+        assert_eq!(run_warm(&waiting, &program)["stdout"], cold["stdout"]);
+        assert_eq!(run_forked(&forked, &program)["stdout"], cold["stdout"]);
+    }
+}
+
+#[test]
+fn a_child_shares_no_memory_with_the_zygote_or_its_siblings() {
+    let code = "import mmap\n\
+                def shared(): return [l for l in open('/proc/self/smaps') if l.startswith('VmFlags') and ' sh' in l]\n\
+                print(len(shared()))\n\
+                own = mmap.mmap(-1, 4096)\n\
+                print(len(shared()))";
+    let server = Server::with(WAITING, &[]);
+    assert_eq!(stdout(&run_warm(&server, &python(code))), "0\n1\n", "the control is the second");
+    assert_eq!(stdout(&run_forked(&Server::with(FORKED, &[]), &python(code))), "0\n1\n");
+}
+
+#[test]
+fn neither_the_zygote_nor_a_sibling_can_be_reached_from_inside() {
+    let server = Server::with("[pool.languages.python]\nmin = 3\nmax = 3\n", &[]);
+    let all_wait = || pool_of(&server, "python")["ready"] == json!(3);
+    eventually("all wait", all_wait);
+    let zygote = zygote(&server).expect("there is one");
+    let others = waiting(&server, "/sandbox/main.py");
+    assert_eq!(others.len(), 4, "the zygote and its children");
+    let pids: Vec<_> = others.iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+    assert!(
+        others.iter().all(|pid| test_kill_process(*pid).is_ok()),
+        "the control: outside they can be named"
+    );
+    let code = include_str!("zygote/reach.py").replace("PIDS", &format!("{pids:?}"));
+    let result = run_warm(&server, &python(&code));
+    let lines: Vec<_> = stdout(&result).lines().collect();
+    let (attempts, rest) = lines.split_at(pids.len());
+    for attempt in attempts {
+        let denied = [
+            "No such process",
+            "No such file or directory",
+            "Function not implemented",
+            "Operation not permitted",
+        ];
+        assert!(
+            attempt.split('|').all(|one| denied.contains(&one)) && attempt.matches('|').count() == 3,
+            "{attempt}"
+        );
+    }
+    assert_eq!(rest[..3], ["None|True", "[] ['2'] []", "2"], "the controls, and nothing of others: {result}");
+    assert_eq!(rest[3..], ["No such process", "No such process"], "there is nobody else to kill: {result}");
+    eventually("one that ran is replaced", all_wait);
+    let survivors = waiting(&server, "/sandbox/main.py");
+    assert!(survivors.contains(&zygote), "the zygote has not noticed");
+    assert!(others.iter().filter(|pid| survivors.contains(pid)).count() == 3, "nor has anybody else");
+}
+
+#[test]
+fn a_zygote_that_is_killed_is_replaced_and_costs_nobody_a_run() {
+    let server = Server::with(WAITING, &[]);
+    for round in 0..3 {
+        // One that has never been of use is not replaced at once.
+        eventually("it is of use", || {
+            pool_of(&server, "python")["ready"] == json!(2) && zygote(&server).is_some()
+        });
+        let first = zygote(&server).unwrap();
+        kill_all(&[first]);
+        let result = server.post("/v1/runs", &python("print(1)")).result();
+        assert_eq!(stdout(&result), "1\n", "round {round}");
+        eventually("there is another", || zygote(&server).is_some_and(|next| next != first));
+        assert_eq!(stdout(&run_warm(&server, &python("print(2)"))), "2\n");
+    }
+}
+
+#[test]
+fn killing_whatever_waits_while_runs_go_on_fails_none_of_them() {
+    let server = Server::with("[server]\nslots = 4\n[pool.languages.python]\nmin = 3\nmax = 3\n", &[]);
+    eventually("some wait", || pool_of(&server, "python")["ready"].as_u64() > Some(0));
+    let callers = || {
+        for number in 0..15 {
+            let result = server.post("/v1/runs", &python(&format!("print({number})"))).result();
+            // One whose box was killed after its code had come was killed, and says so; nothing is made up.
+            let killed = result["signal"] == json!(9);
+            assert!(killed || stdout(&result) == format!("{number}\n"), "{result}");
+        }
+    };
+    std::thread::scope(|scope| {
+        (0..2).for_each(|_| drop(scope.spawn(callers)));
+        for _ in 0..20 {
+            waiting(&server, "/sandbox/main.py").first().into_iter().for_each(|pid| kill_all(&[*pid]));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    assert_eq!(stdout(&server.post("/v1/runs", &python("print('after')")).result()), "after\n");
+}
+
+/// A Python with modules of a test's own, whose boxes see them.
+struct Installation {
+    folder: TempDir,
+    packages: PathBuf,
+}
+
+impl Installation {
+    fn new() -> Installation {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let made = Command::new("python3")
+            .args(["-m", "venv", "--without-pip", "--system-site-packages"])
+            .arg(folder.path())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let versions = fs::read_dir(folder.path().join("lib")).unwrap();
+        let version = versions.map(|entry| entry.unwrap().path()).next().unwrap();
+        Installation { folder, packages: version.join("site-packages") }
+    }
+
+    /// A server whose zygote imports a module with this text.
+    fn serve(&self, name: &str, text: &str) -> Server {
+        fs::write(self.packages.join(format!("{name}.py")), text).unwrap();
+        let program = self.folder.path().join("bin/python3");
+        let preload = format!("preload = ['{name}']\n");
+        Server::with(&format!("[runtimes]\npython = '{}'\n{WAITING}{preload}", program.display()), &[])
+    }
+}
+
+/// Says whether a module is there before the program asks for it, and something of its own.
+fn has(name: &str, more: &str) -> Value {
+    python(&format!("import sys\nprint('{name}' in sys.modules)\n{more}"))
+}
+
+#[test]
+fn what_is_preloaded_is_there_and_as_fresh_in_each_run() {
+    let installation = Installation::new();
+    let server = installation.serve("plain", "seen = []\n");
+    for _ in 0..3 {
+        let code = has("plain", "import plain\nprint(plain.seen)\nplain.seen.append(1)\nprint(plain.seen)");
+        assert_eq!(stdout(&run_warm(&server, &code)), "True\n[]\n[1]\n");
+    }
+}
+
+/// A module that would be a way from one run to the next is not preloaded: boxes boot without it.
+#[test]
+fn a_module_that_would_connect_runs_is_not_preloaded() {
+    let installation = Installation::new();
+    for (name, text) in [
+        ("anonymous", "import mmap\nmemory = mmap.mmap(-1, 4096)\n"),
+        (
+            "named",
+            "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096)\n",
+        ),
+        (
+            // Written to by whoever asks for the right to.
+            "readable",
+            "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)\n",
+        ),
+        ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"),
+        ("forks", "import os\nos.fork()\n"),
+        ("missing", "import no_such_module\n"),
+        ("fails", "raise ValueError('here')\n"),
+        ("exits", "import os\nos._exit(0)\n"),
+    ] {
+        let server = installation.serve(name, text);
+        let handled = "import signal\nprint(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)";
+        for _ in 0..2 {
+            assert_eq!(stdout(&run_warm(&server, &has(name, handled))), "False\nTrue\n", "{name}");
+        }
+    }
+}
+
+/// What a module has begun stays with the zygote.
+#[test]
+fn threads_and_descriptors_of_a_preloaded_module_do_not_reach_a_box() {
+    let installation = Installation::new();
+    let threads =
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n";
+    let server = installation.serve("threads", threads);
+    let count = "print([l.split()[1] for l in open('/proc/self/status') if l.startswith('Threads')])";
+    assert_eq!(stdout(&run_warm(&server, &has("threads", count))), "True\n['1']\n");
+    let held = "import os, socket\nfd = os.open('/', os.O_RDONLY)\npair = socket.socketpair()\n";
+    let server = installation.serve("held", held);
+    let count = "import os\nprint(len(os.listdir('/proc/self/fd')))\nos.open('/', 0)\nprint(len(os.listdir('/proc/self/fd')))";
+    assert_eq!(stdout(&run_warm(&server, &has("held", count))), "True\n4\n5\n", "the control is the second");
+}
+
+#[test]
+fn a_module_that_never_finishes_keeps_nobody_from_running() {
+    let installation = Installation::new();
+    let server = installation.serve("endless", "import time\ntime.sleep(1000)\n");
+    let body = with(python("print(1)"), &json!({"limits": {"timeout_ms": 20_000}}));
+    for _ in 0..3 {
+        let result = server.post("/v1/runs", &body).result();
+        assert_eq!((stdout(&result), &result["start"]), ("1\n", &json!("cold")));
+    }
+}

@@ -1,0 +1,129 @@
+//! The same policy in the words of container engines, rendered from the same table.
+//!
+//! Their language is poorer: conditions cannot be ordered or negated without looking at the upper half of a register, so a
+//! call that the table refuses for *some* arguments and allows otherwise is allowed here. Whoever hands this to an engine
+//! has the exact [`Filter`](super::Filter) loaded inside as well; this is the fence around that.
+
+use std::fmt::Write;
+
+use super::policy::{Case, Policy, Rule, STANDARD, Test, Verdict};
+
+/// The policy for untrusted code as a seccomp profile of Docker's, in JSON.
+#[must_use]
+pub fn profile() -> String {
+    render(&STANDARD)
+}
+
+fn render(policy: &Policy) -> String {
+    let mut rules: Vec<String> =
+        policy.groups.iter().flat_map(|group| rules(group.rule, group.calls)).collect();
+    rules.extend(conditions(&FIRST_PROCESS).map(|args| entry("\"prctl\"", Verdict::Allow, &args)));
+    format!(
+        "{{\"defaultAction\":\"{}\",\"defaultErrnoRet\":{},\"architectures\":[\"{ARCHITECTURE}\"],\"syscalls\":[{}]}}",
+        action(policy.unlisted),
+        errno(policy.unlisted),
+        rules.join(",")
+    )
+}
+
+/// What a first process does before it loads the exact filter: it makes sure that nobody can look into it.
+const FIRST_PROCESS: Case = Case {
+    when: &[Test { argument: 0, mask: !0, any_of: &[libc::PR_SET_DUMPABLE.cast_unsigned()] }],
+    then: Verdict::Allow,
+};
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
+
+fn rules(rule: Rule, calls: &[(u32, &str)]) -> Vec<String> {
+    let names = calls.iter().map(|(_, name)| format!("\"{name}\"")).collect::<Vec<_>>().join(",");
+    match rule {
+        Rule::Always(verdict) => vec![entry(&names, verdict, "")],
+        Rule::ByArguments { otherwise: Verdict::Allow, .. } => vec![entry(&names, Verdict::Allow, "")],
+        Rule::ByArguments { cases, .. } => {
+            let allowed = cases.iter().filter(|case| case.then == Verdict::Allow);
+            allowed.flat_map(conditions).map(|args| entry(&names, Verdict::Allow, &args)).collect()
+        }
+    }
+}
+
+fn entry(names: &str, verdict: Verdict, args: &str) -> String {
+    let mut text = format!("{{\"names\":[{names}],\"action\":\"{}\"", action(verdict));
+    if let Verdict::Deny(number) = verdict {
+        // Writing to a string cannot fail.
+        let _ = write!(text, ",\"errnoRet\":{number}");
+    }
+    text + &format!(",\"args\":[{args}]}}")
+}
+
+/// Every way in which a case can hold: one value for each of its tests.
+fn conditions(case: &Case) -> impl Iterator<Item = String> + use<> {
+    let all = case.when.iter().fold(vec![String::new()], |so_far, test| {
+        let with = |before: &String| {
+            test.any_of.iter().map(|value| joined(before, &comparison(test, *value))).collect::<Vec<_>>()
+        };
+        so_far.iter().flat_map(with).collect()
+    });
+    all.into_iter()
+}
+
+fn joined(before: &str, next: &str) -> String {
+    if before.is_empty() { next.to_owned() } else { format!("{before},{next}") }
+}
+
+fn comparison(test: &Test, value: u32) -> String {
+    format!(
+        "{{\"index\":{},\"value\":{},\"valueTwo\":{value},\"op\":\"SCMP_CMP_MASKED_EQ\"}}",
+        test.argument, test.mask
+    )
+}
+
+fn action(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "SCMP_ACT_ALLOW",
+        Verdict::Deny(_) => "SCMP_ACT_ERRNO",
+        Verdict::Kill => "SCMP_ACT_KILL_PROCESS",
+    }
+}
+
+fn errno(verdict: Verdict) -> i32 {
+    match verdict {
+        Verdict::Deny(number) => number,
+        Verdict::Allow | Verdict::Kill => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_always_allowed_or_refused_is_said_as_it_is() {
+        let profile = profile();
+        assert!(profile.contains("\"defaultErrnoRet\":38"), "unlisted numbers do not exist");
+        let mount = profile.split("{\"names\"").find(|rule| rule.contains("\"pivot_root\"")).unwrap();
+        assert!(mount.contains("SCMP_ACT_ERRNO") && mount.contains("\"errnoRet\":1"), "{mount}");
+        let read = profile.split("{\"names\"").find(|rule| rule.contains("\"pread64\"")).unwrap();
+        assert!(read.contains("SCMP_ACT_ALLOW") && read.contains("\"args\":[]"), "{read}");
+    }
+
+    #[test]
+    fn a_call_for_some_arguments_has_a_rule_for_each_of_them() {
+        let profile = profile();
+        let sockets: Vec<_> =
+            profile.split("{\"names\"").filter(|rule| rule.starts_with(":[\"socket\"]")).collect();
+        // Three kinds of unix sockets, two families with two types and five protocols, netlink of two types.
+        assert_eq!(sockets.len(), 3 + 2 * 2 * 5 + 2, "{sockets:?}");
+        assert!(sockets.iter().all(|rule| rule.contains("SCMP_ACT_ALLOW")));
+    }
+
+    #[test]
+    fn every_call_of_the_table_is_in_it() {
+        let profile = profile();
+        for row in STANDARD.rows() {
+            assert!(profile.contains(&format!("\"{}\"", row.name)), "{}", row.name);
+        }
+    }
+}
