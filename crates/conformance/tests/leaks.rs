@@ -204,7 +204,7 @@ fn a_run_whose_keeper_is_killed_is_reported_soon(cell: &Cell) {
     watch.assert_nothing_left();
 }
 
-promise!(a_run_whose_keeper_is_killed_is_reported_soon);
+promise!(a_run_whose_keeper_is_killed_is_reported_soon; cold: "it is about the command line");
 
 fn killing_both_at_once_leaves_nothing_that_the_next_run_does_not_clean_up(cell: &Cell) {
     let watch = Watch::over(cell);
