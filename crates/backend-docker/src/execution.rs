@@ -9,7 +9,7 @@ use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::request::Stdin;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::container::Container;
+use crate::container::{Container, Fate};
 use crate::frame::{End, LeavingFile, Said, Told};
 use crate::init::WRITING_FILES;
 use crate::line::Line;
@@ -22,6 +22,8 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the files may take to come out.
 const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
+/// The exit code that an engine gives to what was killed.
+const KILLED: i64 = 137;
 
 /// What is known of a run when it begins.
 #[derive(Clone)]
@@ -117,14 +119,7 @@ impl DockerExecution {
 
     /// The first process died without a word: the memory limit or we have killed it, or the engine has gone.
     async fn post_mortem(&mut self) -> Result<End, BackendError> {
-        let dead = trouble::api("learn what became of the container");
-        let mut fate = self.container.fate().await.map_err(&dead)?;
-        let patience = Instant::now() + KILL_PATIENCE;
-        // The streams end a moment before the engine knows why.
-        while fate.running && Instant::now() < patience {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-            fate = self.container.fate().await.map_err(&dead)?;
-        }
+        let fate = settled_fate(&self.container, self.kill_by.is_some()).await?;
         if !fate.oom_killed && self.kill_by.is_none() {
             return Err(trouble::unavailable(
                 format!(
@@ -274,9 +269,23 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
+/// What became of a container whose streams have ended: the engine knows a moment later that it is dead, and may know
+/// only after that why.
+async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, BackendError> {
+    let patience = Instant::now() + KILL_PATIENCE;
+    loop {
+        let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+        let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
+        if !(fate.running || unexplained) || Instant::now() > patience {
+            return Ok(fate);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// The first process is gone before it said that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
-    let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+    let fate = settled_fate(container, false).await?;
     if fate.oom_killed {
         let memory_peak = terms.memory;
         return Ok(End { signal: Some(SIGKILL), out_of_memory: true, memory_peak, ..End::default() });

@@ -113,13 +113,13 @@ impl Clock {
         }
     }
 
-    /// Waits until there is somebody to tick for.
+    /// Waits until there is somebody to tick for. A program may outlive the machine that it was started on.
     fn is_wanted(&self) -> bool {
         let mut state = self.state();
         while state.running == 0 && !state.closed {
             state = self.bell.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        !state.closed
+        state.running > 0
     }
 
     fn state(&self) -> MutexGuard<'_, ClockState> {

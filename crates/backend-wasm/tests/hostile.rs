@@ -115,10 +115,9 @@ impl Bench {
 
     /// The status with which it ends.
     async fn status(&self) -> u8 {
-        match self.run().await.finished.ending {
-            Ending::Exited(code) => code,
-            other => panic!("it did not exit: {other:?}"),
-        }
+        let ending = self.run().await.finished.ending;
+        let Ending::Exited(code) = ending else { panic!("it did not exit: {ending:?}") };
+        code
     }
 }
 

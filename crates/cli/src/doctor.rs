@@ -8,6 +8,7 @@ use belljar_wire::{BackendStatus, Backends, GuaranteeStatus, Problem, to_json};
 
 use crate::args::HostArgs;
 use crate::compose;
+use crate::output::inert;
 use crate::problem::{self, say};
 use crate::settings::{Environment, Settings};
 use crate::table::{aligned, columns};
@@ -53,8 +54,7 @@ fn described(backends: &Backends) -> String {
         }
         text += "\n";
         if backend.ready {
-            let rows = backend.guarantees.iter().map(row);
-            text += &aligned(["GUARANTEE", "KEPT", "HOW, OR WHY NOT"], rows);
+            text += &details(&backend.guarantees);
             text += &remedies(&backend.guarantees);
             text += "\n";
         }
@@ -91,6 +91,17 @@ fn kept(backend: &BackendStatus, guarantee: Guarantee) -> &'static str {
             }
         }
         _ => "-",
+    }
+}
+
+/// How each guarantee is kept, or why not; in one line where there is one reason for all.
+fn details(guarantees: &[GuaranteeStatus]) -> String {
+    let reason = |guarantee: &GuaranteeStatus| guarantee.why.clone().filter(|_| !guarantee.kept);
+    match guarantees.first().and_then(reason) {
+        Some(why) if guarantees.iter().all(|guarantee| reason(guarantee).as_ref() == Some(&why)) => {
+            format!("keeps nothing: {}\n", inert(&why))
+        }
+        _ => aligned(["GUARANTEE", "KEPT", "HOW, OR WHY NOT"], guarantees.iter().map(row)),
     }
 }
 
@@ -225,8 +236,7 @@ mod tests {
 
         backend none: ready, but only if you name it: this is no sandbox
 
-        GUARANTEE   KEPT  HOW, OR WHY NOT
-        filesystem  NO    no cgroup is delegated
+        keeps nothing: no cgroup is delegated
 
         To keep filesystem:
           systemctl --user start x

@@ -289,9 +289,13 @@ fn stage(dir: &Path, binary: &Path, user: User) {
 /// write is not loaded. Whole or not at all, because other test processes do the same at the same time.
 fn bring_modules(modules: &Path, state: &Path, user: User) {
     let there = state.join("wasm");
-    if there.exists() {
+    let entries = fs::read_dir(modules).expect("BELLJAR_WASM_MODULES is a directory");
+    let mut names = entries.map(|entry| entry.expect("it can be read").file_name());
+    // What was compiled is called by what it was made from and for.
+    if names.all(|name| there.join(name).exists()) {
         return;
     }
+    let _ = fs::remove_dir_all(&there);
     let partial = state.join(format!("wasm.{}", std::process::id()));
     fs::create_dir(&partial).expect("it is ours");
     for entry in fs::read_dir(modules).expect("BELLJAR_WASM_MODULES is a directory") {
