@@ -59,6 +59,7 @@ def main():
         confine(ctypes, libc, os, ruleset, filter)
         forget_the_rest(sys.modules, kept | {__name__})
         forget_the_rest(sys.path_importer_cache, looked_at)
+        seed_anew(sys.modules)
         gc.unfreeze()
         if rehearsed:
             exec(rehearsal, {"__name__": "__main__", "__builtins__": __builtins__})
@@ -82,6 +83,12 @@ def forget_how_this_was_found(sys):
 def forget_the_rest(table, kept):
     for name in [name for name in table if name not in kept]:
         del table[name]
+
+
+def seed_anew(modules):
+    """What `random` does by itself after a fork, and numpy does not."""
+    if "numpy.random" in modules:
+        modules["numpy.random"].seed()
 
 
 def signal_handlers():
