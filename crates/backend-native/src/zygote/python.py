@@ -190,6 +190,7 @@ class Ending:
         self.main, self.module, self.error = sys.modules["__main__"].__dict__, type(sys), Exception
         self.mro, self.reference = type.__dict__["__mro__"].__get__, __import__("_weakref").ref
         self.names, self.callback = type.__dict__["__dict__"].__get__, self.reference.__dict__["__callback__"].__get__
+        self.referent, self.flags = self.reference.__call__, type.__dict__["__flags__"].__get__
         self.attributes = self.attributes_of_streams()
         ask, absent = operator.methodcaller("__call__"), itertools.filterfalse
         self.unwatched = lambda: zip(absent(ask, [sys.gettrace]), absent(ask, [sys.getprofile]))
@@ -256,12 +257,16 @@ class Ending:
                 if any("__del__" in self.names(base) for base in bases):
                     return False
                 if self.reference in bases:
-                    if self.callback(thing) is not None:
+                    if self.callback(thing) is not None and not self.is_for_ever(self.referent(thing)):
                         return False
                 else:
                     quiet.add(kind)
         # Otherwise what the program made has been moved to where it is not looked for.
         return complete
+
+    def is_for_ever(self, thing):
+        """Whether it is a type that is part of the interpreter: those go last, when nobody can be called any more."""
+        return type in self.mro(type(thing)) and not self.flags(thing) & 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
     def is_quiet(self, name, module):
         if type(module) is not self.module:
