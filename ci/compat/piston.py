@@ -1,6 +1,7 @@
 """PyPI's piston_rspy, as its readme uses it."""
 
 import asyncio
+import os
 import sys
 
 import piston_rspy as piston
@@ -41,3 +42,6 @@ async def main(url):
 
 
 asyncio.run(main(sys.argv[1]))
+# The threads of one of these clients outlive the interpreter, and now and then abort it.
+sys.stdout.flush()
+os._exit(0)
