@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec, Source,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Offer, resolve};
 use belljar_core::language::Language;
@@ -245,19 +245,8 @@ impl Docker {
         let (_, execution_limits) = usual.map_err(|_| cannot_wait("the usual limits are out of range"))?;
         let source = language.parking.map_or(language.source, |parking| parking.source);
         let name = BoxPath::parse(source).map_err(|_| cannot_wait("its file has no proper name"))?;
-        let (workspace, env, image) = (None, Vec::new(), None);
-        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
-        let execution = ExecutionSpec {
-            id: String::new(),
-            language,
-            source: Source { name, named_by_caller: false, text: Vec::new() },
-            args: Vec::new(),
-            stdin: Stdin::Empty,
-            files: Vec::new(),
-            collect: Vec::new(),
-            limits: execution_limits,
-        };
-        Ok((sandbox, execution))
+        let sandbox = SandboxSpec::unspecific(limits, enforcement);
+        Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
 
     /// Makes containers that wait, one at a time, and lets go of those that have waited too long.

@@ -3,17 +3,15 @@
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use belljar_host::anew::{self, StartedAnew};
 use belljar_jail::message::{self, Reply, Request};
 use belljar_jail::plan::Plan;
 use belljar_jail::{Fault, Order, Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 /// Who stands between us and a box. Dropping it destroys the box.
 #[derive(Debug)]
@@ -176,17 +174,8 @@ impl Keeper {
 impl Process {
     /// This same binary, started anew under another name.
     pub(crate) fn start_as(name: &str) -> io::Result<Process> {
-        let (ours, theirs) = socket_pair()?;
-        let process = Command::new("/proc/self/exe")
-            .arg0(name)
-            .env_clear()
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Process { pid, pidfd, socket: Some(ours), ours: true })
+        let StartedAnew { pid, pidfd, socket } = anew::start_as(name)?;
+        Ok(Process { pid, pidfd, socket: Some(socket), ours: true })
     }
 
     /// A keeper that the warden forked.
@@ -239,10 +228,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.dismiss();
     }
-}
-
-pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// The contents of a plan's files and the plan itself, one after the other.

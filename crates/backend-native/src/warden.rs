@@ -4,10 +4,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
+use belljar_host::anew::socket_pair;
 use belljar_jail::message::{self, Reply, Request};
 use rustix::process::Pid;
 
-use crate::keeper::{Process, socket_pair};
+use crate::keeper::Process;
 
 /// A warden that is started when a keeper is first wanted, and started again when it has died.
 #[derive(Debug, Default)]

@@ -3,13 +3,12 @@
 use std::io;
 use std::sync::Arc;
 
-use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Source};
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
-use belljar_core::request::{Network, Stdin};
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
@@ -215,18 +214,7 @@ impl Native {
         let limits = self.pool.as_ref().map_or(usual, Pool::limits);
         let parking = language.parking.ok_or_else(|| cannot("its runtime cannot wait for code"))?;
         let name = BoxPath::parse(parking.source).map_err(|_| cannot("its file has no proper name"))?;
-        let (workspace, env, image) = (None, Vec::new(), None);
-        let sandbox = SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement };
-        let execution = ExecutionSpec {
-            id: String::new(),
-            language,
-            source: Source { name, named_by_caller: false, text: Vec::new() },
-            args: Vec::new(),
-            stdin: Stdin::Empty,
-            files: Vec::new(),
-            collect: Vec::new(),
-            limits: execution_limits,
-        };
-        Ok((sandbox, execution))
+        let sandbox = SandboxSpec::unspecific(limits, enforcement);
+        Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
 }

@@ -3,8 +3,6 @@
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
@@ -12,14 +10,14 @@ use belljar_core::limits::BoxLimits;
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
+use belljar_host::anew::{self, StartedAnew};
 use belljar_host::collect::{self, Wanted};
 use belljar_jail::codec;
 use belljar_jail::message::{self, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, Mode, OFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
@@ -278,21 +276,10 @@ struct Supervisor {
 impl Supervisor {
     /// Starts this same binary anew: one thread, no environment, nothing of ours in its memory.
     fn start() -> io::Result<Supervisor> {
-        let (ours, theirs) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let socket = std::os::unix::net::UnixDatagram::from(ours);
+        let StartedAnew { pidfd, socket, .. } = anew::start_as(SUPERVISOR)?;
+        let socket = std::os::unix::net::UnixDatagram::from(socket);
         socket.set_nonblocking(true)?;
-        let socket = UnixDatagram::from_std(socket)?;
-        let process = Command::new("/proc/self/exe")
-            .arg0(SUPERVISOR)
-            .env_clear()
-            .stdin(theirs)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
-        let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
-        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-        Ok(Supervisor { pidfd, socket: Some(socket) })
+        Ok(Supervisor { pidfd, socket: Some(UnixDatagram::from_std(socket)?) })
     }
 
     fn order(&self, order: &Order, streams: [OwnedFd; 3]) -> io::Result<()> {

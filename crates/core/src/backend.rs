@@ -98,6 +98,15 @@ pub struct SandboxSpec {
     pub enforcement: Enforcement,
 }
 
+impl SandboxSpec {
+    /// What most requests are like: one that leaves out what can be left out.
+    #[must_use]
+    pub fn unspecific(limits: BoxLimits, enforcement: Enforcement) -> SandboxSpec {
+        let (workspace, env, image) = (None, Vec::new(), None);
+        SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement }
+    }
+}
+
 /// What is to run in it.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as in ExecutionRequest")]
@@ -112,6 +121,23 @@ pub struct ExecutionSpec {
     pub files: Vec<InputFile>,
     pub collect: Vec<Glob>,
     pub limits: ExecutionLimits,
+}
+
+impl ExecutionSpec {
+    /// The same for what is to run: code that is not there yet, in a file of this name.
+    #[must_use]
+    pub fn unspecific(language: Language, name: BoxPath, limits: ExecutionLimits) -> ExecutionSpec {
+        ExecutionSpec {
+            id: String::new(),
+            language,
+            source: Source { name, named_by_caller: false, text: Vec::new() },
+            args: Vec::new(),
+            stdin: Stdin::Empty,
+            files: Vec::new(),
+            collect: Vec::new(),
+            limits,
+        }
+    }
 }
 
 /// Code that is ready for its runtime, and what its file is to be called.

@@ -21,6 +21,7 @@ use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
+use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
@@ -33,7 +34,6 @@ use tokio::sync::Mutex;
 use crate::Native;
 use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, setup};
-use crate::keeper::socket_pair;
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
