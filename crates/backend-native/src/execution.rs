@@ -21,7 +21,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::host::Obstacle;
-use crate::keeper::{Keeper, OrderError, ProgramEnds};
+use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
 use crate::zygote::{Entry, Readiness, Zygote};
 
@@ -36,7 +36,9 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 const BUFFER: usize = 64 * 1024;
 
 /// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
-const MOST_BURIALS: u32 = 8;
+const MOST_BURIALS: u32 = 32;
+/// How long that waits for whoever wants the answer of the run.
+const COURTESY: Duration = Duration::from_millis(2);
 static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
 
 /// Waits until no box is being taken apart any more.
@@ -129,13 +131,15 @@ impl NativeExecution {
         Ok(execution)
     }
 
-    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program.
-    pub(crate) async fn approve_program(&mut self) -> Result<(), BackendError> {
+    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program and waits for its
+    /// code: where that goes in.
+    pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
         self.keeper.say_entered().map_err(setup("have the program looked at"))?;
         let offered = self.offered.take();
         let heard = tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await;
-        self.offered = offered;
-        heard.unwrap_or_else(|_| Err(self.too_late()))
+        let gate = std::mem::replace(&mut self.offered, offered);
+        heard.unwrap_or_else(|_| Err(self.too_late()))?;
+        gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
     }
 
     fn too_late(&self) -> BackendError {
@@ -232,7 +236,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Hired { .. } | Reply::Ready | Reply::Ended { .. } | Reply::Next, _)) | None => {
+            Some(_) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -248,7 +252,7 @@ impl NativeExecution {
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some((Reply::Hired { .. } | Reply::Started | Reply::Ended { .. } | Reply::Next, _)) | None => {
+            Some(_) | None => {
                 Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -280,6 +284,7 @@ impl NativeExecution {
                 Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
                     self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 }
+                Happened::Said(Some((Reply::Deserted { status }, _))) => self.be_deserted(status),
                 // Our own keeper was killed: then the kernel has killed the box.
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
@@ -291,6 +296,16 @@ impl NativeExecution {
                 ))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
+        }
+    }
+
+    /// The program has ended, and left nobody. Where its cgroup tells what it used, that is all there is to know; else it
+    /// is what the box has used when it is dead.
+    fn be_deserted(&mut self, status: i32) {
+        if self.cgroup.is_some() {
+            self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
+        } else {
+            self.keeper.kill_box();
         }
     }
 
@@ -358,19 +373,31 @@ impl NativeExecution {
         self.offered = None;
         match (self.start, BURIALS.try_acquire()) {
             // Whoever did not wait for the box to be made need not wait for it to be taken apart.
-            (Start::Warm, Ok(permit)) => drop(tokio::task::spawn_blocking(move || {
+            (Start::Warm, Ok(permit)) => drop(tokio::spawn(async move {
                 let _permit = permit;
-                self.take_apart()
+                self.take_apart_later().await;
             })),
             (Start::Warm | Start::Zygote | Start::Cold, _) => self.take_apart()?,
         }
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 
+    /// Hangs up after the answer is on its way, and lets the keeper end the box and remove its cgroups.
+    async fn take_apart_later(mut self) {
+        tokio::time::sleep(COURTESY).await;
+        self.keeper.say_goodbye();
+        let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
+        let _ = tokio::time::timeout(PATIENCE, gone).await;
+        // What could not be removed is of no interest to anybody yet; the next sweep finds it.
+        let _ = self.take_apart();
+    }
+
     fn take_apart(mut self) -> Result<(), BackendError> {
-        // From here on the keeper removes what we would not come to remove, while we do.
         self.socket = None;
-        self.keeper.hang_up();
+        if self.keeper.is_process() {
+            // It ends whoever is left, and then removes the cgroups.
+            self.keeper.dismiss();
+        }
         if let Some(cgroup) = self.cgroup.take() {
             cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
         }

@@ -239,7 +239,7 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        let zygotes = self.clone().keep_zygotes(pool.clone());
+        let zygotes = self.clone().keep_current(pool.clone());
         let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
         Some(Box::pin(async {
             tokio::join!(zygotes, boxes);

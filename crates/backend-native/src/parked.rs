@@ -81,14 +81,25 @@ pub(crate) struct ParkedTerms {
 pub(crate) struct Stamped {
     runtime: Runtime,
     /// Device, inode, and when it was last changed.
-    stamp: Option<(u64, u64, i64, i64)>,
+    stamp: Option<Stamp>,
+}
+
+type Stamp = (u64, u64, i64, i64);
+
+fn stamp(program: &Path) -> Option<Stamp> {
+    let file = std::fs::metadata(program).ok()?;
+    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
 }
 
 impl Stamped {
     pub(crate) fn new(runtime: Runtime) -> Stamped {
-        let stamp = std::fs::metadata(&runtime.program).ok();
-        let stamp = stamp.map(|file| (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()));
+        let stamp = stamp(&runtime.program);
         Stamped { runtime, stamp }
+    }
+
+    /// Whether its program is still the same file.
+    pub(crate) fn is_as_it_was(&self) -> bool {
+        self.stamp == stamp(&self.runtime.program)
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -107,10 +118,10 @@ impl Parked {
         shared: u64,
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
-        let gate = wait_for_reader(&mut execution, source).await?;
-        if let Birth::Forked { .. } = terms.plan.birth {
-            execution.approve_program().await?;
-        }
+        let gate = match terms.plan.birth {
+            Birth::Forked { .. } => execution.approve_program().await?,
+            Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source).await?,
+        };
         let in_use = execution.cgroup().map(|cgroup| Ok((cgroup.memory_in_use()?, cgroup.tasks()?)));
         let in_use = in_use
             .transpose()

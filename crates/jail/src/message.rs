@@ -64,6 +64,11 @@ pub enum Reply {
         /// What the kernel said.
         errno: i32,
     },
+    /// The last command has ended, and nobody is left in the box but PID 1, which waits to be killed.
+    Deserted {
+        /// As `waitpid` gives it.
+        status: i32,
+    },
     /// The last command has ended, and with it everything in the box.
     Ended {
         /// As `waitpid` gives it.
@@ -82,6 +87,7 @@ coded_enum!(Reply {
     3 => Next,
     4 => Ready,
     5 => Hired { pid },
+    6 => Deserted { status },
 });
 
 /// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they

@@ -197,6 +197,13 @@ impl Pool {
         self.0.changed.notify_one();
     }
 
+    /// The same, unless they are still of use.
+    pub(crate) fn clear_unless(&self, language: Language, of_use: impl Fn(&Parked) -> bool) {
+        if self.lock().shelf(language).is_some_and(|shelf| !shelf.ready.iter().all(&of_use)) {
+            self.clear(language);
+        }
+    }
+
     /// How it is.
     pub(crate) fn status(&self) -> PoolStatus {
         let now = Instant::now();
