@@ -23,6 +23,7 @@ use crate::cgroup::{BoxCgroup, Counters};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
+use crate::program::Program;
 use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
@@ -65,6 +66,8 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// The program, where it came from a zygote.
+    program: Option<Program>,
     source: BoxPath,
     terms: Terms,
     start: Start,
@@ -135,11 +138,18 @@ impl NativeExecution {
     /// code: where that goes in.
     pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
         self.keeper.say_entered().map_err(setup("have the program looked at"))?;
-        let offered = self.offered.take();
-        let heard = tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await;
-        let gate = std::mem::replace(&mut self.offered, offered);
-        heard.unwrap_or_else(|_| Err(self.too_late()))?;
-        gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
+        match heard? {
+            Some((Reply::Started, beside)) => {
+                let mut beside = beside.into_iter();
+                let gate = beside.next();
+                self.program = beside.next().map(Program::at);
+                gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     fn too_late(&self) -> BackendError {
@@ -188,6 +198,7 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            program: None,
             source: draft.source,
             terms,
             start: Start::Cold,
@@ -280,6 +291,9 @@ impl NativeExecution {
                     if let Some(length) = self.read(stream) {
                         return Ok(News::Output(stream, length));
                     }
+                    if lives && self.stdout.is_none() && self.stderr.is_none() {
+                        self.look_at_program();
+                    }
                 }
                 Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
                     self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
@@ -296,6 +310,16 @@ impl NativeExecution {
                 ))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
+        }
+    }
+
+    /// Nobody can say anything any more. A program that is on its way out and leaves nobody behind has ended: what the
+    /// kernel still does with its memory takes longer than most programs do.
+    fn look_at_program(&mut self) {
+        let alone = self.cgroup.as_ref().is_some_and(|cgroup| matches!(cgroup.tasks(), Ok(2)));
+        let status = self.program.as_ref().filter(|_| alone).and_then(Program::exit_status);
+        if let Some(status) = status {
+            self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
         }
     }
 

@@ -15,6 +15,7 @@ mod layout;
 mod memory;
 mod parked;
 mod pool;
+mod program;
 mod trial;
 mod warden;
 mod warm;

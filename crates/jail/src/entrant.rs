@@ -43,15 +43,19 @@ fn gates(plan: &Plan) -> impl Iterator<Item = &Path> {
 }
 
 /// Looks at the one process that is in the box beside PID 1, limits it, and says why it cannot be the program, if so.
-pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<(), Fault> {
+/// Returns its directory in `/proc`, which is empty once it is gone, whoever has its number then.
+pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<OwnedFd, Fault> {
     let entrant = only_child(init).doing(|| "find the process that entered the box")?;
+    let place = rustix::fs::open(proc_of(entrant, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .doing(|| "hold on to the process that entered the box")?;
     limit(entrant, plan)?;
     let doubt = |what: &str| format!("verify that what entered the box {what}");
     in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
     let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
     without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
     no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
-    nothing_shared(entrant).doing(|| doubt("shares no memory"))
+    nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
+    Ok(place)
 }
 
 fn only_child(init: Pid) -> io::Result<Pid> {

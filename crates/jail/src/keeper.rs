@@ -39,7 +39,7 @@ fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
     let Some(order) = receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
     // PID 1 has no business with the caller, and must not keep its socket open.
     let (cloned, plan) = Cloned::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
-    Ok(Some(Kept { cloned, plan, working_dir: None, gate: None }))
+    Ok(Some(Kept { cloned, plan, working_dir: None, entrant: Vec::new() }))
 }
 
 fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
@@ -58,8 +58,8 @@ struct Kept {
     plan: Plan,
     /// The directory that the plan offers, until somebody has entered.
     working_dir: Option<OwnedFd>,
-    /// Where an entrant gets its code, until the caller has it.
-    gate: Option<OwnedFd>,
+    /// Where an entrant gets its code, and its directory in `/proc`, until the caller has them.
+    entrant: Vec<OwnedFd>,
 }
 
 impl Kept {
@@ -77,8 +77,8 @@ impl Kept {
                         let _ = message::send(caller, &Reply::Deserted { status }, &[]);
                     }
                     Ok(Some((reply, beside))) => {
-                        let gate = self.gate.take();
-                        let beside: Vec<_> = beside.iter().chain(&gate).map(AsFd::as_fd).collect();
+                        let entrant = std::mem::take(&mut self.entrant);
+                        let beside: Vec<_> = beside.iter().chain(&entrant).map(AsFd::as_fd).collect();
                         let _ = message::send(caller, &reply, &beside);
                     }
                     Ok(None) | Err(_) => break,
@@ -114,10 +114,8 @@ impl Kept {
     fn admit(&mut self, caller: &OwnedFd) {
         let working_dir = self.working_dir.take();
         let admitted = entrant::await_at_gate(working_dir.as_ref(), &self.plan)
-            .and_then(|gate| {
-                self.gate = Some(gate);
-                entrant::approve(self.cloned.pid(), &self.plan)
-            })
+            .and_then(|gate| Ok(vec![gate, entrant::approve(self.cloned.pid(), &self.plan)?]))
+            .map(|entrant| self.entrant = entrant)
             .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);

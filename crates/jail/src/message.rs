@@ -53,7 +53,8 @@ pub enum Reply {
     /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
     Ready,
-    /// The first command has begun. Beside it: the directory that the plan offers, if it does.
+    /// The first command has begun. Beside it: the directory that the plan offers, if it does. Of one that has come from a
+    /// zygote, instead: where its code goes in, and its directory in `/proc`.
     Started,
     /// The command before has succeeded and nothing of it is left; the next one begins.
     Next,
