@@ -19,6 +19,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use crate::bustle;
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
@@ -37,9 +38,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 const BUFFER: usize = 64 * 1024;
 
 /// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
-const MOST_BURIALS: u32 = 32;
-/// How long that waits for whoever wants the answer of the run.
-const COURTESY: Duration = Duration::from_millis(2);
+const MOST_BURIALS: u32 = 256;
 static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
 
 /// Waits until no box is being taken apart any more.
@@ -247,9 +246,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some(_) | None => {
-                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
-            }
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -263,9 +260,7 @@ impl NativeExecution {
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some(_) | None => {
-                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
-            }
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -406,9 +401,9 @@ impl NativeExecution {
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 
-    /// Hangs up after the answer is on its way, and lets the keeper end the box and remove its cgroups.
+    /// Hangs up when there is nothing more urgent to do, and lets the keeper end the box and remove its cgroups.
     async fn take_apart_later(mut self) {
-        tokio::time::sleep(COURTESY).await;
+        bustle::quiet().await;
         self.keeper.say_goodbye();
         let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
         let _ = tokio::time::timeout(PATIENCE, gone).await;

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bustle;
 pub mod cgroup;
 mod execution;
 mod host;
@@ -115,6 +116,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
+        bustle::run_begins();
         if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
             return Ok(running);
         }

@@ -21,7 +21,8 @@ impl Program {
 
     /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        let stat = rustix::fs::openat(&self.0, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        let stat =
+            rustix::fs::openat(&self.0, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let mut text = Vec::new();
         File::from(stat).take(MOST).read_to_end(&mut text).ok()?;
         exit_status(&String::from_utf8_lossy(&text))

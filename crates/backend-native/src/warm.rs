@@ -133,7 +133,7 @@ impl Native {
             self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
         match (&made, &zygote) {
             (Ok(_), Some(zygote)) => zygote.count_as_good(),
-            (Err(_), Some(zygote)) => self.give_up_zygote(language, zygote).await,
+            (Err(error), Some(zygote)) => self.give_up_zygote(language, zygote, error).await,
             (_, None) => {}
         }
         made
@@ -143,14 +143,14 @@ impl Native {
     /// there is a zygote of every language that can have one, also while no box of it is to be made.
     pub(crate) async fn keep_current(self: Arc<Self>, pool: Pool) {
         while !pool.is_closed() {
+            pool.note_pressure(pool::pressure::is_felt());
             for language in pool.languages() {
                 let Ok(runtime) = self.clone().find_beside(language).await else { continue };
                 let runtime = Stamped::new(runtime);
                 pool.clear_unless(language, |parked| parked.terms().runtime == runtime);
-                if self.living_zygote(language, &runtime).await.is_none() {
-                    self.zygote(language, &runtime).await;
-                }
+                self.renew_zygote(language, &runtime).await;
             }
+            self.attempted_zygotes();
             tokio::time::sleep(pool::ROUND).await;
         }
         self.retire_zygotes().await;

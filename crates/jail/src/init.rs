@@ -45,8 +45,8 @@ pub(crate) struct Init {
 /// What PID 1 has made ready before it looks at its plan.
 pub(crate) struct Prepared {
     /// The filters of the program and of PID 1 itself.
-    program: Filter,
-    reaper: Filter,
+    program: &'static Filter,
+    reaper: &'static Filter,
     cpus: Cpus,
     /// Steps that every plan has and that are done, or done by somebody else.
     done: &'static [Step],
@@ -219,7 +219,7 @@ impl Init {
         self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
         self.wait_for_go_ahead().doing(|| "wait for the program to be approved")?;
         message::send(&self.keeper, &Reply::Started, &[]).doing(|| "report to the keeper")?;
-        retire(&self.prepared.reaper)?;
+        retire(self.prepared.reaper)?;
         reap_until(program).doing(|| "wait for the program")
     }
 
@@ -242,7 +242,7 @@ impl Init {
             if index + 1 == commands.len() {
                 self.streams = None;
                 self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
-                retire(&self.prepared.reaper)?;
+                retire(self.prepared.reaper)?;
             }
             status = reap_until(pid).doing(|| "wait for the program")?;
             if status != 0 {
@@ -260,7 +260,7 @@ impl Init {
         let [stdin, stdout, stderr] = streams.each_ref().map(AsFd::as_fd);
         let streams = Streams { stdin, stdout, stderr };
         let Plan { identity, confinement, birth, .. } = &self.plan;
-        let filter = &self.prepared.program;
+        let filter = self.prepared.program;
         let started = sys::spawn(&mut || {
             let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
                 Ok(()) if *birth == Birth::Zygote => {

@@ -543,7 +543,8 @@ pub(crate) fn has_no_children() -> bool {
     loop {
         let options = libc::WNOHANG | libc::__WALL;
         // SAFETY: neither a status nor a rusage is asked for.
-        match checked(unsafe { libc::wait4(-1, std::ptr::null_mut(), options, std::ptr::null_mut()) }.into()) {
+        match checked(unsafe { libc::wait4(-1, std::ptr::null_mut(), options, std::ptr::null_mut()) }.into())
+        {
             Ok(0) => return false,
             Ok(_) => {}
             Err(error) => return error.raw_os_error() == Some(libc::ECHILD),

@@ -13,8 +13,11 @@ def main():
 
     forget_how_this_was_found(sys)
     handlers = signal_handlers()
-    for name in PRELOAD:
-        __import__(name)
+    try:
+        for name in PRELOAD:
+            __import__(name)
+    except BaseException as error:
+        refuse(f"cannot preload {name}: {type(error).__name__}: {error}")
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
 
     import ctypes
@@ -22,10 +25,9 @@ def main():
     import os
     import _socket
 
-    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     if signal_handlers() != handlers:
-        control.send(b"a preloaded module handles signals, which a program would find")
-        os._exit(1)
+        refuse("a preloaded module handles signals, which a program would find")
+    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     # Without what Python does after a fork, which copies memory. The processes on the way do not need it.
     fork = ctypes.PyDLL(None).fork
@@ -73,6 +75,14 @@ def main():
     except BaseException as error:
         os.write(2, f"zygote: {error!r}\n".encode())
         os._exit(70)
+
+
+def refuse(why):
+    import os
+    import _socket
+
+    _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0).send(why.encode(errors="replace")[:200])
+    os._exit(1)
 
 
 def forget_how_this_was_found(sys):
