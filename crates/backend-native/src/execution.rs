@@ -12,6 +12,7 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
 use belljar_jail::message::{NAMESPACES, Reply};
+use belljar_jail::plan::CgroupEntry;
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -19,7 +20,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::bustle;
+use crate::bustle::{self, Waited};
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
@@ -73,15 +74,42 @@ pub(crate) struct NativeExecution {
     /// CPU time that was used before the run began.
     booting: Duration,
     watch: Interval,
+    waited_for: Option<Waited>,
     killed_at: Option<Instant>,
     cpu_exhausted: bool,
     ended: Option<Ended>,
 }
 
 /// What it takes to enter a box.
+pub(crate) struct Entrance {
+    ready: Ready,
+    /// The program's ends of its streams.
+    ends: ProgramEnds,
+    group: CgroupEntry,
+}
+
+/// What its keeper gave for that.
 struct Ready {
     namespaces: Vec<OwnedFd>,
     allowed: Option<OwnedFd>,
+}
+
+impl Entrance {
+    /// Sends a child of the zygote's in.
+    pub(crate) async fn admit_child_of(
+        &self,
+        zygote: &Zygote,
+        readiness: Readiness,
+    ) -> Result<(), BackendError> {
+        let Entrance { ready, ends, group } = self;
+        let entry = Entry {
+            namespaces: &ready.namespaces,
+            streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
+            allowed: ready.allowed.as_ref(),
+            cgroup: group,
+        };
+        zygote.bear(&entry, readiness).await.map_err(setup("fork a runtime into the box"))
+    }
 }
 
 /// What the keeper said at the end.
@@ -108,29 +136,20 @@ impl NativeExecution {
         }
     }
 
-    /// Orders the box, and returns when a child of the zygote's is in it.
-    pub(crate) async fn begin_forked(
+    /// Orders the box, and returns when a zygote's child can enter it.
+    pub(crate) async fn begin_hollow(
         keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
         terms: Terms,
-        (zygote, readiness): (&Zygote, Readiness),
-    ) -> Result<NativeExecution, BackendError> {
+    ) -> Result<(NativeExecution, Entrance), BackendError> {
         let group = draft.plan.cgroup.clone();
         let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
-        let ready = match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
-            Ok(ready) => ready?,
-            Err(_) => return Err(execution.too_late()),
-        };
-        let entry = Entry {
-            namespaces: &ready.namespaces,
-            streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
-            allowed: ready.allowed.as_ref(),
-            cgroup: &group,
-        };
-        zygote.bear(&entry, readiness).await.map_err(setup("fork a runtime into the box"))?;
-        Ok(execution)
+        match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
+            Ok(ready) => ready.map(|ready| (execution, Entrance { ready, ends, group })),
+            Err(_) => Err(execution.too_late()),
+        }
     }
 
     /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program and waits for its
@@ -203,6 +222,7 @@ impl NativeExecution {
             start: Start::Cold,
             booting: Duration::ZERO,
             watch,
+            waited_for: None,
             killed_at: None,
             cpu_exhausted: false,
             ended: None,
@@ -232,6 +252,11 @@ impl NativeExecution {
         self.start = start;
         self.booting = booting;
         self.watch.reset();
+    }
+
+    /// Somebody waits for it to end.
+    pub(crate) fn be_waited_for(&mut self, waited: Waited) {
+        self.waited_for = Some(waited);
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
@@ -390,6 +415,7 @@ impl NativeExecution {
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
+        self.waited_for = None;
         match (self.start, BURIALS.try_acquire()) {
             // Whoever did not wait for the box to be made need not wait for it to be taken apart.
             (Start::Warm, Ok(permit)) => drop(tokio::spawn(async move {

@@ -10,6 +10,7 @@
 mod bustle;
 pub mod cgroup;
 mod execution;
+mod hollow;
 mod host;
 mod keeper;
 mod layout;
@@ -40,8 +41,10 @@ use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
 
+use crate::bustle::Waited;
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
 use crate::execution::{NativeExecution, Terms};
+use crate::hollow::Spares;
 use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::layout::{Draft, Ground, Supply};
@@ -81,6 +84,8 @@ pub struct Native {
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
     zygotes: Zygotes,
+    /// Boxes for children of theirs, where none waits with one in it.
+    spares: Spares,
     /// Where keepers come from, if many are to come.
     warden: Option<Warden>,
 }
@@ -106,7 +111,7 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        Native { host, offer, swept, runtimes, standby, pool, zygotes, warden }
+        Native { host, offer, swept, runtimes, standby, pool, zygotes, spares: Spares::default(), warden }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -116,11 +121,13 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
-        bustle::run_begins();
-        if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
-            return Ok(running);
-        }
-        Ok(Box::new(self.begin_cold(sandbox, execution).await?))
+        let waited = Waited::begin();
+        let mut running = match self.begin_warm(&sandbox, &mut execution).await? {
+            Some(running) => running,
+            None => Box::new(self.begin_cold(sandbox, execution).await?),
+        };
+        running.be_waited_for(waited);
+        Ok(running)
     }
 
     /// While the keeper loads, everything that it needs is made ready.
@@ -253,6 +260,7 @@ impl Backend for Native {
         Box::pin(async {
             if let Some(pool) = &self.pool {
                 pool.close().await;
+                self.spares.clear();
                 self.retire_zygotes().await;
             }
         })

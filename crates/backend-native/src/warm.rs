@@ -13,12 +13,25 @@ use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
+use crate::bustle;
+use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms};
-use crate::layout::{self, Supply};
+use crate::hollow::Hollow;
+use crate::keeper::Keeper;
+use crate::layout::{self, Draft, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::{self, Pool};
-use crate::zygote::{Readiness, Zygote};
+use crate::zygote::Readiness;
 use crate::{Native, setup};
+
+/// What a box that is to wait is made from.
+struct Blueprint {
+    keeper: Keeper,
+    cgroup: Option<BoxCgroup>,
+    draft: Draft,
+    terms: Terms,
+    made_from: ParkedTerms,
+}
 
 /// What looking for a box that waits came to.
 enum Sought {
@@ -64,7 +77,11 @@ impl Native {
         let language = execution.language;
         let runtime = Stamped::new(self.runtimes.find(language).ok()?);
         let zygote = self.living_zygote(language, &runtime).await?;
-        let parked = self.make(language, runtime, Some((zygote, Readiness::Hasty))).await.ok()?;
+        let hollow = match self.spares.take(language, zygote.user(), &runtime) {
+            Some(spare) => spare,
+            None => self.build(language, runtime, zygote.user()).await.ok()?,
+        };
+        let parked = hollow.inhabit(&zygote, Readiness::Hasty).await.ok()?;
         let runtime = parked.terms().runtime.runtime();
         let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime).ok()?;
         if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
@@ -128,13 +145,17 @@ impl Native {
     pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
         // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
-        let zygote = self.zygote(language, &runtime).await;
-        let made =
-            self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
-        match (&made, &zygote) {
-            (Ok(_), Some(zygote)) => zygote.count_as_good(),
-            (Err(error), Some(zygote)) => self.give_up_zygote(language, zygote, error).await,
-            (_, None) => {}
+        let Some(zygote) = self.zygote(language, &runtime).await else {
+            return self.boot(language, runtime).await;
+        };
+        let made = async {
+            let hollow = self.build(language, runtime, zygote.user()).await?;
+            hollow.inhabit(&zygote, Readiness::Rehearsed).await
+        };
+        let made = made.await;
+        match &made {
+            Ok(_) => zygote.count_as_good(),
+            Err(error) => self.give_up_zygote(language, &zygote, error).await,
         }
         made
     }
@@ -149,20 +170,57 @@ impl Native {
                 let runtime = Stamped::new(runtime);
                 pool.clear_unless(language, |parked| parked.terms().runtime == runtime);
                 self.renew_zygote(language, &runtime).await;
+                self.stock_up(language, &runtime).await;
             }
             self.attempted_zygotes();
-            tokio::time::sleep(pool::ROUND).await;
+            // Whether one was taken or the time is up, it is time to look again.
+            let _ = tokio::time::timeout(pool::ROUND, self.spares.taken()).await;
         }
+        self.spares.clear();
         self.retire_zygotes().await;
     }
 
-    /// Makes a box whose runtime waits for code: one that boots there, or a zygote's child.
-    async fn make(
+    /// Builds hollow boxes for runs that find none waiting with a runtime in it: one for each core, as no more can be
+    /// entered at a time. One that cannot be built is tried again in the next round.
+    async fn stock_up(&self, language: Language, runtime: &Stamped) {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let Some(zygote) = self.living_zygote(language, runtime).await else { return };
+        let owner = zygote.user();
+        while self.spares.count(language, owner, runtime) < cores {
+            bustle::quiet().await;
+            let Ok(hollow) = self.build(language, runtime.clone(), owner).await else { return };
+            self.spares.put(language, hollow);
+        }
+    }
+
+    /// Makes a box whose runtime boots there, and waits until it waits for code.
+    async fn boot(&self, language: Language, runtime: Stamped) -> Result<Parked, BackendError> {
+        let Blueprint { keeper, cgroup, draft, terms, made_from } =
+            self.blueprint(language, runtime, Birth::Executed)?;
+        let source = draft.source.clone();
+        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        Parked::when_booted(booting, made_from, source.as_str(), ours, 0).await
+    }
+
+    /// Builds a box for a zygote's child to enter.
+    async fn build(&self, language: Language, runtime: Stamped, owner: u32) -> Result<Hollow, BackendError> {
+        let birth = Birth::Forked { by: owner };
+        let Blueprint { keeper, cgroup, draft, terms, made_from } =
+            self.blueprint(language, runtime, birth)?;
+        let source = draft.source.clone();
+        let (theirs, stdin) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let (execution, entrance) =
+            NativeExecution::begin_hollow(keeper, draft, cgroup, theirs, terms).await?;
+        Ok(Hollow { execution, entrance, terms: made_from, source, stdin, owner })
+    }
+
+    fn blueprint(
         &self,
         language: Language,
         runtime: Stamped,
-        zygote: Option<(Arc<Zygote>, Readiness)>,
-    ) -> Result<Parked, BackendError> {
+        birth: Birth,
+    ) -> Result<Blueprint, BackendError> {
         let (sandbox, execution) = self.unspecific(language)?;
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
@@ -171,24 +229,12 @@ impl Native {
         }
         let (id, supply) = (keeper.id(), Supply::Later);
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
-        if let Some((zygote, _)) = &zygote {
-            draft.plan.birth = Birth::Forked { by: zygote.user() };
-        }
-        let source = draft.source.clone();
+        draft.plan.birth = birth;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let made_from = ParkedTerms { plan: draft.plan.clone(), limits, enforcement, runtime };
-        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let booting = match &zygote {
-            None => NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?,
-            Some((zygote, readiness)) => {
-                let birth = (zygote.as_ref(), *readiness);
-                NativeExecution::begin_forked(keeper, draft, cgroup, theirs, terms, birth).await?
-            }
-        };
-        let shared = zygote.map_or(0, |(zygote, _)| zygote.memory());
-        Parked::when_booted(booting, made_from, source.as_str(), ours, shared).await
+        Ok(Blueprint { keeper, cgroup, draft, terms, made_from })
     }
 
     /// Finds a runtime beside the threads that drive runs: it may have to be started and asked.

@@ -20,7 +20,7 @@ use crate::sys;
 
 /// How long an entrant may take until it waits for its code, and how often it is looked whether it does.
 const PATIENCE: Duration = Duration::from_secs(10);
-const GLANCE: Duration = Duration::from_micros(100);
+const GLANCE: Duration = Duration::from_micros(200);
 
 /// Waits until what has entered the box waits for its code, and returns where that goes in. A pipe can be opened for
 /// writing only when somebody has it open for reading.
