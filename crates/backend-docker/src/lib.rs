@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Offer, resolve};
 use belljar_core::language::Language;
@@ -57,7 +57,7 @@ use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
 
-pub use crate::image::{ImagePolicy, Progress, PullEvent};
+pub use crate::image::{ImagePolicy, Progress};
 pub use crate::init::{init, is_init};
 pub use crate::pool::PoolSettings;
 
@@ -151,11 +151,12 @@ impl Docker {
         self: &Docker,
         sandbox: SandboxSpec,
         mut execution: ExecutionSpec,
+        waiting: PullListener<'_>,
     ) -> Result<Box<dyn Execution>, BackendError> {
         let api = self.api().await?;
         self.sweep_once(&api);
         let reference = self.images.choose(execution.language, sandbox.image.as_deref())?;
-        let image = self.images.get(&api, &reference).await?;
+        let image = self.images.get(&api, &reference, waiting).await?;
         let runtime = self.runtime_in(&api, &image, execution.language).await?;
         let terms = Terms {
             runtime: runtime.label.clone(),
@@ -346,7 +347,7 @@ impl Docker {
         references.sort();
         references.dedup();
         for reference in references {
-            if let Err(error) = self.images.get(&api, &reference).await {
+            if let Err(error) = self.images.get(&api, &reference, &|_| {}).await {
                 tracing::warn!("{error}");
             }
         }
@@ -401,8 +402,9 @@ impl Backend for Docker {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
-        Box::pin(self.begin(sandbox, execution))
+        Box::pin(self.begin(sandbox, execution, waiting))
     }
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {

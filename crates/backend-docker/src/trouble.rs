@@ -12,16 +12,43 @@ pub(crate) fn unavailable(reason: String, hint: String) -> BackendError {
     BackendError::Unavailable { backend: BackendName::Docker, reason, hint }
 }
 
-/// A call of the API that failed while this was being done. A daemon that is not there makes the backend unavailable.
+/// A call of the API that failed while this was being done. A daemon that is not there, or has no room left, makes the
+/// backend unavailable.
 pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
     move |error| match error {
         ApiError::Unreachable { .. } | ApiError::Broken(_) => unreachable(&error),
+        ApiError::Refused { message, .. } if is_full(&message) => full(step, &message),
         ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => BackendError::Setup {
             step: step.to_owned(),
             hint: "`belljar doctor` shows what the daemon can do".into(),
             source: io::Error::other(error.to_string()),
         },
     }
+}
+
+/// Whether a daemon says that its disk is full, in the words of strerror(3): there is no code for it.
+pub(crate) fn is_full(message: &str) -> bool {
+    message.contains("no space left on device")
+}
+
+/// A daemon that has no room for what was to be done.
+pub(crate) fn full(step: &str, message: &str) -> BackendError {
+    unavailable(
+        format!("the daemon has no room to {step}: {}", printable(message)),
+        "make room where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
+            .into(),
+    )
+}
+
+/// What a daemon or a registry said, made harmless for a terminal, and not too much of it.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .take(300)
+        .collect::<String>()
+        .escape_debug()
+        .to_string()
+        .replace("\\\"", "\"")
+        .replace("\\'", "'")
 }
 
 /// A step of ours that failed.
