@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
+use crate::alone::alone;
 use crate::api::{Api, ApiError, escaped};
 use crate::archive::Archive;
 use crate::container::{CODE_ID, Container};
@@ -71,6 +72,8 @@ pub(crate) struct Images {
     pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
+    /// Where other processes of this user wait for each other.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Images {
@@ -206,7 +209,8 @@ impl Images {
     }
 
     async fn prepare(&self, api: &Api, image: &Image) -> Result<(), BackendError> {
-        let _alone = self.preparing.lock().await;
+        let _turn = self.preparing.lock().await;
+        let _alone = alone(self.state_dir.as_deref()).await;
         let failed = trouble::api("prepare the image");
         if exists(api, &image.prepared).await.map_err(&failed)? {
             return Ok(());
@@ -246,10 +250,13 @@ impl Images {
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
         let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
         let failed = trouble::api("import an image to try the daemon with");
+        if exists(api, &prepared).await.map_err(&failed)? {
+            return Ok(prepared);
+        }
+        let _alone = alone(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
             let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
-            let (repository, tag) = prepared.split_once(':').unwrap_or((PREPARED, "latest"));
-            let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
+            let path = format!("/images/create?fromSrc=-&repo={}", escaped(&prepared));
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
         }
         Ok(prepared)
@@ -351,6 +358,7 @@ mod tests {
             init: "/proc/self/exe".into(),
             progress: None,
             preparing: Mutex::new(()),
+            state_dir: None,
         }
     }
 

@@ -1,5 +1,5 @@
-//! The docker backend: a container for each run, made by the engine that listens on a socket of this host. Podman's
-//! socket does as well, and gVisor where the engine has it as a runtime.
+//! The docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor
+//! where the engine has it as a runtime.
 //!
 //! In reading order: `lib` holds the port; `daemon` finds the engine and `trial` finds out what it can promise; `image`
 //! chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into what a `container` is made
@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod api;
 mod archive;
 mod beside;
@@ -46,7 +47,7 @@ use tokio::sync::Mutex;
 
 use crate::api::Api;
 use crate::beside::beside;
-use crate::container::{CODE_ID, Container, Mould};
+use crate::container::{CODE_ID, Container, Mould, is_emulator};
 use crate::daemon::Daemon;
 use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
@@ -128,6 +129,7 @@ impl Docker {
             init: settings.init,
             progress: settings.progress,
             preparing: Mutex::new(()),
+            state_dir: settings.state_dir.clone(),
         };
         Docker {
             daemon: Daemon::new(
@@ -163,6 +165,7 @@ impl Docker {
             image: image.identity.clone(),
             collects: !execution.collect.is_empty(),
             memory: sandbox.limits.memory.get(),
+            own_kernel: is_emulator(self.runtime.as_deref()),
             disk: sandbox.limits.disk.get(),
             max_files: sandbox.limits.max_files(),
         };
