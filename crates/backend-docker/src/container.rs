@@ -9,10 +9,12 @@ use belljar_core::request::Network;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api::{Api, ApiError, Attached, escaped};
 use crate::beside::beside;
 use crate::init;
+use crate::line::Line;
 use crate::owner::Owner;
 
 /// The user of the code where nothing speaks for another.
@@ -84,6 +86,8 @@ const EMULATED: u32 = 8;
 /// How often a container is asked to go that may still be on its way to being there.
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+/// How long a kernel of its own may take to end by itself.
+const ENDING: Duration = Duration::from_secs(2);
 /// How old an event may be that is asked for, in seconds: more than a run takes.
 const REMEMBERED: u64 = 48 * 3600;
 
@@ -309,6 +313,18 @@ impl Container {
     /// The name of the container, for those who put something into it before it starts.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Hangs up and removes it. A kernel of its own is let end by itself, which it does at once: where one is killed, the
+    /// engine now and then takes no notice for the ten seconds after which it looks itself.
+    pub(crate) async fn part(self, line: Line, own_kernel: bool) -> Result<(), ApiError> {
+        if own_kernel {
+            drop(line);
+            let end = format!("/containers/{}/wait?condition=not-running", self.name);
+            // If it does not end, it is killed after all.
+            let _ = timeout(ENDING, self.api.post::<Value>(&end, &json!({}))).await;
+        }
+        self.remove().await
     }
 
     /// Removes it, and returns when it is gone.

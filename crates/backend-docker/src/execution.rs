@@ -157,12 +157,13 @@ impl DockerExecution {
             })??,
             false => Vec::new(),
         };
-        let DockerExecution { container, start, .. } = self;
+        let DockerExecution { container, line, start, terms, .. } = self;
         match start {
             // Whoever did not wait for the container to be made need not wait for it to be removed.
             Start::Warm => drop(container),
             Start::Cold | Start::Zygote => {
-                container.remove().await.map_err(trouble::api("remove the container"))?;
+                let gone = container.part(line, terms.own_kernel).await;
+                gone.map_err(trouble::api("remove the container"))?;
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);

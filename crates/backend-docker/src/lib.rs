@@ -299,7 +299,7 @@ impl Docker {
                 return Err(trouble::setup("ask the image for its runtime")(std::io::Error::other(said)));
             }
         };
-        container.remove().await.map_err(failed)?;
+        container.part(line, mould.is_emulated()).await.map_err(failed)?;
         self.runtimes.learn(image, language, &found)
     }
 
