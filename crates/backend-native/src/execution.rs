@@ -19,10 +19,12 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use crate::bustle;
 use crate::cgroup::{BoxCgroup, Counters};
 use crate::host::Obstacle;
-use crate::keeper::{Keeper, OrderError, ProgramEnds};
+use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
+use crate::program::Program;
 use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
@@ -36,7 +38,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 const BUFFER: usize = 64 * 1024;
 
 /// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
-const MOST_BURIALS: u32 = 8;
+const MOST_BURIALS: u32 = 256;
 static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
 
 /// Waits until no box is being taken apart any more.
@@ -63,6 +65,8 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// The program, where it came from a zygote.
+    program: Option<Program>,
     source: BoxPath,
     terms: Terms,
     start: Start,
@@ -129,13 +133,22 @@ impl NativeExecution {
         Ok(execution)
     }
 
-    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program.
-    pub(crate) async fn approve_program(&mut self) -> Result<(), BackendError> {
+    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program and waits for its
+    /// code: where that goes in.
+    pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
         self.keeper.say_entered().map_err(setup("have the program looked at"))?;
-        let offered = self.offered.take();
-        let heard = tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await;
-        self.offered = offered;
-        heard.unwrap_or_else(|_| Err(self.too_late()))
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
+        match heard? {
+            Some((Reply::Started, beside)) => {
+                let mut beside = beside.into_iter();
+                let gate = beside.next();
+                self.program = beside.next().map(Program::at);
+                gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
+        }
     }
 
     fn too_late(&self) -> BackendError {
@@ -184,6 +197,7 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            program: None,
             source: draft.source,
             terms,
             start: Start::Cold,
@@ -232,9 +246,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some((Reply::Hired { .. } | Reply::Ready | Reply::Ended { .. } | Reply::Next, _)) | None => {
-                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
-            }
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -248,9 +260,7 @@ impl NativeExecution {
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some((Reply::Hired { .. } | Reply::Started | Reply::Ended { .. } | Reply::Next, _)) | None => {
-                Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into()))
-            }
+            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
         }
     }
 
@@ -276,10 +286,14 @@ impl NativeExecution {
                     if let Some(length) = self.read(stream) {
                         return Ok(News::Output(stream, length));
                     }
+                    if lives && self.stdout.is_none() && self.stderr.is_none() {
+                        self.look_at_program();
+                    }
                 }
                 Happened::Said(Some((Reply::Ended { status, cpu_micros, max_rss }, _))) => {
                     self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 }
+                Happened::Said(Some((Reply::Deserted { status }, _))) => self.be_deserted(status),
                 // Our own keeper was killed: then the kernel has killed the box.
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
@@ -291,6 +305,26 @@ impl NativeExecution {
                 ))) => {}
                 Happened::Tick => self.look_at_counters(),
             }
+        }
+    }
+
+    /// Nobody can say anything any more. A program that is on its way out and leaves nobody behind has ended: what the
+    /// kernel still does with its memory takes longer than most programs do.
+    fn look_at_program(&mut self) {
+        let alone = self.cgroup.as_ref().is_some_and(|cgroup| matches!(cgroup.tasks(), Ok(2)));
+        let status = self.program.as_ref().filter(|_| alone).and_then(Program::exit_status);
+        if let Some(status) = status {
+            self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
+        }
+    }
+
+    /// The program has ended, and left nobody. Where its cgroup tells what it used, that is all there is to know; else it
+    /// is what the box has used when it is dead.
+    fn be_deserted(&mut self, status: i32) {
+        if self.cgroup.is_some() {
+            self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
+        } else {
+            self.keeper.kill_box();
         }
     }
 
@@ -358,19 +392,31 @@ impl NativeExecution {
         self.offered = None;
         match (self.start, BURIALS.try_acquire()) {
             // Whoever did not wait for the box to be made need not wait for it to be taken apart.
-            (Start::Warm, Ok(permit)) => drop(tokio::task::spawn_blocking(move || {
+            (Start::Warm, Ok(permit)) => drop(tokio::spawn(async move {
                 let _permit = permit;
-                self.take_apart()
+                self.take_apart_later().await;
             })),
             (Start::Warm | Start::Zygote | Start::Cold, _) => self.take_apart()?,
         }
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 
+    /// Hangs up when there is nothing more urgent to do, and lets the keeper end the box and remove its cgroups.
+    async fn take_apart_later(mut self) {
+        bustle::quiet().await;
+        self.keeper.say_goodbye();
+        let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
+        let _ = tokio::time::timeout(PATIENCE, gone).await;
+        // What could not be removed is of no interest to anybody yet; the next sweep finds it.
+        let _ = self.take_apart();
+    }
+
     fn take_apart(mut self) -> Result<(), BackendError> {
-        // From here on the keeper removes what we would not come to remove, while we do.
         self.socket = None;
-        self.keeper.hang_up();
+        if self.keeper.is_process() {
+            // It ends whoever is left, and then removes the cgroups.
+            self.keeper.dismiss();
+        }
         if let Some(cgroup) = self.cgroup.take() {
             cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
         }

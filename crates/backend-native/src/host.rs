@@ -174,7 +174,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
         match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
             Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
-            Some((Reply::Ended { status, .. }, _)) => return Ok(status),
+            Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {
                 return Err(Obstacle::new("hear from the keeper", &io::ErrorKind::BrokenPipe.into()));
             }

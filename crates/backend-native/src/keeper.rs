@@ -13,6 +13,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
+/// How long a keeper may take to go once it was hung up on.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Who stands between us and a box. Dropping it destroys the box.
 #[derive(Debug)]
 pub(crate) enum Keeper {
@@ -155,10 +158,17 @@ impl Keeper {
         }
     }
 
-    /// Hangs up: it may go.
-    pub(crate) fn hang_up(&mut self) {
-        if let Keeper::Process(process) = self {
-            process.socket = None;
+    /// Whether it is a process of its own, which removes the box's cgroups by itself when it is dismissed.
+    pub(crate) fn is_process(&self) -> bool {
+        matches!(self, Keeper::Process(_))
+    }
+
+    /// Tells it that it may go. It is about to when its socket comes to an end.
+    pub(crate) fn say_goodbye(&self) {
+        if let Keeper::Process(process) = self
+            && let Ok(socket) = process.socket()
+        {
+            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
         }
     }
 
@@ -202,7 +212,7 @@ impl Process {
     /// say) is killed, and not waited for beyond that.
     fn dismiss(&mut self) {
         self.socket = None;
-        for patience in [Duration::from_secs(5), Duration::from_secs(1)] {
+        for patience in [PATIENCE, Duration::from_secs(1)] {
             if self.is_gone_within(patience) {
                 return;
             }

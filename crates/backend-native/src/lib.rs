@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bustle;
 pub mod cgroup;
 mod execution;
 mod host;
@@ -15,6 +16,7 @@ mod layout;
 mod memory;
 mod parked;
 mod pool;
+mod program;
 mod trial;
 mod warden;
 mod warm;
@@ -114,6 +116,7 @@ impl Native {
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
+        bustle::run_begins();
         if let Some(running) = self.begin_warm(&sandbox, &mut execution).await? {
             return Ok(running);
         }
@@ -240,7 +243,7 @@ impl Backend for Native {
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
-        let zygotes = self.clone().keep_zygotes(pool.clone());
+        let zygotes = self.clone().keep_current(pool.clone());
         let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
         Some(Box::pin(async {
             tokio::join!(zygotes, boxes);

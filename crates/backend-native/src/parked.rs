@@ -26,7 +26,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 
-use crate::cgroup::CgroupError;
+use crate::cgroup::{BoxCgroup, CgroupError};
 use crate::execution::{NativeExecution, Terms, setup};
 
 /// How long a runtime may take to boot.
@@ -53,19 +53,28 @@ pub(crate) struct Parked {
     /// Where what the program reads goes in.
     stdin: OwnedFd,
     since: Instant,
-    memory: u64,
-    /// How many processes and threads it had when it was ready, PID 1 among them.
-    tasks: u64,
+    /// What it had when it was ready. It has done nothing since.
+    usage: Usage,
     /// The memory that a runtime has which booted in the box itself: what it shares with others is not counted there.
     booted: u64,
 }
 
-/// A box whose code is on its way.
-struct Begun {
-    /// The CPU time that it had used before.
-    booting: Duration,
-    /// How much of the code is in the pipe.
-    poured: usize,
+/// What a box that is ready has.
+#[derive(Debug, Clone, Copy, Default)]
+struct Usage {
+    memory: u64,
+    /// Processes and threads, PID 1 among them.
+    tasks: u64,
+    /// CPU time until now.
+    cpu: Duration,
+}
+
+impl Usage {
+    /// From now on it is to have its share of the CPUs, like everybody.
+    fn of(cgroup: &BoxCgroup) -> Result<Usage, CgroupError> {
+        cgroup.stop_giving_way()?;
+        Ok(Usage { memory: cgroup.memory_in_use()?, tasks: cgroup.tasks()?, cpu: cgroup.cpu_used()? })
+    }
 }
 
 /// What a parked box was made from.
@@ -81,14 +90,25 @@ pub(crate) struct ParkedTerms {
 pub(crate) struct Stamped {
     runtime: Runtime,
     /// Device, inode, and when it was last changed.
-    stamp: Option<(u64, u64, i64, i64)>,
+    stamp: Option<Stamp>,
+}
+
+type Stamp = (u64, u64, i64, i64);
+
+fn stamp(program: &Path) -> Option<Stamp> {
+    let file = std::fs::metadata(program).ok()?;
+    Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
 }
 
 impl Stamped {
     pub(crate) fn new(runtime: Runtime) -> Stamped {
-        let stamp = std::fs::metadata(&runtime.program).ok();
-        let stamp = stamp.map(|file| (file.dev(), file.ino(), file.ctime(), file.ctime_nsec()));
+        let stamp = stamp(&runtime.program);
         Stamped { runtime, stamp }
+    }
+
+    /// Whether its program is still the same file.
+    pub(crate) fn is_as_it_was(&self) -> bool {
+        self.stamp == stamp(&self.runtime.program)
     }
 
     pub(crate) fn runtime(&self) -> &Runtime {
@@ -107,17 +127,15 @@ impl Parked {
         shared: u64,
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
-        let gate = wait_for_reader(&mut execution, source).await?;
-        if let Birth::Forked { .. } = terms.plan.birth {
-            execution.approve_program().await?;
-        }
-        let in_use = execution.cgroup().map(|cgroup| Ok((cgroup.memory_in_use()?, cgroup.tasks()?)));
-        let in_use = in_use
-            .transpose()
-            .map_err(|error: CgroupError| setup("count what a parked box has")(io::Error::other(error)))?;
-        let (memory, tasks) = in_use.unwrap_or_default();
-        let booted = memory.max(shared);
-        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), memory, tasks, booted })
+        let gate = match terms.plan.birth {
+            Birth::Forked { .. } => execution.approve_program().await?,
+            Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source).await?,
+        };
+        let usage = execution.cgroup().map(Usage::of).transpose();
+        let uncounted = |error: CgroupError| setup("count what a parked box has")(io::Error::other(error));
+        let usage = usage.map_err(uncounted)?.unwrap_or_default();
+        let booted = usage.memory.max(shared);
+        Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), usage, booted })
     }
 
     /// What it was made from.
@@ -129,9 +147,9 @@ impl Parked {
         self.since.elapsed()
     }
 
-    /// The memory that it had when it was ready, in bytes. It has done nothing since.
+    /// The memory that it had when it was ready, in bytes.
     pub(crate) fn memory(&self) -> u64 {
-        self.memory
+        self.usage.memory
     }
 
     pub(crate) fn lives(&mut self) -> bool {
@@ -141,7 +159,7 @@ impl Parked {
     /// Whether what it has already is within these limits. Where it is not, the runtime would not have got so far in a
     /// box that had them from the start.
     pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
-        limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.tasks
+        limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.usage.tasks
     }
 
     /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
@@ -154,39 +172,38 @@ impl Parked {
         execution: &mut ExecutionSpec,
     ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
         match self.begin(wanted, sandbox, execution) {
-            Ok(begun) => Ok(self.go_on(start, begun, sandbox, execution)),
+            Ok(poured) => Ok(self.go_on(start, poured, sandbox, execution)),
             Err(_) => Err(Box::new(self)),
         }
     }
 
-    /// Everything up to the first byte of the code.
+    /// Everything up to the first byte of the code. Returns how much of it is in the pipe.
     fn begin(
         &mut self,
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &ExecutionSpec,
-    ) -> io::Result<Begun> {
+    ) -> io::Result<usize> {
         if !self.execution.lives() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         self.take_limits(wanted, &sandbox.limits)?;
         self.write_files(execution)?;
-        let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
-        let booting = cgroup.cpu_used().map_err(io::Error::other)?;
-        Ok(Begun { booting, poured: stdin::pour(&self.gate, &execution.source.text)? })
+        stdin::pour(&self.gate, &execution.source.text)
     }
 
     /// The code is on its way: whatever happens from here on is the run's.
     fn go_on(
         self,
         start: Start,
-        begun: Begun,
+        poured: usize,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<NativeExecution, BackendError> {
-        let Parked { execution: mut running, terms: ParkedTerms { runtime, .. }, gate, stdin, .. } = self;
+        let Parked { execution: mut running, terms: ParkedTerms { runtime, .. }, gate, stdin, usage, .. } =
+            self;
         let code = std::mem::take(&mut execution.source.text);
-        stdin::feed_rest(gate, code, begun.poured).map_err(setup("hand over the code"))?;
+        stdin::feed_rest(gate, code, poured).map_err(setup("hand over the code"))?;
         let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
         stdin::feed(stdin, input).map_err(setup("feed stdin"))?;
         let terms = Terms {
@@ -195,14 +212,13 @@ impl Parked {
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
         };
-        running.become_run(start, terms, begun.booting);
+        running.become_run(start, terms, usage.cpu);
         Ok(running)
     }
 
     /// Limits that the kernel lets others change while a process lives.
     fn take_limits(&self, wanted: &Plan, limits: &BoxLimits) -> io::Result<()> {
         let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
-        cgroup.stop_giving_way().map_err(io::Error::other)?;
         if *limits != self.terms.limits {
             cgroup.relimit(&self.terms.limits, limits).map_err(io::Error::other)?;
         }
@@ -249,7 +265,7 @@ impl std::fmt::Debug for Parked {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Parked")
             .field("since", &self.since)
-            .field("memory", &self.memory)
+            .field("usage", &self.usage)
             .finish_non_exhaustive()
     }
 }

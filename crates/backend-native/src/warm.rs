@@ -85,14 +85,14 @@ impl Native {
         if !language.parking.as_ref().is_some_and(could_suit) {
             return Ok(Sought::Unfit);
         }
-        let runtime = Stamped::new(self.runtimes.find(language)?);
         while let Some(parked) = pool.take(language) {
-            if parked.terms().runtime != runtime {
+            let ParkedTerms { plan, runtime, .. } = parked.terms();
+            if !runtime.is_as_it_was() {
                 pool.put_back(language, parked);
                 pool.clear(language);
                 break;
             }
-            let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime.runtime())?;
+            let wanted = self.plan_like(plan, sandbox, execution, runtime.runtime())?;
             if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit);
@@ -133,23 +133,24 @@ impl Native {
             self.make(language, runtime, zygote.clone().map(|zygote| (zygote, Readiness::Rehearsed))).await;
         match (&made, &zygote) {
             (Ok(_), Some(zygote)) => zygote.count_as_good(),
-            (Err(_), Some(zygote)) => self.give_up_zygote(language, zygote).await,
+            (Err(error), Some(zygote)) => self.give_up_zygote(language, zygote, error).await,
             (_, None) => {}
         }
         made
     }
 
-    /// Keeps a zygote of every language that can have one, also while no box of it is to be made: it is what runs begin
-    /// with where none waits.
-    pub(crate) async fn keep_zygotes(self: Arc<Self>, pool: Pool) {
+    /// Keeps what runs begin with up to date: boxes whose runtime is not the one any more that would be found now go, and
+    /// there is a zygote of every language that can have one, also while no box of it is to be made.
+    pub(crate) async fn keep_current(self: Arc<Self>, pool: Pool) {
         while !pool.is_closed() {
+            pool.note_pressure(pool::pressure::is_felt());
             for language in pool.languages() {
                 let Ok(runtime) = self.clone().find_beside(language).await else { continue };
                 let runtime = Stamped::new(runtime);
-                if self.living_zygote(language, &runtime).await.is_none() {
-                    self.zygote(language, &runtime).await;
-                }
+                pool.clear_unless(language, |parked| parked.terms().runtime == runtime);
+                self.renew_zygote(language, &runtime).await;
             }
+            self.attempted_zygotes();
             tokio::time::sleep(pool::ROUND).await;
         }
         self.retire_zygotes().await;

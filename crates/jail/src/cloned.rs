@@ -74,8 +74,8 @@ impl Cloned {
                     Err(fault) => give_up(&theirs, fault),
                 };
                 let (keeper, lifeline, payload) = (theirs, None, Some(payload));
-                let init =
-                    Init { plan, keeper, lifeline, sources, tasks, payload, stdin, stdout, stderr, prepared };
+                let streams = Some([stdin, stdout, stderr]);
+                let init = Init { plan, keeper, lifeline, sources, tasks, payload, streams, prepared };
                 match init.wait_for_go_ahead() {
                     Ok(()) => init.live(),
                     Err(_) => sys::exit_now(0),

@@ -4,8 +4,13 @@
 //! the kernel tells of a process is held against what the plan says, and what can be done from outside is done here.
 
 use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::fault::{Doing, Fault};
@@ -13,16 +18,44 @@ use crate::message::NAMESPACES;
 use crate::plan::{Birth, Plan, Step};
 use crate::sys;
 
+/// How long an entrant may take until it waits for its code, and how often it is looked whether it does.
+const PATIENCE: Duration = Duration::from_secs(10);
+const GLANCE: Duration = Duration::from_micros(100);
+
+/// Waits until what has entered the box waits for its code, and returns where that goes in. A pipe can be opened for
+/// writing only when somebody has it open for reading.
+pub(crate) fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Result<OwnedFd, Fault> {
+    let began = Instant::now();
+    let gate = gates(plan).next().and_then(Path::file_name).zip(working_dir);
+    let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find where the code goes in")?;
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    loop {
+        match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+            Err(Errno::NXIO) if began.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
+            opened => return opened.doing(|| "wait for the process that entered the box"),
+        }
+    }
+}
+
+/// The pipes that stand for files.
+fn gates(plan: &Plan) -> impl Iterator<Item = &Path> {
+    plan.build.iter().filter_map(|step| if let Step::Pipe(path) = step { Some(path.as_path()) } else { None })
+}
+
 /// Looks at the one process that is in the box beside PID 1, limits it, and says why it cannot be the program, if so.
-pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<(), Fault> {
+/// Returns its directory in `/proc`, which is empty once it is gone, whoever has its number then.
+pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<OwnedFd, Fault> {
     let entrant = only_child(init).doing(|| "find the process that entered the box")?;
+    let place = rustix::fs::open(proc_of(entrant, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .doing(|| "hold on to the process that entered the box")?;
     limit(entrant, plan)?;
     let doubt = |what: &str| format!("verify that what entered the box {what}");
     in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
     let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
     without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
     no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
-    nothing_shared(entrant).doing(|| doubt("shares no memory"))
+    nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
+    Ok(place)
 }
 
 fn only_child(init: Pid) -> io::Result<Pid> {
@@ -71,8 +104,7 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
 
 /// Nothing but its streams, and the pipe that it waits for its code at.
 fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
-    let is_gate =
-        |target: &Path| plan.build.iter().any(|step| matches!(step, Step::Pipe(path) if path == target));
+    let is_gate = |target: &Path| gates(plan).any(|gate| gate == target);
     for entry in std::fs::read_dir(proc_of(entrant, "fd"))? {
         let entry = entry?;
         let is_stream = matches!(entry.file_name().to_str(), Some("0" | "1" | "2"));
@@ -81,22 +113,25 @@ fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// A fork copies memory, but not what is mapped to be shared: what one program left there, the next would find.
+/// A fork copies memory, but not what is mapped to be shared: what one program left there, the next would find. A file that
+/// was opened only to be read can be mapped as shared, and nobody can write there.
 fn nothing_shared(entrant: Pid) -> io::Result<()> {
-    let read =
-        |what| std::fs::read(proc_of(entrant, what)).map(|text| String::from_utf8_lossy(&text).into_owned());
-    // This is quickly read, and mostly there is nothing.
-    refuse_unless(!maps_shared(&read("maps")?) || !writes_shared(&read("smaps")?))
+    let maps = std::fs::read(proc_of(entrant, "maps"))?;
+    for place in shared_places(&String::from_utf8_lossy(&maps)) {
+        let link = std::fs::symlink_metadata(proc_of(entrant, &format!("map_files/{place}")))?;
+        // The kernel gives this link the rights that the file was opened with.
+        refuse_unless(link.mode() & 0o200 == 0)?;
+    }
+    Ok(())
 }
 
-fn maps_shared(maps: &str) -> bool {
-    maps.lines().any(|line| line.split(' ').nth(1).is_none_or(|rights| rights.ends_with('s')))
-}
-
-/// A file that was opened only to be read can be mapped as shared, and nobody can write there.
-fn writes_shared(maps: &str) -> bool {
-    let mut flags = maps.lines().filter_map(|line| line.strip_prefix("VmFlags:"));
-    flags.any(|flags| flags.split_whitespace().any(|flag| flag == "sh"))
+/// Where something is mapped to be shared. What cannot be read is the name of no place, and will not be found.
+fn shared_places(maps: &str) -> impl Iterator<Item = &str> {
+    maps.lines().filter_map(|line| {
+        let (place, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let private = rest.split(' ').next().is_some_and(|rights| rights.len() == 4 && rights.ends_with('p'));
+        (!private).then_some(place)
+    })
 }
 
 fn proc_of(pid: Pid, what: &str) -> String {
@@ -110,6 +145,7 @@ fn refuse_unless(kept: bool) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsRawFd;
 
     const CONFINED: &str = "Name:\tpython3\nUid:\t7\t7\t7\t7\nGid:\t7\t7\t7\t7\nGroups:\t \nThreads:\t1\n\
         CapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n\
@@ -121,14 +157,34 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_others_could_write_to_is_seen() {
+    fn what_is_mapped_to_be_shared_is_seen() {
         let private = "7f0000000000-7f0000001000 rw-p 00000000 00:00 0 \n";
         let shared = "7f0000001000-7f0000002000 r--s 00000000 00:01 9    /memfd:x (deleted)\n";
-        assert!(!maps_shared(private));
-        assert!(maps_shared(&format!("{private}{shared}")));
-        assert!(maps_shared("nonsense"), "in doubt it is");
-        assert!(writes_shared("VmFlags: rd mr mw me ms ac\nVmFlags: rd sh mr mw me ms \n"));
-        assert!(!writes_shared("VmFlags: rd mr me ms sd \n"));
+        let seen = |maps: &str| shared_places(maps).map(str::to_owned).collect::<Vec<_>>();
+        assert!(seen(private).is_empty());
+        assert_eq!(seen(&format!("{private}{shared}")), ["7f0000001000-7f0000002000"]);
+        assert_eq!(seen("nonsense"), ["nonsense"], "in doubt it is");
+    }
+
+    /// For as long as this process lives.
+    fn map_shared(file: &std::fs::File) {
+        let (place, rights) = (std::ptr::null_mut(), libc::PROT_READ);
+        // SAFETY: a new mapping at a place of the kernel's choice, which nobody reads.
+        let mapped = unsafe { libc::mmap(place, 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        assert_ne!(mapped, libc::MAP_FAILED);
+    }
+
+    #[test]
+    fn shared_memory_that_can_be_written_to_is_refused() {
+        let this = rustix::process::getpid();
+        let writable =
+            std::fs::File::from(rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        writable.set_len(4096).unwrap();
+        let read_only = std::fs::File::open(format!("/proc/self/fd/{}", writable.as_raw_fd())).unwrap();
+        map_shared(&read_only);
+        nothing_shared(this).expect("the control: nobody can write there");
+        map_shared(&writable);
+        nothing_shared(this).unwrap_err();
     }
 
     #[test]

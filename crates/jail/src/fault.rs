@@ -22,8 +22,7 @@ impl Fault {
     pub(crate) fn from_report(report: &[u8]) -> Fault {
         match codec::decode(report) {
             Ok(Reply::Failed { doing, errno }) => Fault { doing, errno },
-            Ok(Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. })
-            | Err(_) => Fault { doing: "start the program".to_owned(), errno: libc::EINVAL },
+            Ok(_) | Err(_) => Fault { doing: "start the program".to_owned(), errno: libc::EINVAL },
         }
     }
 

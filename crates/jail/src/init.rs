@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal};
@@ -35,17 +36,17 @@ pub(crate) struct Init {
     pub(crate) lifeline: Option<OwnedFd>,
     /// Of no use any more once the box is built.
     pub(crate) payload: Option<OwnedFd>,
-    pub(crate) stdin: OwnedFd,
-    pub(crate) stdout: OwnedFd,
-    pub(crate) stderr: OwnedFd,
+    /// Stdin, stdout and stderr, until nobody needs them here any more: whoever reads at their other ends is waiting for
+    /// everybody to have let go of them.
+    pub(crate) streams: Option<[OwnedFd; 3]>,
     pub(crate) prepared: Prepared,
 }
 
 /// What PID 1 has made ready before it looks at its plan.
 pub(crate) struct Prepared {
     /// The filters of the program and of PID 1 itself.
-    program: Filter,
-    reaper: Filter,
+    program: &'static Filter,
+    reaper: &'static Filter,
     cpus: Cpus,
     /// Steps that every plan has and that are done, or done by somebody else.
     done: &'static [Step],
@@ -112,25 +113,35 @@ impl Init {
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
         let (lifeline, payload) = (Some(next()?), next()?);
-        let (stdin, stdout, stderr) = (next()?, next()?, next()?);
+        let streams = Some([next()?, next()?, next()?]);
         let sources = (0..sources).map(|_| next()).collect::<io::Result<_>>()?;
         let tasks = (0..tasks).map(|_| next()).collect::<io::Result<_>>()?;
         let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
         let (keeper, payload) = (keeper.try_clone()?, Some(payload));
-        Ok(Init { plan, keeper, lifeline, sources, tasks, payload, stdin, stdout, stderr, prepared })
+        Ok(Init { plan, keeper, lifeline, sources, tasks, payload, streams, prepared })
     }
 
     /// The life of PID 1.
     pub(crate) fn live(mut self) -> ! {
         let keeper = self.keeper.as_fd().try_clone_to_owned();
-        let status = match self.build_and_run() {
+        let news = match self.build_and_run() {
+            Ok(status) if self.may_linger() => Reply::Deserted { status },
             Ok(status) => Reply::Ended { status, cpu_micros: 0, max_rss: 0 },
             Err(fault) => fault.into_reply(),
         };
         if let Ok(keeper) = keeper {
-            let _ = message::send(&keeper, &status, &[]);
+            let _ = message::send(&keeper, &news, &[]);
+            if matches!(news, Reply::Deserted { .. }) {
+                wait_to_be_killed(&keeper);
+            }
         }
         sys::exit_now(0)
+    }
+
+    /// Whether the box can be taken apart later: nobody is left in it, and there is a keeper to do that. Otherwise this
+    /// process is in a hurry, because everybody else dies when it does.
+    fn may_linger(&self) -> bool {
+        self.lifeline.is_none() && sys::has_no_children()
     }
 
     fn build_and_run(&mut self) -> Result<i32, Fault> {
@@ -146,7 +157,10 @@ impl Init {
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;
         match self.plan.birth {
             Birth::Executed | Birth::Zygote => self.run(offered),
-            Birth::Forked { .. } => self.host(offered),
+            Birth::Forked { .. } => {
+                self.streams = None;
+                self.host(offered)
+            }
         }
     }
 
@@ -205,15 +219,16 @@ impl Init {
         self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
         self.wait_for_go_ahead().doing(|| "wait for the program to be approved")?;
         message::send(&self.keeper, &Reply::Started, &[]).doing(|| "report to the keeper")?;
-        retire(&self.prepared.reaper)?;
+        retire(self.prepared.reaper)?;
         reap_until(program).doing(|| "wait for the program")
     }
 
     /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
-    fn run(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
+    fn run(&mut self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
         let mut offered = offered;
         let mut status = 0;
-        for (index, command) in self.plan.commands.iter().enumerate() {
+        let commands = std::mem::take(&mut self.plan.commands);
+        for (index, command) in commands.iter().enumerate() {
             if index > 0 {
                 end_everyone().doing(|| "end what the last command left behind")?;
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
@@ -224,9 +239,10 @@ impl Init {
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
                 offered = None;
             }
-            if index + 1 == self.plan.commands.len() {
+            if index + 1 == commands.len() {
+                self.streams = None;
                 self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
-                retire(&self.prepared.reaper)?;
+                retire(self.prepared.reaper)?;
             }
             status = reap_until(pid).doing(|| "wait for the program")?;
             if status != 0 {
@@ -240,10 +256,11 @@ impl Init {
     fn start(&self, command: &Command) -> Result<Pid, Fault> {
         let (reader, writer) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
-        let streams =
-            Streams { stdin: self.stdin.as_fd(), stdout: self.stdout.as_fd(), stderr: self.stderr.as_fd() };
+        let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound).doing(|| "find the streams")?;
+        let [stdin, stdout, stderr] = streams.each_ref().map(AsFd::as_fd);
+        let streams = Streams { stdin, stdout, stderr };
         let Plan { identity, confinement, birth, .. } = &self.plan;
-        let filter = &self.prepared.program;
+        let filter = self.prepared.program;
         let started = sys::spawn(&mut || {
             let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
                 Ok(()) if *birth == Birth::Zygote => {
@@ -260,6 +277,12 @@ impl Init {
         std::fs::File::from(reader).read_to_end(&mut report).doing(|| "hear of the program's start")?;
         if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
     }
+}
+
+/// All that is left to do for a PID 1 that nobody needs any more.
+fn wait_to_be_killed(keeper: &OwnedFd) {
+    let mut byte = [0];
+    while let Ok(1) | Err(Errno::INTR) = rustix::io::read(keeper, &mut byte) {}
 }
 
 /// The number that the first process after PID 1 has.

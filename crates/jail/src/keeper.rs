@@ -39,7 +39,7 @@ fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
     let Some(order) = receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
     // PID 1 has no business with the caller, and must not keep its socket open.
     let (cloned, plan) = Cloned::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
-    Ok(Some(Kept { cloned, plan }))
+    Ok(Some(Kept { cloned, plan, working_dir: None, entrant: Vec::new() }))
 }
 
 fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
@@ -56,6 +56,10 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
 struct Kept {
     cloned: Cloned,
     plan: Plan,
+    /// The directory that the plan offers, until somebody has entered.
+    working_dir: Option<OwnedFd>,
+    /// Where an entrant gets its code, and its directory in `/proc`, until the caller has them.
+    entrant: Vec<OwnedFd>,
 }
 
 impl Kept {
@@ -67,9 +71,14 @@ impl Kept {
             match self.wait(caller, caller_is_there) {
                 Wake::Init => match message::receive::<Reply>(self.cloned.socket()) {
                     Ok(Some((Reply::Ended { status, .. }, _))) => ended = Some(status),
-                    Ok(Some((Reply::Ready, beside))) => self.invite(caller, &beside),
+                    Ok(Some((Reply::Ready, beside))) => self.invite(caller, beside),
+                    Ok(Some((Reply::Deserted { status }, _))) => {
+                        ended = Some(status);
+                        let _ = message::send(caller, &Reply::Deserted { status }, &[]);
+                    }
                     Ok(Some((reply, beside))) => {
-                        let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+                        let entrant = std::mem::take(&mut self.entrant);
+                        let beside: Vec<_> = beside.iter().chain(&entrant).map(AsFd::as_fd).collect();
                         let _ = message::send(caller, &reply, &beside);
                     }
                     Ok(None) | Err(_) => break,
@@ -88,20 +97,25 @@ impl Kept {
     }
 
     /// Tells the caller that the box is there, and how one gets into it.
-    fn invite(&self, caller: &OwnedFd, beside: &[OwnedFd]) {
+    fn invite(&mut self, caller: &OwnedFd, beside: Vec<OwnedFd>) {
         let invited = self.cloned.namespaces().and_then(|namespaces| {
             let (offered, allowed) = beside.split_at(beside.len().min(1));
             let all: Vec<_> = offered.iter().chain(&namespaces).chain(allowed).map(AsFd::as_fd).collect();
             message::send(caller, &Reply::Ready, &all)
         });
+        self.working_dir = beside.into_iter().next();
         if invited.is_err() {
             self.cloned.kill();
         }
     }
 
-    /// Looks at what has entered the box. If it is not as it should be, nothing of it may go on.
-    fn admit(&self, caller: &OwnedFd) {
-        let admitted = entrant::approve(self.cloned.pid(), &self.plan)
+    /// Looks at what has entered the box, once it waits for its code. If it is not as it should be, nothing of it may go
+    /// on.
+    fn admit(&mut self, caller: &OwnedFd) {
+        let working_dir = self.working_dir.take();
+        let admitted = entrant::await_at_gate(working_dir.as_ref(), &self.plan)
+            .and_then(|gate| Ok(vec![gate, entrant::approve(self.cloned.pid(), &self.plan)?]))
+            .map(|entrant| self.entrant = entrant)
             .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);

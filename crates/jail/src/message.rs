@@ -53,7 +53,8 @@ pub enum Reply {
     /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
     Ready,
-    /// The first command has begun. Beside it: the directory that the plan offers, if it does.
+    /// The first command has begun. Beside it: the directory that the plan offers, if it does. Of one that has come from a
+    /// zygote, instead: where its code goes in, and its directory in `/proc`.
     Started,
     /// The command before has succeeded and nothing of it is left; the next one begins.
     Next,
@@ -63,6 +64,11 @@ pub enum Reply {
         doing: String,
         /// What the kernel said.
         errno: i32,
+    },
+    /// The last command has ended, and nobody is left in the box but PID 1, which waits to be killed.
+    Deserted {
+        /// As `waitpid` gives it.
+        status: i32,
     },
     /// The last command has ended, and with it everything in the box.
     Ended {
@@ -82,6 +88,7 @@ coded_enum!(Reply {
     3 => Next,
     4 => Ready,
     5 => Hired { pid },
+    6 => Deserted { status },
 });
 
 /// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they

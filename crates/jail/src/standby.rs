@@ -94,7 +94,9 @@ impl Standby {
     /// As `recvmsg(2)`.
     pub fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match message::receive::<Reply>(self.cloned.socket())? {
-            Some((Reply::Ended { status, .. }, _)) => Ok(Some((self.bury(Some(status)), Vec::new()))),
+            Some((Reply::Ended { status, .. } | Reply::Deserted { status }, _)) => {
+                Ok(Some((self.bury(Some(status)), Vec::new())))
+            }
             None => Ok(Some((self.bury(None), Vec::new()))),
             news @ Some((
                 Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. },
@@ -109,9 +111,7 @@ impl Standby {
         poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok().filter(|ready| *ready > 0)?;
         match message::receive(self.cloned.socket()).ok()?? {
             (Reply::Failed { doing, errno }, _) => Some(Fault { doing, errno }),
-            (Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Ended { .. }, _) => {
-                None
-            }
+            _ => None,
         }
     }
 

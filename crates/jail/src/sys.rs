@@ -537,6 +537,21 @@ pub(crate) fn wait_any() -> io::Result<(Option<Pid>, i32)> {
     }
 }
 
+/// Whether there is nobody left to wait for: also none of those that `wait` passes over unless asked. Whoever has died by
+/// now is waited for.
+pub(crate) fn has_no_children() -> bool {
+    loop {
+        let options = libc::WNOHANG | libc::__WALL;
+        // SAFETY: neither a status nor a rusage is asked for.
+        match checked(unsafe { libc::wait4(-1, std::ptr::null_mut(), options, std::ptr::null_mut()) }.into())
+        {
+            Ok(0) => return false,
+            Ok(_) => {}
+            Err(error) => return error.raw_os_error() == Some(libc::ECHILD),
+        }
+    }
+}
+
 /// Waits for one child to end: its raw wait status, and what it and everyone it waited for used.
 pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
     loop {

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use crate::cloned::leave_the_callers_world;
 use crate::keeper;
 use crate::message::{self, Reply, Request};
+use crate::seccomp::Filter;
 use crate::sys::{self, Fork};
 
 /// The life of the warden. Its standard input is the socket to the caller.
@@ -21,6 +22,8 @@ pub(crate) fn live() -> ExitCode {
     let prepared = sys::close_from(3).and_then(|()| leave_the_callers_world());
     let Ok(()) = prepared else { return ExitCode::FAILURE };
     sys::forget_dead_children();
+    // Every box needs both, and finds them here.
+    let _ = (Filter::standard(), Filter::reaper());
     while let Ok(Some((request, beside))) = message::receive::<Request>(rustix::stdio::stdin()) {
         match (request, beside.into_iter().next()) {
             (Request::Hire, Some(socket)) => {

@@ -4,10 +4,12 @@
 //! A box is used once. What is taken off a shelf never comes back to it, unless it was not even begun with.
 
 mod policy;
+pub(crate) mod pressure;
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,7 @@ use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
 use tokio::task::JoinError;
 
+use crate::bustle;
 use crate::execution::{all_buried, setup};
 use crate::parked::Parked;
 pub use policy::Bounds;
@@ -25,8 +28,6 @@ use policy::{Demand, PRESUMED_MEMORY, Stock};
 
 /// How often the shelves are looked at when nothing happens: for boxes that have died or grown old.
 pub(crate) const ROUND: Duration = Duration::from_millis(500);
-/// How long to wait with a refill that is not urgent: whoever has just come may be followed by others.
-const COURTESY: Duration = Duration::from_millis(5);
 /// How long boxes that are being made or taken apart may take to be gone after the pool was closed.
 const CLOSING: Duration = Duration::from_secs(5);
 
@@ -59,6 +60,8 @@ struct Shared {
     abreast: usize,
     shelves: Mutex<Shelves>,
     changed: Notify,
+    /// Whether the host is short of memory.
+    pressed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -92,6 +95,7 @@ struct Counted {
     refill_time: Duration,
     losses: u64,
     problem: Option<String>,
+    zygote_problem: Option<String>,
 }
 
 impl Pool {
@@ -108,6 +112,7 @@ impl Pool {
             abreast: (cores / 2).max(1),
             shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
             changed: Notify::new(),
+            pressed: AtomicBool::new(false),
         }))
     }
 
@@ -197,10 +202,33 @@ impl Pool {
         self.0.changed.notify_one();
     }
 
+    /// The same, unless they are still of use.
+    pub(crate) fn clear_unless(&self, language: Language, of_use: impl Fn(&Parked) -> bool) {
+        if self.lock().shelf(language).is_some_and(|shelf| !shelf.ready.iter().all(&of_use)) {
+            self.clear(language);
+        }
+    }
+
+    /// A language has a zygote now, or why it has none.
+    pub(crate) fn note_zygote(&self, language: Language, problem: Option<&BackendError>) {
+        if let Some(shelf) = self.lock().shelf(language) {
+            shelf.counted.zygote_problem = problem.map(|error| told(error) + "; boxes boot a runtime each");
+        }
+    }
+
+    /// Whether the host is short of memory. As long as it is, there are no more boxes than there are always to be, and none
+    /// is made.
+    pub(crate) fn note_pressure(&self, pressed: bool) {
+        if self.0.pressed.swap(pressed, Ordering::Relaxed) != pressed {
+            self.0.changed.notify_one();
+        }
+    }
+
     /// How it is.
     pub(crate) fn status(&self) -> PoolStatus {
         let now = Instant::now();
-        let languages = self.lock().of.iter().map(|shelf| shelf.status(now)).collect();
+        let pressed = self.0.pressed.load(Ordering::Relaxed);
+        let languages = self.lock().of.iter().map(|shelf| shelf.status(now, pressed)).collect();
         PoolStatus { memory_limit: self.0.memory, max_age: self.0.max_age, languages }
     }
 
@@ -249,19 +277,21 @@ impl Pool {
         }
         let mut gone: Vec<_> = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(now)).collect();
         let mut to_make = Vec::new();
-        while let Some(next) = policy::next(&shelves.stocks(now), self.0.memory, self.0.abreast) {
+        let memory = policy::budget(self.0.memory, self.0.pressed.load(Ordering::Relaxed));
+        while let Some(next) = policy::next(&shelves.stocks(now), memory, self.0.abreast) {
             shelves.of[next].booting += 1;
             to_make.push(shelves.of[next].language);
         }
-        while let Some(excess) = policy::excess(&shelves.stocks(now), self.0.memory) {
+        while let Some(excess) = policy::excess(&shelves.stocks(now), memory) {
             gone.extend(shelves.of[excess].ready.pop_front());
         }
         Review { gone, to_make, closed: false }
     }
 
-    fn is_below_minimum(&self) -> bool {
+    /// Whether there is none at all of a language of which there is to be one.
+    fn lacks_any(&self) -> bool {
         let now = Instant::now();
-        self.lock().of.iter().any(|shelf| shelf.stock(now).is_below_minimum())
+        self.lock().of.iter().any(|shelf| shelf.ready.is_empty() && shelf.stock(now).target > 0)
     }
 
     /// A box is ready, or could not be made so.
@@ -311,8 +341,9 @@ where
             () = pool.0.changed.notified() => {}
             () = tokio::time::sleep(ROUND) => {}
         }
-        if !pool.is_below_minimum() {
-            tokio::time::sleep(COURTESY).await;
+        // Whoever has just come may be followed by others, and a refill would be in their way.
+        if !pool.lacks_any() {
+            bustle::quiet().await;
         }
     }
 }
@@ -364,7 +395,7 @@ impl Shelf {
         self.failures = self.failures.saturating_add(1);
         self.try_again = Some(Instant::now() + policy::pause_after(self.failures));
         self.counted.losses += 1;
-        self.counted.problem = Some(error.to_string());
+        self.counted.problem = Some(told(error));
     }
 
     /// Takes out what has died, what is too old, and what is too much.
@@ -400,12 +431,18 @@ impl Shelf {
         }
     }
 
+    fn problem(&self, pressed: bool) -> Option<String> {
+        let short = || pressed.then(|| "none is made while this host is short of memory".to_owned());
+        let Counted { problem, zygote_problem, .. } = &self.counted;
+        problem.clone().or_else(|| zygote_problem.clone()).or_else(short)
+    }
+
     fn memory(&self) -> u64 {
         self.ready.iter().map(Parked::memory).sum()
     }
 
-    fn status(&self, now: Instant) -> LanguagePool {
-        let Counted { hits, misses, unfit, refills, refill_time, losses, problem } = &self.counted;
+    fn status(&self, now: Instant, pressed: bool) -> LanguagePool {
+        let Counted { hits, misses, unfit, refills, refill_time, losses, .. } = &self.counted;
         LanguagePool {
             language: self.language,
             ready: self.ready.len(),
@@ -419,11 +456,22 @@ impl Shelf {
             refills: *refills,
             refill_time: *refill_time,
             losses: *losses,
-            problem: problem.clone(),
+            problem: self.problem(pressed),
             oldest: self.ready.front().map(Parked::age),
             memory: self.memory(),
         }
     }
+}
+
+/// An error with what is behind it.
+fn told(error: &BackendError) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        text = format!("{text}: {cause}");
+        next = cause.source();
+    }
+    text
 }
 
 fn failed(lost: JoinError) -> BackendError {

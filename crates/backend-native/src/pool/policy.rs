@@ -81,9 +81,15 @@ impl Stock {
         self.typical_memory * self.has().min(self.min) as u64
     }
 
-    pub(super) fn is_below_minimum(&self) -> bool {
+    fn is_below_minimum(&self) -> bool {
         self.has() < self.min
     }
+}
+
+/// What all boxes together may have. Where the host is short of memory, there is nothing to spend: none is made, and
+/// those go that are more than there are always to be.
+pub(super) fn budget(memory: u64, pressed: bool) -> u64 {
+    if pressed { 0 } else { memory }
 }
 
 /// Of which language a box is to be made next, if of any: first where there are fewer than there are always to be, then
@@ -191,6 +197,19 @@ mod tests {
         assert_eq!(excess(&full, 9 << 20), Some(0));
         assert_eq!(excess(&full, 10 << 20), None);
         assert_eq!(excess(&[stock(1, 1, 0), stock(1, 1, 0)], 1 << 20), None, "minima are not given up");
+    }
+
+    #[test]
+    fn where_memory_is_short_none_is_made_and_the_minimum_stays() {
+        let (burst, empty) = (stock(9, 3, 0), stock(1, 0, 0));
+        let (plenty, none) = (budget(1 << 30, false), budget(1 << 30, true));
+        assert_eq!(
+            (next(&[burst, empty], plenty, 2), excess(&[burst], plenty)),
+            (Some(1), None),
+            "the control"
+        );
+        assert_eq!((next(&[burst, empty], none, 2), excess(&[burst], none)), (None, Some(0)));
+        assert_eq!(excess(&[stock(9, 1, 0)], none), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ use belljar_jail::seccomp::Filter;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::Native;
 use crate::cgroup::BoxCgroup;
@@ -39,6 +39,8 @@ use crate::parked::Stamped;
 
 /// How long a zygote may take to boot and to import what it is to import.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// How long whoever makes a box waits for one that is being made.
+const MAKING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a child may take to enter its box.
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
 /// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
@@ -54,6 +56,8 @@ const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 #[derive(Debug, Default)]
 pub(crate) struct Zygotes {
     of: Mutex<HashMap<&'static str, State>>,
+    /// Whether each was made once, or tried.
+    attempted: watch::Sender<bool>,
 }
 
 #[derive(Debug)]
@@ -98,23 +102,44 @@ pub(crate) enum Readiness {
 }
 
 impl Native {
-    /// The zygote of a language, made if there is none yet. `None`: it has none, or one cannot be made here.
+    /// The zygote of a language, waited for if it is just being made, but not for long: what it imports may hang.
     pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
-        let script = script(language).filter(|_| self.host.opener == Opener::Keeper)?;
-        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
+        script(language)?;
         if let Some(zygote) = self.living_zygote(language, runtime).await {
             return Some(zygote);
         }
+        let mut attempted = self.zygotes.attempted.subscribe();
+        tokio::time::timeout(MAKING_PATIENCE, attempted.wait_for(|attempted| *attempted)).await.ok()?.ok()?;
+        let zygotes = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.of.lock()).await.ok()?;
+        drop(zygotes);
+        self.living_zygote(language, runtime).await
+    }
+
+    /// Every zygote that there is to be has been made once, or tried.
+    pub(crate) fn attempted_zygotes(&self) {
+        self.zygotes.attempted.send_replace(true);
+    }
+
+    /// Makes the zygote of a language, if it can have one and has none that is good for this runtime.
+    pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
+        let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
+        let Some(script) = script else { return };
+        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
+        if self.living_zygote(language, runtime).await.is_some() {
+            return;
+        }
         let mut zygotes = self.zygotes.of.lock().await;
         match zygotes.get(language.name) {
-            Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return Some(zygote.clone()),
-            Some(State::Failed(when)) if when.elapsed() < RESPITE => return None,
+            Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return,
+            Some(State::Failed(when)) if when.elapsed() < RESPITE => return,
             _ => {}
         }
-        let made = self.make_zygote(language, script, runtime).await.ok().map(Arc::new);
-        let state = made.clone().map_or_else(|| State::Failed(Instant::now()), State::Lives);
+        let made = self.make_zygote(language, script, runtime).await;
+        if let Some(pool) = &self.pool {
+            pool.note_zygote(language, made.as_ref().err());
+        }
+        let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
         zygotes.insert(language.name, state);
-        made
     }
 
     /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
@@ -132,12 +157,15 @@ impl Native {
     }
 
     /// Has the next zygote made anew: this one does not do what it should. Unless it ever did, not at once.
-    pub(crate) async fn give_up_zygote(&self, language: Language, zygote: &Zygote) {
+    pub(crate) async fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
         let mut zygotes = self.zygotes.of.lock().await;
         if zygote.has_served.load(Ordering::Relaxed) {
             zygotes.remove(language.name);
-        } else {
-            zygotes.insert(language.name, State::Failed(Instant::now()));
+            return;
+        }
+        zygotes.insert(language.name, State::Failed(Instant::now()));
+        if let Some(pool) = &self.pool {
+            pool.note_zygote(language, Some(why));
         }
     }
 

@@ -13,8 +13,11 @@ def main():
 
     forget_how_this_was_found(sys)
     handlers = signal_handlers()
-    for name in PRELOAD:
-        __import__(name)
+    try:
+        for name in PRELOAD:
+            __import__(name)
+    except BaseException as error:
+        refuse(f"cannot preload {name}: {type(error).__name__}: {error}")
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
 
     import ctypes
@@ -22,11 +25,12 @@ def main():
     import os
     import _socket
 
-    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     if signal_handlers() != handlers:
-        control.send(b"a preloaded module handles signals, which a program would find")
-        os._exit(1)
+        refuse("a preloaded module handles signals, which a program would find")
+    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
+    # Without what Python does after a fork, which copies memory. The processes on the way do not need it.
+    fork = ctypes.PyDLL(None).fork
     with open("/sandbox/.filter", "rb") as file:
         filter = SyscallFilter(ctypes, file.read())
     ending = Ending(libc, kept)
@@ -40,7 +44,7 @@ def main():
         if not message:
             os._exit(0)
         fds = [fd for _, _, data in beside for fd in numbers(data)]
-        pid = os.fork()
+        pid = fork()
         if pid == 0:
             break
         for fd in fds:
@@ -54,7 +58,7 @@ def main():
         landlocked, rehearsed = message[0] == 1, message[1] == 1
         namespaces, (stdin, stdout, stderr, last_pid), rest = fds[:7], fds[7:11], fds[11:]
         ruleset = rest.pop(0) if landlocked else None
-        enter(libc, os, namespaces, last_pid, tasks=rest)
+        enter(libc, os, fork, namespaces, last_pid, tasks=rest)
         settle(os, (stdin, os.open("/dev/null", os.O_WRONLY), stderr))
         confine(ctypes, libc, os, ruleset, filter)
         forget_the_rest(sys.modules, kept | {__name__})
@@ -71,6 +75,14 @@ def main():
     except BaseException as error:
         os.write(2, f"zygote: {error!r}\n".encode())
         os._exit(70)
+
+
+def refuse(why):
+    import os
+    import _socket
+
+    _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0).send(why.encode(errors="replace")[:200])
+    os._exit(1)
 
 
 def forget_how_this_was_found(sys):
@@ -101,7 +113,7 @@ def numbers(data):
     return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data) // 4 * 4, 4)]
 
 
-def enter(libc, os, namespaces, last_pid, tasks):
+def enter(libc, os, fork, namespaces, last_pid, tasks):
     """Goes into a box, by way of two processes that end: one that leaves the host's process numbers, and one that has
     its parent outside, so that the next has PID 1 for its parent as every orphan of the box does. That one is to have
     the number of a box's first command."""
@@ -111,7 +123,7 @@ def enter(libc, os, namespaces, last_pid, tasks):
         os.write(file, b"0")
     for namespace in namespaces:
         check(libc.setns(namespace, 0), "setns")
-    pid = os.fork()
+    pid = fork()
     if pid:
         os._exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)
     os.pwrite(last_pid, b"1", 0)
@@ -184,7 +196,7 @@ class Ending:
         import sys
 
         self.kept, self.fflush, self.sys, self.register = kept, libc.fflush, sys, atexit.register
-        self.exit, self.getpid, self.threads = os._exit, os.getpid, _thread._count
+        self.exit, self.close, self.getpid, self.threads = os._exit, os.closerange, os.getpid, _thread._count
         self.stats, self.objects, self.frozen, self.heralds = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
         self.frame, self.streams, self.hook = sys._getframe, (sys.stdin, sys.stdout, sys.stderr), sys.excepthook
         self.main, self.module, self.error = sys.modules["__main__"].__dict__, type(sys), Exception
@@ -218,6 +230,8 @@ class Ending:
         except self.error:
             return
         if silent:
+            # Whoever reads there need not wait until the kernel has taken this process apart.
+            self.close(0, 3)
             self.exit(0)
 
     def decide(self):

@@ -207,28 +207,32 @@ fn what_is_preloaded_is_there_and_as_fresh_in_each_run() {
 #[test]
 fn a_module_that_would_connect_runs_is_not_preloaded() {
     let installation = Installation::new();
-    for (name, text) in [
-        ("anonymous", "import mmap\nmemory = mmap.mmap(-1, 4096)\n"),
+    for (name, text, why) in [
+        ("anonymous", "import mmap\nmemory = mmap.mmap(-1, 4096)\n", "shares no memory"),
         (
             "named",
             "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096)\n",
+            "shares no memory",
         ),
         (
             // Written to by whoever asks for the right to.
             "readable",
             "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)\n",
+            "shares no memory",
         ),
-        ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"),
-        ("forks", "import os\nos.fork()\n"),
-        ("missing", "import no_such_module\n"),
-        ("fails", "raise ValueError('here')\n"),
-        ("exits", "import os\nos._exit(0)\n"),
+        ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
+        ("forks", "import os\nos.fork()\n", "zygote"),
+        ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),
+        ("exits", "import os\nos._exit(0)\n", "zygote"),
     ] {
         let server = installation.serve(name, text);
         let handled = "import signal\nprint(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)";
         for _ in 0..2 {
             assert_eq!(stdout(&run_warm(&server, &has(name, handled))), "False\nTrue\n", "{name}");
         }
+        let problem = server.get("/v1/pool").result()["languages"][0]["problem"].to_string();
+        assert!(problem.contains(why) && problem.contains("boxes boot a runtime each"), "{name}: {problem}");
     }
 }
 
@@ -254,6 +258,12 @@ fn a_module_that_never_finishes_keeps_nobody_from_running() {
     let body = with(python("print(1)"), &json!({"limits": {"timeout_ms": 20_000}}));
     for _ in 0..3 {
         let result = server.post("/v1/runs", &body).result();
-        assert_eq!((stdout(&result), &result["start"]), ("1\n", &json!("cold")));
+        assert_eq!(stdout(&result), "1\n");
+        assert_ne!(&result["start"], &json!("zygote"));
     }
+    assert_eq!(
+        stdout(&run_warm(&server, &has("endless", ""))),
+        "False\n",
+        "nor boxes from booting by themselves"
+    );
 }

@@ -29,6 +29,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::sync::LazyLock;
 
 use libc::sock_filter;
 
@@ -39,16 +40,18 @@ pub use self::policy::{Row, Rule, Verdict};
 pub struct Filter(Vec<sock_filter>);
 
 impl Filter {
-    /// The filter for untrusted code.
+    /// The filter for untrusted code. It is compiled when it is first asked for; whoever is forked after that has it.
     #[must_use]
-    pub fn standard() -> Filter {
-        Filter(compile::compile(&policy::STANDARD))
+    pub fn standard() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::STANDARD)));
+        &COMPILED
     }
 
     /// The filter for PID 1 of a box, once it has nothing left to do but wait. It cannot start anything.
     #[must_use]
-    pub fn reaper() -> Filter {
-        Filter(compile::compile(&policy::REAPER))
+    pub fn reaper() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::REAPER)));
+        &COMPILED
     }
 
     /// Puts the calling process, all its threads and all its future children under this filter, for good.
