@@ -109,7 +109,7 @@ impl Pool {
             max_age: settings.max_age,
             limits: settings.limits,
             preload: settings.preload,
-            abreast: (cores / 2).max(1),
+            abreast: cores,
             shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
             changed: Notify::new(),
             pressed: AtomicBool::new(false),

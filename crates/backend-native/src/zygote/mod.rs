@@ -24,7 +24,7 @@ use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
 use belljar_jail::message::NAMESPACES;
-use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
+use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
 use belljar_jail::seccomp::Filter;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -292,6 +292,9 @@ fn become_template(plan: &mut Plan) -> u32 {
     // These would be the host's processes.
     plan.build.retain(|step| *step != Step::Proc);
     plan.confinement.landlock.clear();
+    // The kernel counts the processes of every box whose users it owns as its own. How many it has itself is limited by its
+    // cgroup.
+    plan.confinement.rlimits.retain(|(resource, _)| *resource != Resource::NProc);
     user
 }
 

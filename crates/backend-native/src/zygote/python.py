@@ -30,7 +30,7 @@ def main():
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     # Without what Python does after a fork, which copies memory. The processes on the way do not need it.
-    fork = ctypes.PyDLL(None).fork
+    fork = ctypes.PyDLL(None, use_errno=True).fork
     with open("/sandbox/.filter", "rb") as file:
         filter = SyscallFilter(ctypes, file.read())
     ending = Ending(libc, kept)
@@ -49,6 +49,9 @@ def main():
             break
         for fd in fds:
             os.close(fd)
+        if pid < 0:
+            control.send(f"cannot fork: {os.strerror(ctypes.get_errno())}".encode())
+            continue
         # The tail of the child's error message, if any, is in its stderr.
         _, status = os.waitpid(pid, 0)
         control.send(b"born" if status == 0 else b"a child could not enter its box")
@@ -125,7 +128,7 @@ def enter(libc, os, fork, namespaces, last_pid, tasks):
         check(libc.setns(namespace, 0), "setns")
     pid = fork()
     if pid:
-        os._exit(0 if os.waitpid(pid, 0)[1] == 0 else 1)
+        os._exit(0 if pid > 0 and os.waitpid(pid, 0)[1] == 0 else 1)
     os.pwrite(last_pid, b"1", 0)
     if os.fork():
         os._exit(0)

@@ -221,10 +221,10 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "shares no memory",
         ),
         ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
-        ("forks", "import os\nos.fork()\n", "zygote"),
+        ("forks", "import os\nos.fork()\n", "cannot"),
         ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),
-        ("exits", "import os\nos._exit(0)\n", "zygote"),
+        ("exits", "import os\nos._exit(0)\n", "cannot boot a zygote"),
     ] {
         let server = installation.serve(name, text);
         let handled = "import signal\nprint(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)";
@@ -266,4 +266,12 @@ fn a_module_that_never_finishes_keeps_nobody_from_running() {
         "False\n",
         "nor boxes from booting by themselves"
     );
+}
+
+/// The kernel counts the processes of boxes also for whoever owns their users.
+#[test]
+fn a_zygote_has_more_children_than_a_program_may_have_processes() {
+    let server = Server::with("[pool.languages.python]\nmin = 70\nmax = 70\n", &[]);
+    eventually("all wait", || pool_of(&server, "python")["ready"] == json!(70));
+    assert_eq!(pool_of(&server, "python")["losses"], json!(0));
 }
