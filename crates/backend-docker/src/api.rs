@@ -1,4 +1,4 @@
-//! The few calls of Docker's API that a run takes, over the daemon's socket. Podman answers the same ones.
+//! The few calls of Docker's API that a run takes, over the daemon's socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,22 @@ pub(crate) struct Version {
     pub(crate) api_version: ApiVersion,
     #[serde(rename = "MinAPIVersion", default)]
     pub(crate) min_api_version: ApiVersion,
+    #[serde(default)]
+    components: Vec<Component>,
+}
+
+/// What a daemon consists of: the first is itself.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Component {
+    name: String,
+}
+
+impl Version {
+    /// Whether it is Podman, which answers Docker's calls, too.
+    pub(crate) fn is_podman(&self) -> bool {
+        self.components.iter().any(|component| component.name.starts_with("Podman"))
+    }
 }
 
 /// `1.41`
@@ -102,6 +118,11 @@ impl Api {
     /// Fetches something.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         read(self.call(Method::GET, path, Content::None).await?).await
+    }
+
+    /// Fetches something that is told in lines.
+    pub(crate) async fn get_lines(&self, path: &str) -> Result<Vec<u8>, ApiError> {
+        whole(self.call(Method::GET, path, Content::None).await?).await.map(Vec::from)
     }
 
     /// Has something done, and reads what came of it.
@@ -260,6 +281,17 @@ mod tests {
         assert!(version("1.9") < version("1.40"));
         assert_eq!(version("1.44").to_string(), "1.44");
         assert!(ApiVersion::try_from("new".to_owned()).is_err());
+    }
+
+    #[test]
+    fn podman_is_told_from_docker() {
+        let version = |name: &str| -> Version {
+            let told = serde_json::json!({
+                "Version": "4.3.1", "ApiVersion": "1.41", "MinAPIVersion": "1.24", "Components": [{ "Name": name }],
+            });
+            serde_json::from_value(told).unwrap()
+        };
+        assert!(version("Podman Engine").is_podman() && !version("Engine").is_podman());
     }
 
     #[test]

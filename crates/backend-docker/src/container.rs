@@ -1,7 +1,7 @@
 //! A container that goes when its handle does, and what the engine is told to make of it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::inside::{HOSTNAME, SANDBOX, WORK};
 use belljar_core::limits::BoxLimits;
@@ -9,10 +9,12 @@ use belljar_core::request::Network;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use crate::api::{Api, ApiError, Attached, escaped};
 use crate::beside::beside;
 use crate::init;
+use crate::line::Line;
 use crate::owner::Owner;
 
 /// The user of the code where nothing speaks for another.
@@ -55,6 +57,21 @@ const MASKED: &[&str] = &[
     "/sys/dev",
     "/sys/devices",
     "/sys/firmware",
+    "/sys/fs/bpf",
+    "/sys/fs/btrfs",
+    "/sys/fs/erofs",
+    "/sys/fs/ext4",
+    "/sys/fs/f2fs",
+    "/sys/fs/fuse",
+    "/sys/fs/nfs",
+    "/sys/fs/pstore",
+    "/sys/fs/resctrl",
+    "/sys/fs/selinux",
+    "/sys/fs/smackfs",
+    "/sys/fs/tmpfs",
+    "/sys/fs/virtiofs",
+    "/sys/fs/xfs",
+    "/sys/fs/zonefs",
     "/sys/hypervisor",
     "/sys/kernel",
     "/sys/module",
@@ -69,6 +86,10 @@ const EMULATED: u32 = 8;
 /// How often a container is asked to go that may still be on its way to being there.
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+/// How long a kernel of its own may take to end by itself.
+const ENDING: Duration = Duration::from_secs(2);
+/// How old an event may be that is asked for, in seconds: more than a run takes.
+const REMEMBERED: u64 = 48 * 3600;
 
 /// What a container is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -276,9 +297,34 @@ impl Container {
         Ok(self.api.get::<Inspected>(&format!("/containers/{}/json", self.name)).await?.state)
     }
 
+    /// Whether the engine has told of its running out of memory, be it after it had written down how it ended.
+    pub(crate) async fn ran_out_of_memory(&self) -> Result<bool, ApiError> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let filters = json!({ "container": [self.name], "event": ["oom"] }).to_string();
+        let path = format!(
+            "/events?since={}&until={}&filters={}",
+            now.saturating_sub(REMEMBERED),
+            now + 1,
+            escaped(&filters)
+        );
+        Ok(!self.api.get_lines(&path).await?.is_empty())
+    }
+
     /// The name of the container, for those who put something into it before it starts.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Hangs up and removes it. A kernel of its own is let end by itself, which it does at once: where one is killed, the
+    /// engine now and then takes no notice for the ten seconds after which it looks itself.
+    pub(crate) async fn part(self, line: Line, own_kernel: bool) -> Result<(), ApiError> {
+        if own_kernel {
+            drop(line);
+            let end = format!("/containers/{}/wait?condition=not-running", self.name);
+            // If it does not end, it is killed after all.
+            let _ = timeout(ENDING, self.api.post::<Value>(&end, &json!({}))).await;
+        }
+        self.remove().await
     }
 
     /// Removes it, and returns when it is gone.

@@ -1,6 +1,6 @@
 //! The daemon: where it listens, and what is known of it once it has been spoken to.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use belljar_core::backend::BackendError;
@@ -11,10 +11,10 @@ use crate::image::Images;
 use crate::trial::Trial;
 use crate::trouble;
 
-/// Where Docker and Podman listen, unless told otherwise.
-const USUAL: &[&str] = &["/var/run/docker.sock", "/run/podman/podman.sock"];
-/// Where those of a user do, beneath the user's runtime directory.
-const USERS_OWN: &[&str] = &["docker.sock", "podman/podman.sock"];
+/// Where Docker listens, unless told otherwise.
+const USUAL: &str = "/var/run/docker.sock";
+/// Where that of a user does, beneath the user's runtime directory.
+const USERS_OWN: &str = "docker.sock";
 
 /// A daemon that may or may not be there.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Daemon {
         let absent = || {
             Offer::by_asking(|_| Standing::Unmet {
                 why: "there is no daemon to speak to".into(),
-                fix: "install Docker or Podman and start it".into(),
+                fix: "install Docker and start it".into(),
             })
         };
         self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
@@ -73,6 +73,9 @@ impl Daemon {
         if version.api_version < OLDEST {
             return Err(trouble::too_old(&version.version, version.api_version));
         }
+        if version.is_podman() {
+            return Err(trouble::podman(&version.version));
+        }
         Ok((api, version))
     }
 
@@ -90,15 +93,16 @@ impl Daemon {
                 )
             });
         }
-        let own = self.runtime_dir.iter().flat_map(|dir| USERS_OWN.iter().map(|name| dir.join(name)));
-        let usual = USUAL.iter().map(PathBuf::from);
-        let mut candidates = usual.chain(own);
-        Ok(candidates.find(|path| path.exists()).unwrap_or_else(|| Path::new(USUAL[0]).to_owned()))
+        let own = self.runtime_dir.iter().map(|dir| dir.join(USERS_OWN));
+        let mut candidates = std::iter::once(PathBuf::from(USUAL)).chain(own);
+        Ok(candidates.find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(USUAL)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     fn daemon(host: Option<&str>, runtime_dir: Option<&Path>) -> Daemon {

@@ -33,8 +33,22 @@ pub(crate) struct Terms {
     pub(crate) collects: bool,
     /// The limit, which is the peak of whatever it has killed.
     pub(crate) memory: u64,
+    /// Whether the runtime is a kernel of its own, which the memory limit kills as a whole, first process and all.
+    pub(crate) own_kernel: bool,
     pub(crate) disk: u64,
     pub(crate) max_files: u64,
+}
+
+impl Terms {
+    /// The end of a container that was killed together with its first process, if it is known why: by the memory limit, or
+    /// as a kernel of its own, of which the engine may never learn that it was the memory limit.
+    fn killed(&self, fate: &Fate) -> Option<End> {
+        let as_a_whole = self.own_kernel && fate.exit_code == KILLED;
+        let memory_peak = if fate.oom_killed { self.memory } else { 0 };
+        let end =
+            End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() };
+        (fate.oom_killed || as_a_whole).then_some(end)
+    }
 }
 
 /// A program that runs in a container.
@@ -119,19 +133,20 @@ impl DockerExecution {
 
     /// The first process died without a word: the memory limit or we have killed it, or the engine has gone.
     async fn post_mortem(&mut self) -> Result<End, BackendError> {
-        let fate = settled_fate(&self.container, self.kill_by.is_some()).await?;
-        if !fate.oom_killed && self.kill_by.is_none() {
-            return Err(trouble::unavailable(
+        let killed_by_us = self.kill_by.is_some();
+        let fate = settled_fate(&self.container, killed_by_us).await?;
+        match self.terms.killed(&fate) {
+            Some(end) => Ok(end),
+            None if killed_by_us => Ok(End { signal: Some(SIGKILL), ..End::default() }),
+            None => Err(trouble::unavailable(
                 format!(
                     "the container was ended from outside ({} {})",
                     fate.exit_code,
                     self.line.last_words()
                 ),
                 "see whether the daemon was stopped, and its log: systemctl status docker".into(),
-            ));
+            )),
         }
-        let memory_peak = if fate.oom_killed { self.terms.memory } else { 0 };
-        Ok(End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() })
     }
 
     async fn close(mut self) -> Result<Finished, BackendError> {
@@ -142,12 +157,13 @@ impl DockerExecution {
             })??,
             false => Vec::new(),
         };
-        let DockerExecution { container, start, .. } = self;
+        let DockerExecution { container, line, start, terms, .. } = self;
         match start {
             // Whoever did not wait for the container to be made need not wait for it to be removed.
             Start::Warm => drop(container),
             Start::Cold | Start::Zygote => {
-                container.remove().await.map_err(trouble::api("remove the container"))?;
+                let gone = container.part(line, terms.own_kernel).await;
+                gone.map_err(trouble::api("remove the container"))?;
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);
@@ -276,19 +292,27 @@ async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate,
     loop {
         let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
         let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
-        if !(fate.running || unexplained) || Instant::now() > patience {
+        if !(fate.running || unexplained) {
             return Ok(fate);
+        }
+        if Instant::now() > patience {
+            let late = unexplained && said_too_late(container).await;
+            return Ok(Fate { oom_killed: fate.oom_killed || late, ..fate });
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
+/// Whether the engine has told, after it had written down the end, that memory was the reason.
+async fn said_too_late(container: &Container) -> bool {
+    matches!(timeout(KILL_PATIENCE, container.ran_out_of_memory()).await, Ok(Ok(true)))
+}
+
 /// The first process is gone before it said that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
     let fate = settled_fate(container, false).await?;
-    if fate.oom_killed {
-        let memory_peak = terms.memory;
-        return Ok(End { signal: Some(SIGKILL), out_of_memory: true, memory_peak, ..End::default() });
+    if let Some(end) = terms.killed(&fate) {
+        return Ok(end);
     }
     let observed = format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error);
     Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
@@ -351,6 +375,27 @@ mod tests {
         intake.begin(leaving(6)).unwrap();
         intake.add(b"123").unwrap();
         assert!(intake.finish().is_empty());
+    }
+
+    #[test]
+    fn only_a_kernel_of_its_own_is_killed_without_a_word_of_why() {
+        let terms = |own_kernel| Terms {
+            runtime: String::new(),
+            image: String::new(),
+            collects: false,
+            memory: 7,
+            own_kernel,
+            disk: 1,
+            max_files: 1,
+        };
+        let fate = |oom_killed| Fate { oom_killed, exit_code: KILLED, ..Fate::default() };
+        let known = |own_kernel, oom_killed| {
+            terms(own_kernel).killed(&fate(oom_killed)).map(|end| (ending(&end), end.memory_peak))
+        };
+        assert_eq!(known(false, true), Some((Ending::OutOfMemory, 7)));
+        assert_eq!(known(true, true), Some((Ending::OutOfMemory, 7)));
+        assert_eq!(known(true, false), Some((Ending::Signaled(9), 0)));
+        assert_eq!(known(false, false), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::inside::SANDBOX;
 use belljar_core::Field;
-use belljar_core::backend::BackendError;
+use belljar_core::backend::{BackendError, PullEvent, PullListener};
 use belljar_core::language::Language;
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -19,12 +19,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
+use crate::alone::alone;
 use crate::api::{Api, ApiError, escaped};
 use crate::archive::Archive;
 use crate::container::{CODE_ID, Container};
 use crate::init::{self, ground};
 use crate::owner::Owner;
-use crate::trouble;
+use crate::trouble::{self, printable};
 
 /// The name of prepared images, each with a tag of its own.
 const PREPARED: &str = "belljar-prepared";
@@ -35,21 +36,8 @@ const PREPARING: Duration = Duration::from_secs(600);
 /// The longest reference to an image.
 const LONGEST: usize = 512;
 
-/// Told while an image is being fetched: a line for a person.
+/// Told whenever an image is being fetched, whether or not a run waits for it.
 pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
-
-/// A step of fetching an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PullEvent {
-    /// The image.
-    pub image: String,
-    /// The layer, if it is about one.
-    pub layer: Option<String>,
-    /// What happens to it.
-    pub status: String,
-    /// Bytes that are there, of how many.
-    pub progress: Option<(u64, u64)>,
-}
 
 /// Which images a request may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -84,6 +72,8 @@ pub(crate) struct Images {
     pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
+    /// Where other processes of this user wait for each other.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 impl std::fmt::Debug for Images {
@@ -156,10 +146,15 @@ impl Images {
     }
 
     /// Finds an image, fetching it if it is not there, and prepares it.
-    pub(crate) async fn get(&self, api: &Api, reference: &str) -> Result<Image, BackendError> {
+    pub(crate) async fn get(
+        &self,
+        api: &Api,
+        reference: &str,
+        waiting: PullListener<'_>,
+    ) -> Result<Image, BackendError> {
         let found = match self.look(api, reference).await {
             Err(error) if error.is(StatusCode::NOT_FOUND) => {
-                self.pull(api, reference).await?;
+                self.pull(api, reference, waiting).await?;
                 self.look(api, reference).await
             }
             other => other,
@@ -175,7 +170,7 @@ impl Images {
     /// The same, if it is here: nothing is fetched.
     pub(crate) async fn get_local(&self, api: &Api, reference: &str) -> Result<Option<Image>, BackendError> {
         match self.look(api, reference).await {
-            Ok(_) => self.get(api, reference).await.map(Some),
+            Ok(_) => self.get(api, reference, &|_| {}).await.map(Some),
             Err(error) if error.is(StatusCode::NOT_FOUND) => Ok(None),
             Err(error) => Err(trouble::api("look for an image")(error)),
         }
@@ -201,18 +196,21 @@ impl Images {
         Ok(Image { identity, id, prepared, env })
     }
 
-    async fn pull(&self, api: &Api, reference: &str) -> Result<(), BackendError> {
+    async fn pull(&self, api: &Api, reference: &str, waiting: PullListener<'_>) -> Result<(), BackendError> {
         let path = format!("/images/create?fromImage={}", escaped(&with_tag(reference)));
         let tell = |told: &Value| {
+            let Some(event) = pull_event(reference, told) else { return };
             if let Some(progress) = &self.progress {
-                progress(&PullEvent::read(reference, told));
+                progress(&event);
             }
+            waiting(&event);
         };
         api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
     }
 
     async fn prepare(&self, api: &Api, image: &Image) -> Result<(), BackendError> {
-        let _alone = self.preparing.lock().await;
+        let _turn = self.preparing.lock().await;
+        let _alone = alone(self.state_dir.as_deref()).await;
         let failed = trouble::api("prepare the image");
         if exists(api, &image.prepared).await.map_err(&failed)? {
             return Ok(());
@@ -252,28 +250,27 @@ impl Images {
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
         let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
         let failed = trouble::api("import an image to try the daemon with");
+        if exists(api, &prepared).await.map_err(&failed)? {
+            return Ok(prepared);
+        }
+        let _alone = alone(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
             let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
-            let (repository, tag) = prepared.split_once(':').unwrap_or((PREPARED, "latest"));
-            let path = format!("/images/create?fromSrc=-&repo={repository}&tag={tag}");
+            let path = format!("/images/create?fromSrc=-&repo={}", escaped(&prepared));
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
         }
         Ok(prepared)
     }
 }
 
-impl PullEvent {
-    fn read(image: &str, told: &Value) -> PullEvent {
-        let text = |name: &str| told[name].as_str().map(printable);
-        let detail = &told["progressDetail"];
-        let progress = detail["current"].as_u64().zip(detail["total"].as_u64());
-        PullEvent {
-            image: image.to_owned(),
-            layer: text("id"),
-            status: text("status").unwrap_or_default(),
-            progress,
-        }
-    }
+/// What a daemon tells of an image that it fetches. The line that names the image has its tag where others have a layer.
+fn pull_event(image: &str, told: &Value) -> Option<PullEvent> {
+    let text = |name: &str| told[name].as_str().map(printable);
+    let status = text("status")?;
+    let layer = text("id").filter(|_| !status.starts_with("Pulling from "));
+    let detail = &told["progressDetail"];
+    let progress = detail["current"].as_u64().zip(detail["total"].as_u64());
+    Some(PullEvent { image: image.to_owned(), layer, status, progress })
 }
 
 async fn exists(api: &Api, image: &str) -> Result<bool, ApiError> {
@@ -319,6 +316,9 @@ fn with_tag(reference: &str) -> String {
 
 fn missing(reference: &str, error: &ApiError) -> BackendError {
     match error {
+        ApiError::Refused { message, .. } if trouble::is_full(message) => {
+            trouble::full(&format!("fetch the image '{reference}'"), message)
+        }
         ApiError::Refused { message, .. } => trouble::unavailable(
             format!("the image '{reference}' is not here and cannot be fetched: {}", printable(message)),
             format!(
@@ -336,17 +336,6 @@ fn missing(reference: &str, error: &ApiError) -> BackendError {
 
 fn unusable(message: String, hint: String) -> BackendError {
     BackendError::Unusable { field: Field::Image, message, hint }
-}
-
-/// What a daemon or a registry said, made harmless for a terminal.
-fn printable(text: &str) -> String {
-    text.chars()
-        .take(300)
-        .collect::<String>()
-        .escape_debug()
-        .to_string()
-        .replace("\\\"", "\"")
-        .replace("\\'", "'")
 }
 
 /// A word that no other container's name has.
@@ -369,6 +358,7 @@ mod tests {
             init: "/proc/self/exe".into(),
             progress: None,
             preparing: Mutex::new(()),
+            state_dir: None,
         }
     }
 
@@ -401,6 +391,18 @@ mod tests {
         assert_eq!(with_tag("alpine"), "alpine:latest");
         assert_eq!(with_tag("host:5000/alpine"), "host:5000/alpine:latest");
         assert_eq!(with_tag("alpine:3.20"), "alpine:3.20");
+    }
+
+    #[test]
+    fn a_layer_is_told_with_its_bytes_and_the_image_without_a_layer() {
+        let of =
+            |told: Value| pull_event("a:1", &told).map(|event| (event.layer, event.status, event.progress));
+        let first = of(json!({"status": "Pulling from a", "id": "1"}));
+        assert_eq!(first, Some((None, "Pulling from a".into(), None)));
+        let layer =
+            json!({"status": "Downloading", "id": "4f4f", "progressDetail": {"current": 1, "total": 2}});
+        assert_eq!(of(layer), Some((Some("4f4f".into()), "Downloading".into(), Some((1, 2)))));
+        assert_eq!(of(json!({"error": "no such manifest"})), None, "that is how the pull ends");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The docker backend: a container for each run, made by the engine that listens on a socket of this host. Podman's
-//! socket does as well, and gVisor where the engine has it as a runtime.
+//! The docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor
+//! where the engine has it as a runtime.
 //!
 //! In reading order: `lib` holds the port; `daemon` finds the engine and `trial` finds out what it can promise; `image`
 //! chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into what a `container` is made
@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alone;
 mod api;
 mod archive;
 mod beside;
@@ -33,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Offer, resolve};
 use belljar_core::language::Language;
@@ -46,7 +47,7 @@ use tokio::sync::Mutex;
 
 use crate::api::Api;
 use crate::beside::beside;
-use crate::container::{CODE_ID, Container, Mould};
+use crate::container::{CODE_ID, Container, Mould, is_emulator};
 use crate::daemon::Daemon;
 use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
@@ -57,7 +58,7 @@ use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
 
-pub use crate::image::{ImagePolicy, Progress, PullEvent};
+pub use crate::image::{ImagePolicy, Progress};
 pub use crate::init::{init, is_init};
 pub use crate::pool::PoolSettings;
 
@@ -128,6 +129,7 @@ impl Docker {
             init: settings.init,
             progress: settings.progress,
             preparing: Mutex::new(()),
+            state_dir: settings.state_dir.clone(),
         };
         Docker {
             daemon: Daemon::new(
@@ -151,17 +153,19 @@ impl Docker {
         self: &Docker,
         sandbox: SandboxSpec,
         mut execution: ExecutionSpec,
+        waiting: PullListener<'_>,
     ) -> Result<Box<dyn Execution>, BackendError> {
         let api = self.api().await?;
         self.sweep_once(&api);
         let reference = self.images.choose(execution.language, sandbox.image.as_deref())?;
-        let image = self.images.get(&api, &reference).await?;
+        let image = self.images.get(&api, &reference, waiting).await?;
         let runtime = self.runtime_in(&api, &image, execution.language).await?;
         let terms = Terms {
             runtime: runtime.label.clone(),
             image: image.identity.clone(),
             collects: !execution.collect.is_empty(),
             memory: sandbox.limits.memory.get(),
+            own_kernel: is_emulator(self.runtime.as_deref()),
             disk: sandbox.limits.disk.get(),
             max_files: sandbox.limits.max_files(),
         };
@@ -295,7 +299,7 @@ impl Docker {
                 return Err(trouble::setup("ask the image for its runtime")(std::io::Error::other(said)));
             }
         };
-        container.remove().await.map_err(failed)?;
+        container.part(line, mould.is_emulated()).await.map_err(failed)?;
         self.runtimes.learn(image, language, &found)
     }
 
@@ -346,7 +350,7 @@ impl Docker {
         references.sort();
         references.dedup();
         for reference in references {
-            if let Err(error) = self.images.get(&api, &reference).await {
+            if let Err(error) = self.images.get(&api, &reference, &|_| {}).await {
                 tracing::warn!("{error}");
             }
         }
@@ -401,8 +405,9 @@ impl Backend for Docker {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
-        Box::pin(self.begin(sandbox, execution))
+        Box::pin(self.begin(sandbox, execution, waiting))
     }
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {

@@ -113,7 +113,7 @@ impl Trial<'_> {
                 return Err(trouble::setup("try the daemon")(std::io::Error::other(said)));
             }
         };
-        container.remove().await.map_err(&failed)?;
+        container.part(line, mould.is_emulated()).await.map_err(&failed)?;
         Ok(Findings { of, info, seen, emulated: mould.is_emulated() })
     }
 }

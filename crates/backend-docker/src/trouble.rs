@@ -12,16 +12,43 @@ pub(crate) fn unavailable(reason: String, hint: String) -> BackendError {
     BackendError::Unavailable { backend: BackendName::Docker, reason, hint }
 }
 
-/// A call of the API that failed while this was being done. A daemon that is not there makes the backend unavailable.
+/// A call of the API that failed while this was being done. A daemon that is not there, or has no room left, makes the
+/// backend unavailable.
 pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
     move |error| match error {
         ApiError::Unreachable { .. } | ApiError::Broken(_) => unreachable(&error),
+        ApiError::Refused { message, .. } if is_full(&message) => full(step, &message),
         ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => BackendError::Setup {
             step: step.to_owned(),
             hint: "`belljar doctor` shows what the daemon can do".into(),
-            source: io::Error::other(error.to_string()),
+            source: io::Error::other(printable(&error.to_string())),
         },
     }
+}
+
+/// Whether a daemon says that its disk is full, in the words of strerror(3): there is no code for it.
+pub(crate) fn is_full(message: &str) -> bool {
+    message.contains("no space left on device")
+}
+
+/// A daemon that has no room for what was to be done.
+pub(crate) fn full(step: &str, message: &str) -> BackendError {
+    unavailable(
+        format!("the daemon has no room to {step}: {}", printable(message)),
+        "make room where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
+            .into(),
+    )
+}
+
+/// What a daemon or a registry said, made harmless for a terminal, and not too much of it.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars()
+        .take(300)
+        .collect::<String>()
+        .escape_debug()
+        .to_string()
+        .replace("\\\"", "\"")
+        .replace("\\'", "'")
 }
 
 /// A step of ours that failed.
@@ -40,7 +67,7 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
         ApiError::Broken(_) | ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => None,
     };
     let hint = if observed == Some(io::ErrorKind::NotFound) {
-        "install Docker or Podman and start it, or name its socket: DOCKER_HOST=unix:///PATH"
+        "install Docker and start it, or name its socket: DOCKER_HOST=unix:///PATH"
     } else if observed == Some(io::ErrorKind::PermissionDenied) {
         "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker rootless"
     } else if observed.is_some() {
@@ -55,6 +82,19 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
 pub(crate) fn too_old(version: &str, api: ApiVersion) -> BackendError {
     unavailable(
         format!("the daemon is too old: version {version} speaks {api} of the API, and {OLDEST} is needed"),
-        "install Docker 19.03 or later, or Podman 4".into(),
+        "install Docker 19.03 or later".into(),
+    )
+}
+
+/// A daemon that would make something else of a container than what was asked for.
+pub(crate) fn podman(version: &str) -> BackendError {
+    unavailable(
+        format!(
+            "what listens there is Podman {}, whose API of Docker's leaves out what a box is made of: the seccomp \
+             profile, the paths that are masked, the owner and the number of files of a disk",
+            printable(version)
+        ),
+        "name the socket of a Docker daemon (DOCKER_HOST=unix:///PATH), or do without one: --backend native"
+            .into(),
     )
 }

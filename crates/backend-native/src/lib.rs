@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
@@ -243,6 +243,7 @@ impl Backend for Native {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        _: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
         Box::pin(self.begin(sandbox, execution))
     }

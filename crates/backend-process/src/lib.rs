@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 
 use belljar_core::Field;
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
 use belljar_core::language::Language;
@@ -176,6 +176,7 @@ impl Backend for Subprocess {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        _: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
         Box::pin(self.begin(sandbox, execution))
     }

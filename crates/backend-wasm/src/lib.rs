@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
 use belljar_core::language::Language;
@@ -185,6 +185,7 @@ impl Backend for Wasm {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        _: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
         Box::pin(self.begin(sandbox, execution))
     }

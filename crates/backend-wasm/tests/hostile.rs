@@ -88,7 +88,7 @@ impl Bench {
             collect: Vec::new(),
             limits: execution,
         };
-        wasm.start(sandbox, program).await
+        wasm.start(sandbox, program, &|_| {}).await
     }
 
     /// Runs it, and kills it after a while as the engine would.

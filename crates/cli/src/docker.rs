@@ -5,8 +5,9 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use belljar_core::backend::PullEvent;
 use belljar_core::language::Language;
-use belljar_docker::{ImagePolicy, PullEvent, Settings};
+use belljar_docker::{ImagePolicy, Settings};
 use belljar_native::PoolSettings;
 use belljar_wire::{Code, Problem};
 use serde::Deserialize;

@@ -41,6 +41,8 @@ pub(crate) fn run(args: RunArgs, environment: Environment<'_>, standby: Option<S
 
 fn attempt(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>) -> Result<u8, Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    // A box that was made ahead is of no use to another backend, and would be there for as long as its run.
+    let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
     let (request, host) = asked(args, settings)?;
     let engine = compose::engine(host, standby);

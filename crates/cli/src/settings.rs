@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, parse_duration};
-use belljar_core::request::{BackendChoice, Network, parse_waivers};
+use belljar_core::request::{BackendChoice, BackendName, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
 use belljar_server::{Defaults, mcp};
 use belljar_wire::{Code, Limits, Problem};
@@ -103,6 +103,11 @@ impl Settings {
             pool: file.pool,
             config: shown.clone(),
         })
+    }
+
+    /// Whether a run can come to the native backend.
+    pub(crate) fn may_be_native(&self) -> bool {
+        self.backend.as_deref().is_none_or(|name| name == "auto" || name == BackendName::Native.name())
     }
 
     /// What a request gets where it does not say.

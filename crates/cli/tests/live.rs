@@ -22,6 +22,10 @@ fn belljar(words: &[&str]) -> Command {
     command
 }
 
+/// The children of `belljar`, counted by a program that it runs: its parent is the supervisor, whose parent is `belljar`.
+const COUNT_CHILDREN: &str = "belljar=$(awk '/^PPid/ { print $2 }' /proc/$PPID/status); \
+                              wc -w < /proc/$belljar/task/$belljar/children";
+
 fn run(words: &[&str]) -> Output {
     belljar(words).output().unwrap()
 }
@@ -55,6 +59,12 @@ fn wait(mut child: Child) -> Option<i32> {
         code.is_some()
     });
     code.unwrap().code()
+}
+
+#[test]
+fn no_box_is_made_ahead_for_a_run_that_goes_elsewhere() {
+    let ran = run(&["sh", "-c", COUNT_CHILDREN, "--backend", "process"]);
+    assert_eq!(stdout(&ran).trim(), "1", "the supervisor, and nobody else: {ran:?}");
 }
 
 #[test]

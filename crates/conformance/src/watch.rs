@@ -12,7 +12,8 @@ use crate::host::{self, Scratch};
 
 /// Watches over the runs of one test. Others use the machine at the same time, so what is this test's own must be
 /// known: processes by their program, which is a link of its own, or by a word in their environment; cgroups by the
-/// process that they are named after; mounts by a mount namespace in which only this test's `belljar` runs.
+/// process that they are named after, and containers by the one that is written on them; mounts by a mount namespace in
+/// which only this test's `belljar` runs.
 #[derive(Debug)]
 pub struct Watch {
     cell: Cell,
@@ -77,6 +78,9 @@ impl Watch {
         let mut found = BTreeSet::new();
         processes(&self.word, self.stage.path(), &mut found);
         cgroups(Path::new("/sys/fs/cgroup"), &mut found);
+        if self.cell.has_an_image() {
+            containers(&mut found);
+        }
         for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
             named_like_us(Path::new(dir), 2, &mut found);
         }
@@ -150,6 +154,20 @@ fn cgroups(dir: &Path, found: &mut BTreeSet<String>) {
             found.insert(format!("cgroup {}", entry.path().display()));
         }
         cgroups(&entry.path(), found);
+    }
+}
+
+/// Containers whose label says that a process made them which this test has started.
+fn containers(found: &mut BTreeSet<String>) {
+    let mut command = Command::new("docker");
+    command.args(["ps", "--all", "--format", r#"{{.Label "dev.belljar.owner"}} {{.Names}}"#]);
+    let listed = command.output().expect("docker is there");
+    assert!(listed.status.success(), "docker ps: {listed:?}");
+    for line in String::from_utf8_lossy(&listed.stdout).lines() {
+        let owner = line.split(' ').next().and_then(|word| word.parse::<u32>().ok());
+        if owner.is_some_and(|owner| STARTED.lock().expect("no panic while held").contains(&owner)) {
+            found.insert(format!("container {line}"));
+        }
     }
 }
 

@@ -46,11 +46,13 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// That there is none, with how to get it.
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError>;
 
-    /// Builds a box and starts one program in it. Dropping what it returns destroys the box.
+    /// Builds a box and starts one program in it. Dropping what it returns destroys the box. Whoever waits is told of an
+    /// image that has to be fetched first.
     fn start<'a>(
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>>;
 
     /// What is to be done beside the runs, for as long as there may be any: somebody has to drive it. It ends after
@@ -74,6 +76,22 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// # Errors
     /// Whatever would keep it from doing so.
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError>;
+}
+
+/// Hears of an image that is being fetched.
+pub type PullListener<'a> = &'a (dyn Fn(&PullEvent) + Sync);
+
+/// A step of fetching an image, in words that are harmless on a terminal and of bounded length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PullEvent {
+    /// The image, as it was asked for.
+    pub image: String,
+    /// The layer, if it is about one.
+    pub layer: Option<String>,
+    /// What happens to it.
+    pub status: String,
+    /// Bytes that are there, of how many.
+    pub progress: Option<(u64, u64)>,
 }
 
 /// A runtime that was found.

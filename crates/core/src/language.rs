@@ -386,10 +386,12 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["sh"],
-            // No path is told: bash and busybox are a POSIX shell only under the name of `sh`.
+            // No path is told: bash and busybox are a POSIX shell only under the name of `sh`. gVisor does not show one
+            // process what another runs.
             ask: &[&[
                 "-c",
-                "exe=$(readlink /proc/$$/exe); echo \"${exe##*/}${BASH_VERSION:+ ${BASH_VERSION%%[!0-9.]*}}\"",
+                "exe=$(readlink /proc/$$/exe || readlink -f \"$0\"); \
+                 echo \"${exe##*/}${BASH_VERSION:+ ${BASH_VERSION%%[!0-9.]*}}\"",
             ]],
             answer: Answer::Told,
             also: &[],

@@ -1,7 +1,7 @@
 //! A backend that this build does not have.
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Offer, Standing};
 use belljar_core::language::Language;
@@ -54,6 +54,7 @@ impl Backend for Absent {
         &'a self,
         _: SandboxSpec,
         _: ExecutionSpec,
+        _: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
         Box::pin(std::future::ready(Err(self.refusal())))
     }

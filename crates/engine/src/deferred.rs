@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
@@ -70,8 +70,9 @@ impl Backend for Deferred {
         &'a self,
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
+        waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
-        self.backend.start(sandbox, execution)
+        self.backend.start(sandbox, execution, waiting)
     }
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {

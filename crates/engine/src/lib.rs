@@ -18,10 +18,10 @@ mod watch;
 
 use std::future::Future;
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, SandboxSpec, Source};
+use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, PullEvent, SandboxSpec, Source};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::ExecutionLimits;
@@ -194,7 +194,10 @@ impl Engine {
         let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
 
         let began = Instant::now();
-        let started = unless(cancel.as_mut(), backend.start(sandbox, program)).await?;
+        let heard = Mutex::new(&mut *transcript);
+        // Whoever panicked while it held the lock was an observer, which is told the rest all the same.
+        let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
+        let started = unless(cancel.as_mut(), backend.start(sandbox, program, &waiting)).await?;
         let mut running = started.map_err(RunError::from)?;
         let begun = Begun {
             start: running.start(),

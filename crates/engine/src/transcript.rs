@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use belljar_core::backend::Stream;
+use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
 use belljar_core::outcome::{Outcome, Start, TimeLimit};
@@ -13,6 +13,9 @@ use belljar_core::{Captured, Collector};
 
 /// Sees the head of each stream as it comes.
 pub trait Observer: Send + Debug {
+    /// An image is being fetched, for which the run waits. Comes before the program runs, if at all.
+    fn pulling(&mut self, _: &PullEvent) {}
+
     /// The program runs: everything that can be known of it beforehand. Comes once, before any output, unless the run
     /// never got that far.
     fn started(&mut self, _: &Started<'_>) {}
@@ -57,6 +60,10 @@ impl<'a> Transcript<'a> {
     pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
         let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
         Transcript { stdout, stderr, stderr_ends_a_line: true, observer }
+    }
+
+    pub(crate) fn pulling(&mut self, event: &PullEvent) {
+        self.observer.pulling(event);
     }
 
     pub(crate) fn started(&mut self, started: &Started<'_>) {

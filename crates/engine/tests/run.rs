@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use belljar_core::Field;
 use belljar_core::allowance::{Allowance, Permitted};
-use belljar_core::backend::{BackendError, Ending, Stream};
+use belljar_core::backend::{BackendError, Ending, PullEvent, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
@@ -23,7 +23,7 @@ use belljar_engine::{
     Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved,
 };
 use proptest::prelude::*;
-use scripted::{Act, Script, Scripted};
+use scripted::{Act, Script, Scripted, pulled};
 use tokio::time::{Instant, sleep};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -96,9 +96,16 @@ struct Live {
     leaves_after: Option<usize>,
     /// What had been heard when a stage began.
     stages: Vec<usize>,
+    /// What was fetched before anything began.
+    pulled: Vec<PullEvent>,
 }
 
 impl Observer for Live {
+    fn pulling(&mut self, event: &PullEvent) {
+        assert!(self.stdout.is_empty(), "before the program runs");
+        self.pulled.push(event.clone());
+    }
+
     fn next_stage(&mut self) {
         self.stages.push(self.stdout.len());
     }
@@ -115,6 +122,15 @@ impl Observer for Live {
             ControlFlow::Continue(())
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_an_image_is_told_of_its_layers() {
+    let script = Script { layers: vec!["a", "b"], ..Script::of(vec![say("x")], Ending::Exited(0)) };
+    let mut live = Live::default();
+    let report = run(&engine(&script.backend()), defaults(), &mut live, pending()).await.unwrap();
+    assert_eq!(live.pulled, ["a", "b"].map(pulled));
+    assert_eq!((report.outcome, live.stdout.as_slice()), (Outcome::Exited(0), &b"x"[..]));
 }
 
 #[tokio::test(start_paused = true)]

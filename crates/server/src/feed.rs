@@ -2,13 +2,14 @@
 //!
 //! The engine never waits for a listener: a slow one must not hold up a box, or its slot. Nor is anything dropped,
 //! because only the head of each stream is ever told live, and that is bounded by the run's own limit on output. What
-//! a listener has not fetched yet is joined into larger pieces, so that the number of pieces is bounded, too.
+//! a listener has not fetched yet is joined into larger pieces, so that the number of pieces is bounded, too. Of an image
+//! that is being fetched, only the latest news of each layer is kept: they replace what was said before.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_core::backend::Stream;
+use belljar_core::backend::{PullEvent, Stream};
 use belljar_engine::{Observer, RunId, Started};
 use belljar_wire::RunStarted;
 use bytes::BytesMut;
@@ -20,6 +21,7 @@ const MAX_PIECES: usize = 256;
 /// One piece of news.
 #[derive(Debug)]
 pub(crate) enum News {
+    Pulling(PullEvent),
     Started(RunStarted),
     Output(Stream, BytesMut),
 }
@@ -96,17 +98,34 @@ impl Feed {
 
 impl State {
     fn push(&mut self, piece: News) {
-        let News::Output(stream, bytes) = &piece else { return self.pieces.push_back(piece) };
+        match piece {
+            News::Started(_) => self.pieces.push_back(piece),
+            News::Pulling(event) => self.push_pull(event),
+            News::Output(stream, bytes) => self.push_output(stream, bytes),
+        }
+    }
+
+    fn push_pull(&mut self, event: PullEvent) {
+        let same = |piece: &&mut News| matches!(piece, News::Pulling(of) if of.layer == event.layer);
         let crowded = self.pieces.len() >= MAX_PIECES;
-        let same = |piece: &&mut News| matches!(piece, News::Output(of, _) if of == stream);
+        match self.pieces.iter_mut().find(same) {
+            Some(earlier) => *earlier = News::Pulling(event),
+            None if !crowded => self.pieces.push_back(News::Pulling(event)),
+            None => {}
+        }
+    }
+
+    fn push_output(&mut self, stream: Stream, bytes: BytesMut) {
+        let crowded = self.pieces.len() >= MAX_PIECES;
+        let same = |piece: &&mut News| matches!(piece, News::Output(of, _) if *of == stream);
         let last = if crowded {
             self.pieces.iter_mut().rev().find(same)
         } else {
             self.pieces.back_mut().filter(same)
         };
         match last {
-            Some(News::Output(_, earlier)) => earlier.extend_from_slice(bytes),
-            _ => self.pieces.push_back(piece),
+            Some(News::Output(_, earlier)) => earlier.extend_from_slice(&bytes),
+            _ => self.pieces.push_back(News::Output(stream, bytes)),
         }
     }
 }
@@ -119,6 +138,10 @@ pub(crate) struct Reporter {
 }
 
 impl Observer for Reporter {
+    fn pulling(&mut self, event: &PullEvent) {
+        self.feed.push(News::Pulling(event.clone()));
+    }
+
     fn started(&mut self, started: &Started<'_>) {
         self.feed.push(News::Started(RunStarted::new(self.id.as_str(), started)));
     }
@@ -179,6 +202,28 @@ mod tests {
                 told.iter().filter(|(stream, _)| *stream == of).flat_map(|(_, text)| text.clone()).collect();
             assert_eq!(all, vec![byte; 10_000]);
         }
+    }
+
+    #[tokio::test]
+    async fn of_each_layer_only_the_latest_is_kept() {
+        let mut reporter = reporter();
+        let event = |layer: usize, there: u64| PullEvent {
+            image: "a:1".into(),
+            layer: Some(layer.to_string()),
+            status: "Downloading".into(),
+            progress: Some((there, 3)),
+        };
+        for (layer, there) in [(0, 1), (1, 1), (0, 2), (1, 2), (0, 3)] {
+            reporter.pulling(&event(layer, there));
+        }
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let Some(News::Pulling(event)) = reporter.feed.next().await else { panic!("two layers") };
+            told.push(event);
+        }
+        assert_eq!(told, [event(0, 3), event(1, 2)]);
+        (0..10_000).for_each(|layer| reporter.pulling(&event(layer, 1)));
+        assert_eq!(reporter.feed.state().pieces.len(), MAX_PIECES);
     }
 
     #[tokio::test]

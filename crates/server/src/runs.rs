@@ -10,7 +10,7 @@ use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Engine, RunId};
-use belljar_wire::{Code, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
+use belljar_wire::{Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
@@ -106,6 +106,8 @@ pub enum Found {
 /// What a run has to say.
 #[derive(Debug)]
 pub enum RunEvent {
+    /// It waits for an image that is being fetched. Comes before the program runs, if at all.
+    Pulling(ImagePull),
     /// The program runs.
     Started(RunStarted),
     /// It wrote something. Only the head of each stream is told live; the result has the tail, too.
@@ -332,6 +334,7 @@ impl Run {
     /// The next thing that it says. After [`Ended`](RunEvent::Ended) it says the same again.
     pub async fn next(&mut self) -> RunEvent {
         match self.feed.next().await {
+            Some(News::Pulling(event)) => RunEvent::Pulling(event.into()),
             Some(News::Started(started)) => RunEvent::Started(started),
             Some(News::Output(stream, bytes)) => RunEvent::Output(stream, bytes.freeze()),
             None => RunEvent::Ended(self.end().await),

@@ -17,7 +17,7 @@ pub use host::{
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, Isolation, OutputForm, RunResult, RunStarted, RunState, Usage};
+pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, RunState, Usage};
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

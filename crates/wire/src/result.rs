@@ -3,6 +3,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::Captured;
+use belljar_core::backend::PullEvent;
 use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
 use belljar_engine::Started;
 use serde::Serialize;
@@ -50,6 +51,29 @@ pub struct RunResult {
     /// Nothing reads the code before it runs, so nothing is found.
     #[schema(schema_with = schema::nothing)]
     pub findings: [(); 0],
+}
+
+/// An image that is being fetched, for which a run waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ImagePull {
+    /// As it was asked for.
+    pub image: String,
+    /// The layer, or `null` if it is about the whole image.
+    pub layer: Option<String>,
+    /// What happens to it, in the words of the engine.
+    pub status: String,
+    /// So many bytes are there.
+    pub current: Option<u64>,
+    /// Of so many.
+    pub total: Option<u64>,
+}
+
+impl From<PullEvent> for ImagePull {
+    fn from(event: PullEvent) -> ImagePull {
+        let PullEvent { image, layer, status, progress } = event;
+        let (current, total) = progress.unzip();
+        ImagePull { image, layer, status, current, total }
+    }
 }
 
 /// A run that has begun: what is known of it before it ends.

@@ -145,6 +145,11 @@ impl Memory<'_> {
         self.put(at, &value.to_le_bytes())
     }
 
+    /// Writes how long something is.
+    pub(crate) fn put_length(&mut self, at: u32, length: usize) -> Result<(), Errno> {
+        self.put_u32(at, u32::try_from(length).map_err(|_| Errno::Overflow)?)
+    }
+
     /// Writes a number of 64 bits.
     pub(crate) fn put_u64(&mut self, at: u32, value: u64) -> Result<(), Errno> {
         self.put(at, &value.to_le_bytes())

@@ -4,7 +4,7 @@
 #![allow(clippy::too_many_arguments, reason = "the interface has as many")]
 
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use belljar_core::backend::Stream;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -15,12 +15,12 @@ use super::descriptors::{Descriptor, What};
 use crate::fs::{Device, Follow, Opening, Place, now};
 use crate::guest::Guest;
 
+pub(super) use super::poll::poll_oneoff;
+
 type Done = Result<(), Fault>;
 
 /// The most that one call reads or writes; whoever wants more calls again.
 const MAX_TRANSFER: u32 = 1 << 20;
-/// The most events that one call waits for.
-const MAX_SUBSCRIPTIONS: u32 = 1024;
 
 pub(super) fn args_get(memory: &mut Memory<'_>, guest: &mut Guest, list: u32, text: u32) -> Done {
     put_strings(memory, &guest.system.args, list, text)
@@ -56,8 +56,7 @@ pub(super) fn clock_time_get(
 }
 
 pub(super) fn fd_advise(_: &mut Memory<'_>, guest: &mut Guest, fd: u32, _: u64, _: u64, _: u32) -> Done {
-    guest.system.descriptors.get(fd)?;
-    Ok(())
+    guest.check_open(fd)
 }
 
 pub(super) fn fd_allocate(_: &mut Memory<'_>, guest: &mut Guest, fd: u32, offset: u64, length: u64) -> Done {
@@ -146,15 +145,13 @@ pub(super) fn fd_pread(
     out: u32,
 ) -> Done {
     guest.check_seekable(fd)?;
-    let read = guest.read(memory, fd, &memory.pieces(pieces, count)?, Some(offset))?;
-    Ok(memory.put_u32(out, read)?)
+    guest.read(memory, fd, (pieces, count), Some(offset), out)
 }
 
 pub(super) fn fd_prestat_get(memory: &mut Memory<'_>, guest: &mut Guest, fd: u32, out: u32) -> Done {
     let name = guest.system.descriptors.preopened(fd)?;
-    let length = u32::try_from(name.len()).map_err(|_| Errno::Overflow)?;
     memory.put_u32(out, 0)?;
-    Ok(memory.put_u32(out.checked_add(4).ok_or(Errno::Fault)?, length)?)
+    Ok(memory.put_length(out.checked_add(4).ok_or(Errno::Fault)?, name.len())?)
 }
 
 pub(super) fn fd_prestat_dir_name(
@@ -181,8 +178,7 @@ pub(super) fn fd_pwrite(
     out: u32,
 ) -> Done {
     guest.check_seekable(fd)?;
-    let written = guest.write(memory, fd, &memory.pieces(pieces, count)?, Some(offset))?;
-    Ok(memory.put_u32(out, written)?)
+    guest.write(memory, fd, (pieces, count), Some(offset), out)
 }
 
 pub(super) fn fd_read(
@@ -193,8 +189,7 @@ pub(super) fn fd_read(
     count: u32,
     out: u32,
 ) -> Done {
-    let read = guest.read(memory, fd, &memory.pieces(pieces, count)?, None)?;
-    Ok(memory.put_u32(out, read)?)
+    guest.read(memory, fd, (pieces, count), None, out)
 }
 
 pub(super) fn fd_readdir(
@@ -223,7 +218,7 @@ pub(super) fn fd_readdir(
     }
     lines.truncate(length as usize);
     memory.put(buffer, &lines)?;
-    Ok(memory.put_u32(out, u32::try_from(lines.len()).map_err(|_| Errno::Overflow)?)?)
+    Ok(memory.put_length(out, lines.len())?)
 }
 
 pub(super) fn fd_renumber(_: &mut Memory<'_>, guest: &mut Guest, from: u32, to: u32) -> Done {
@@ -251,8 +246,7 @@ pub(super) fn fd_seek(
 }
 
 pub(super) fn fd_sync(_: &mut Memory<'_>, guest: &mut Guest, fd: u32) -> Done {
-    guest.system.descriptors.get(fd)?;
-    Ok(())
+    guest.check_open(fd)
 }
 
 pub(super) fn fd_tell(memory: &mut Memory<'_>, guest: &mut Guest, fd: u32, out: u32) -> Done {
@@ -268,8 +262,7 @@ pub(super) fn fd_write(
     count: u32,
     out: u32,
 ) -> Done {
-    let written = guest.write(memory, fd, &memory.pieces(pieces, count)?, None)?;
-    Ok(memory.put_u32(out, written)?)
+    guest.write(memory, fd, (pieces, count), None, out)
 }
 
 pub(super) fn path_create_directory(
@@ -374,7 +367,7 @@ pub(super) fn path_readlink(
     let target = guest.system.files.read_link(&dir, &path)?;
     let target = &target.as_bytes()[..target.len().min(room as usize)];
     memory.put(buffer, target)?;
-    Ok(memory.put_u32(out, u32::try_from(target.len()).map_err(|_| Errno::Overflow)?)?)
+    Ok(memory.put_length(out, target.len())?)
 }
 
 pub(super) fn path_remove_directory(
@@ -426,31 +419,6 @@ pub(super) fn path_unlink_file(
 ) -> Done {
     let (dir, path) = guest.named(memory, fd, path, length)?;
     Ok(guest.system.files.unlink(&dir, &path)?)
-}
-
-/// Waits for the first of some events. A program sleeps in this way, too.
-pub(super) fn poll_oneoff(
-    memory: &mut Memory<'_>,
-    guest: &mut Guest,
-    subscriptions: u32,
-    events: u32,
-    count: u32,
-    out: u32,
-) -> Done {
-    if count == 0 || count > MAX_SUBSCRIPTIONS {
-        return Err(Errno::Inval.into());
-    }
-    let at = |index: u32| subscriptions.checked_add(index * 48).ok_or(Errno::Fault);
-    let awaited: Result<Vec<_>, Errno> =
-        (0..count).map(|index| Subscription::read(memory, guest, at(index)?)).collect();
-    let happened = guest.wait_for(&awaited?)?;
-    let mut told = 0;
-    for event in &happened {
-        let at = events.checked_add(told * 32).ok_or(Errno::Fault)?;
-        memory.put(at, &event.record())?;
-        told += 1;
-    }
-    Ok(memory.put_u32(out, told)?)
 }
 
 /// There are no signals.
@@ -505,71 +473,12 @@ pub(super) fn sock_shutdown(_: &mut Memory<'_>, guest: &mut Guest, fd: u32, _: u
     no_socket(guest, fd)
 }
 
-/// What is waited for.
-#[derive(Debug, Clone, Copy)]
-struct Subscription {
-    userdata: u64,
-    kind: u8,
-    on: On,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum On {
-    Time(Instant),
-    /// Something that lies ahead further than can be said.
-    Never,
-    Input,
-    /// Something that can be read or written without waiting.
-    Ready(u64),
-    Failed(Errno),
-}
-
-/// What has happened.
-struct Happened {
-    userdata: u64,
-    kind: u8,
-    error: u16,
-    bytes: u64,
-}
-
-impl Subscription {
-    fn read(memory: &Memory<'_>, guest: &Guest, at: u32) -> Result<Subscription, Errno> {
-        let field = |offset: u32| at.checked_add(offset).ok_or(Errno::Fault);
-        let userdata = memory.u64(at)?;
-        let [kind] = memory.array::<1>(field(8)?)?;
-        let on = match kind {
-            0 => {
-                let absolute = u16::from_le_bytes(memory.array(field(40)?)?) & 1 != 0;
-                clock_event(guest, memory.u32(field(16)?)?, memory.u64(field(24)?)?, absolute)
-            }
-            1 => guest.readable(memory.u32(field(16)?)?),
-            2 => guest
-                .system
-                .descriptors
-                .get(memory.u32(field(16)?)?)
-                .map_or_else(On::Failed, |_| On::Ready(0)),
-            _ => return Err(Errno::Inval),
-        };
-        Ok(Subscription { userdata, kind, on })
-    }
-
-    fn happened(self, error: u16, bytes: u64) -> Happened {
-        Happened { userdata: self.userdata, kind: self.kind, error, bytes }
-    }
-}
-
-impl Happened {
-    fn record(&self) -> [u8; 32] {
-        let mut record = [0; 32];
-        record[..8].copy_from_slice(&self.userdata.to_le_bytes());
-        record[8..10].copy_from_slice(&self.error.to_le_bytes());
-        record[10] = self.kind;
-        record[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        record
-    }
-}
-
 impl Guest {
+    fn check_open(&self, fd: u32) -> Done {
+        self.system.descriptors.get(fd)?;
+        Ok(())
+    }
+
     /// A directory that is open, and a path from there.
     fn named(&self, memory: &Memory<'_>, fd: u32, path: u32, length: u32) -> Result<(Place, String), Fault> {
         Ok((self.system.descriptors.dir(fd)?, memory.path(path, length)?))
@@ -629,20 +538,19 @@ impl Guest {
         }
     }
 
-    /// Reads into the first piece that has room; a read may be short.
+    /// Reads into the first piece that has room, and says how much; a read may be short.
     fn read(
         &mut self,
         memory: &mut Memory<'_>,
         fd: u32,
-        pieces: &[(u32, u32)],
+        pieces: (u32, u32),
         at: Option<u64>,
-    ) -> Result<u32, Fault> {
-        let descriptor = self.system.descriptors.get(fd)?;
-        if descriptor.rights & rights::READ == 0 {
-            return Err(Errno::Badf.into());
-        }
-        let Some((address, length)) = pieces.iter().find(|(_, length)| *length > 0) else { return Ok(0) };
-        let buffer = memory.bytes_mut(*address, (*length).min(MAX_TRANSFER))?;
+        out: u32,
+    ) -> Done {
+        let piece = first_piece(memory, pieces)?;
+        let descriptor = self.system.descriptors.with_right(fd, rights::READ)?;
+        let Some((address, length)) = piece else { return Ok(memory.put_u32(out, 0)?) };
+        let buffer = memory.bytes_mut(address, length)?;
         let offset = at.unwrap_or(descriptor.offset);
         let read = match &descriptor.what {
             What::Stdin => self.link.read(buffer)?,
@@ -655,21 +563,20 @@ impl Guest {
         if at.is_none() {
             self.system.descriptors.get_mut(fd)?.offset = offset.saturating_add(read as u64);
         }
-        Ok(u32::try_from(read).unwrap_or(u32::MAX))
+        Ok(memory.put_length(out, read)?)
     }
 
-    /// Writes the first piece that is not empty; a write may be short.
+    /// Writes the first piece that is not empty, and says how much; a write may be short.
     fn write(
         &mut self,
-        memory: &Memory<'_>,
+        memory: &mut Memory<'_>,
         fd: u32,
-        pieces: &[(u32, u32)],
+        pieces: (u32, u32),
         at: Option<u64>,
-    ) -> Result<u32, Fault> {
-        let descriptor = self.system.descriptors.get(fd)?;
-        if descriptor.rights & rights::WRITE == 0 {
-            return Err(Errno::Badf.into());
-        }
+        out: u32,
+    ) -> Done {
+        let piece = first_piece(memory, pieces)?;
+        let descriptor = self.system.descriptors.with_right(fd, rights::WRITE)?;
         let appends = at.is_none() && descriptor.flags & fdflags::APPEND != 0;
         let offset = match descriptor.what {
             What::File(ino) if appends => self.system.files.size(ino)?,
@@ -686,8 +593,8 @@ impl Guest {
             What::Device(_) => Sink::Nowhere,
             What::Stdin | What::Dir(_) | What::Host(_) => return Err(Errno::Badf.into()),
         };
-        let Some((address, length)) = pieces.iter().find(|(_, length)| *length > 0) else { return Ok(0) };
-        let bytes = memory.bytes(*address, (*length).min(MAX_TRANSFER))?;
+        let Some((address, length)) = piece else { return Ok(memory.put_u32(out, 0)?) };
+        let bytes = memory.bytes(address, length)?;
         let written = match what {
             Sink::Output(stream) => self.link.write(stream, bytes)?,
             Sink::File(ino) => self.system.files.write_at(ino, offset, bytes)?,
@@ -696,41 +603,7 @@ impl Guest {
         if at.is_none() {
             self.system.descriptors.get_mut(fd)?.offset = offset.saturating_add(written as u64);
         }
-        Ok(u32::try_from(written).unwrap_or(u32::MAX))
-    }
-
-    fn readable(&self, fd: u32) -> On {
-        match self.system.descriptors.get(fd).map(|descriptor| &descriptor.what) {
-            Ok(What::Stdin) => On::Input,
-            Ok(What::Output(_) | What::Dir(_) | What::File(_) | What::Host(_) | What::Device(_)) => {
-                On::Ready(0)
-            }
-            Err(errno) => On::Failed(errno),
-        }
-    }
-
-    /// Waits until at least one of these has happened.
-    fn wait_for(&self, awaited: &[Subscription]) -> Result<Vec<Happened>, Fault> {
-        let at_once = |one: &Subscription| matches!(one.on, On::Ready(_) | On::Failed(_));
-        let times =
-            awaited.iter().filter_map(|one| if let On::Time(time) = one.on { Some(time) } else { None });
-        let first = if awaited.iter().any(at_once) { Some(Instant::now()) } else { times.min() };
-        let wants_input = awaited.iter().any(|one| matches!(one.on, On::Input));
-        let input = if wants_input {
-            self.link.await_input(first)?
-        } else {
-            self.link.sleep_until(first)?;
-            None
-        };
-        let now = Instant::now();
-        let happened = awaited.iter().filter_map(|one| match one.on {
-            On::Time(time) if time <= now => Some(one.happened(0, 0)),
-            On::Input => input.map(|bytes| one.happened(0, bytes as u64)),
-            On::Ready(bytes) => Some(one.happened(0, bytes)),
-            On::Failed(errno) => Some(one.happened(errno as u16, 0)),
-            On::Time(_) | On::Never => None,
-        });
-        Ok(happened.collect())
+        Ok(memory.put_length(out, written)?)
     }
 }
 
@@ -765,6 +638,13 @@ fn flags_of(flags: u32) -> Result<u16, Errno> {
     u16::try_from(flags).ok().filter(|flags| flags & !fdflags::ALL == 0).ok_or(Errno::Inval)
 }
 
+/// Of a list of pieces, the address and the length of the first that is not empty, or as much of it as one call transfers.
+fn first_piece(memory: &Memory<'_>, (at, count): (u32, u32)) -> Result<Option<(u32, u32)>, Errno> {
+    let pieces = memory.pieces(at, count)?;
+    let first = pieces.into_iter().find(|(_, length)| *length > 0);
+    Ok(first.map(|(address, length)| (address, length.min(MAX_TRANSFER))))
+}
+
 fn put_strings(memory: &mut Memory<'_>, strings: &[Vec<u8>], list: u32, text: u32) -> Done {
     let (mut list, mut text) = (list, text);
     for string in strings {
@@ -780,12 +660,12 @@ fn put_strings(memory: &mut Memory<'_>, strings: &[Vec<u8>], list: u32, text: u3
 
 fn put_sizes(memory: &mut Memory<'_>, strings: &[Vec<u8>], count: u32, size: u32) -> Done {
     let bytes: usize = strings.iter().map(|string| string.len() + 1).sum();
-    memory.put_u32(count, u32::try_from(strings.len()).map_err(|_| Errno::Overflow)?)?;
-    Ok(memory.put_u32(size, u32::try_from(bytes).map_err(|_| Errno::Overflow)?)?)
+    memory.put_length(count, strings.len())?;
+    Ok(memory.put_length(size, bytes)?)
 }
 
 /// What a clock shows, in nanoseconds. The monotonic one begins with the program.
-fn time_of(guest: &Guest, clock: u32) -> Result<u64, Errno> {
+pub(super) fn time_of(guest: &Guest, clock: u32) -> Result<u64, Errno> {
     match clock {
         0 => Ok(now()),
         1 => Ok(nanoseconds(guest.system.began.elapsed())),
@@ -803,16 +683,6 @@ pub(crate) fn cpu_time() -> Duration {
 
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn clock_event(guest: &Guest, clock: u32, timeout: u64, absolute: bool) -> On {
-    let since = if absolute { time_of(guest, clock) } else { Ok(0) };
-    let left = since.map(|since| Duration::from_nanos(timeout.saturating_sub(since)));
-    match left.map(|left| Instant::now().checked_add(left)) {
-        Ok(Some(time)) => On::Time(time),
-        Ok(None) => On::Never,
-        Err(errno) => On::Failed(errno),
-    }
 }
 
 fn read_device(device: Device, buffer: &mut [u8]) -> Result<usize, Errno> {
@@ -839,6 +709,6 @@ fn fill_randomly(buffer: &mut [u8]) -> Result<(), Errno> {
 
 /// There are none, so whatever is open is not one.
 fn no_socket(guest: &Guest, fd: u32) -> Done {
-    guest.system.descriptors.get(fd)?;
+    guest.check_open(fd)?;
     Err(Errno::Notsock.into())
 }

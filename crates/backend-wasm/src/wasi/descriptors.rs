@@ -80,6 +80,12 @@ impl Descriptors {
         self.0.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::Badf)
     }
 
+    /// An open file with which this may be done.
+    pub(crate) fn with_right(&self, fd: u32, right: u64) -> Result<&Descriptor, Errno> {
+        let descriptor = self.get(fd)?;
+        if descriptor.rights & right == 0 { Err(Errno::Badf) } else { Ok(descriptor) }
+    }
+
     /// An open file, to be changed.
     pub(crate) fn get_mut(&mut self, fd: u32) -> Result<&mut Descriptor, Errno> {
         self.0.get_mut(fd as usize).and_then(Option::as_mut).ok_or(Errno::Badf)

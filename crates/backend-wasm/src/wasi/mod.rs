@@ -4,6 +4,7 @@
 pub(crate) mod abi;
 mod calls;
 mod descriptors;
+mod poll;
 
 use wasmtime::{Caller, Extern, Linker};
 

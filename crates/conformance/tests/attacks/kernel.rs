@@ -41,6 +41,12 @@ fn goes_past_seccomp(number: u32) -> bool {
     cfg!(target_arch = "x86_64") && matches!(number, 335 | 336)
 }
 
+/// The first of the calls that an engine may not know yet. Numbers from here on were given after 2018, by the year: what
+/// was there before, every filter of an engine knows.
+const YOUNG: u32 = 424;
+/// Where the numbers of the x32 ABI begin.
+const X32: u32 = 0x4000_0000;
+
 fn compare_with_policy(cell: &Cell, first: u32, last: u32) {
     let attempt = format!("syscalls {first} {last}");
     let inside = cell.limit("timeout", "60s").probes(&[&attempt]);
@@ -54,11 +60,11 @@ fn compare_with_policy(cell: &Cell, first: u32, last: u32) {
         let Called { number, args, seen } = called(inside);
         let as_policy = match verdict(number, &args) {
             Verdict::Allow => {
-                let refused = fenced && seen.errno == libc::ENOSYS;
-                refused || alike(&seen, outside) || for_a_reason_of_its_own(number) == Some(seen.errno)
+                let unknown = fenced && number >= YOUNG && seen.errno == libc::ENOSYS;
+                unknown || alike(&seen, outside) || for_a_reason_of_its_own(number) == Some(seen.errno)
             }
             Verdict::Deny(_) if goes_past_seccomp(number) => alike(&seen, outside),
-            Verdict::Deny(_) if fenced && seen.text == "signal:31" => true,
+            Verdict::Deny(_) if fenced && number >= X32 && seen.text == "signal:31" => true,
             Verdict::Deny(errno) => seen.text == "returned" && seen.errno == errno,
             Verdict::Kill => seen.text == "signal:31",
         };
@@ -81,10 +87,8 @@ promise!(every_system_call_is_answered_as_the_policy_says; needs syscalls, privi
 
 /// K9
 fn numbers_of_the_x32_abi_do_not_exist(cell: &Cell) {
-    compare_with_policy(cell, 0x4000_0000, 0x4000_0000 + 600);
-    for seen in
-        cell.probes(&[&format!("call {}", 0x4000_0000 + 39), &format!("call {}", 0x4000_0000u64 + 101)])
-    {
+    compare_with_policy(cell, X32, X32 + 600);
+    for seen in cell.probes(&[&format!("call {}", X32 + 39), &format!("call {}", X32 + 101)]) {
         assert!(seen.errno == libc::ENOSYS || (cell.has_an_image() && seen.text == "signal:31"), "{seen:?}");
     }
 }
@@ -283,9 +287,11 @@ fn a_set_uid_program_gives_nothing(cell: &Cell) {
         assert_eq!(made_set_uid_outside(), 0, "the control: outside it makes nobody root");
     }
     let mounts = cell.run("cat /proc/self/mountinfo").ok().to_owned();
-    // Of an image there is only its root, and no_new_privs.
-    for line in mounts.lines().filter(|_| !cell.has_an_image()) {
-        assert!(line.contains("nosuid"), "every mount is nosuid: {line}");
+    for line in mounts.lines() {
+        let options = line.split(' ').nth(5).unwrap_or_default();
+        // What an engine mounts read-only holds what is in the image, against which there is no_new_privs alone.
+        let is_the_images = cell.has_an_image() && options.split(',').any(|option| option == "ro");
+        assert!(is_the_images || options.contains("nosuid"), "every mount is nosuid: {line}");
     }
 }
 

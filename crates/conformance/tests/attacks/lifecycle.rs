@@ -139,9 +139,11 @@ fn cgroups_are_out_of_reach(cell: &Cell) {
         let files =
             ["memory/memory.limit_in_bytes", "memory.max", "pids/pids.max", "pids.max", "cgroup.procs"];
         let writes: Vec<_> = files.iter().map(|file| format!("write /sys/fs/cgroup/{file}")).collect();
-        for seen in cell.probes(&writes.iter().map(String::as_str).collect::<Vec<_>>()) {
-            seen.fails_with(&[libc::ENOENT, libc::EROFS, libc::EACCES]);
+        let seen = cell.probes(&writes.iter().map(String::as_str).collect::<Vec<_>>());
+        for one in &seen {
+            one.fails_with(&[libc::ENOENT, libc::EROFS, libc::EACCES]);
         }
+        assert!(seen.iter().any(|one| one.errno != libc::ENOENT), "the control: some are there: {seen:?}");
         return;
     }
     for seen in cell.probes(&["list /sys/fs/cgroup", "list /sys"]) {

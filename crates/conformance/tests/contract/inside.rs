@@ -110,9 +110,6 @@ promise!(nothing_else_is_writable; needs filesystem);
 
 /// R8, F14: one budget
 fn everything_writable_shares_one_budget(cell: &Cell) {
-    if !cell.keeps("disk") {
-        return;
-    }
     let cell = cell.with_probe().limit("disk", "8M");
     let places = ["/tmp/fill", "/dev/shm/fill", "/sandbox/fill"];
     for place in places {

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Ending, Event, Execution, ExecutionSpec, Finished, RuntimeInfo,
-    SandboxSpec, Stream,
+    Backend, BackendError, BoxFuture, Ending, Event, Execution, ExecutionSpec, Finished, PullEvent,
+    PullListener, RuntimeInfo, SandboxSpec, Stream,
 };
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
 use belljar_core::language::Language;
@@ -40,6 +40,8 @@ pub(crate) struct Script {
     pub(crate) not_ready: bool,
     pub(crate) unmet: Vec<Guarantee>,
     pub(crate) files: Vec<CollectedFile>,
+    /// The layers that are fetched before it can start.
+    pub(crate) layers: Vec<&'static str>,
 }
 
 impl Script {
@@ -55,6 +57,7 @@ impl Script {
             not_ready: false,
             unmet: Vec::new(),
             files: Vec::new(),
+            layers: Vec::new(),
         }
     }
 
@@ -108,8 +111,12 @@ impl Backend for Scripted {
         &'a self,
         _: SandboxSpec,
         execution: ExecutionSpec,
+        waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>> {
         Box::pin(async move {
+            for layer in &self.script.layers {
+                waiting(&pulled(layer));
+            }
             sleep(self.script.start_takes).await;
             self.log.lock().unwrap().push(format!("start {}", execution.source.name));
             if self.script.fails_to_start {
@@ -131,6 +138,12 @@ impl Backend for Scripted {
     fn explain(&self, _: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
         Ok(format!("play {}\n", execution.source.name))
     }
+}
+
+/// What is told of a layer that is fetched.
+pub(crate) fn pulled(layer: &str) -> PullEvent {
+    let (image, layer) = ("image:1".to_owned(), Some(layer.to_owned()));
+    PullEvent { image, layer, status: "Pull complete".to_owned(), progress: None }
 }
 
 struct Playing {

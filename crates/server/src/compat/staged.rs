@@ -120,6 +120,7 @@ impl Staged {
             };
             match happened {
                 Happened::NextStage => return self.begin(Stage::Run),
+                Happened::Event(RunEvent::Pulling(_)) => {}
                 Happened::Event(RunEvent::Started(_)) if self.compiled => return self.begin(Stage::Compile),
                 Happened::Event(RunEvent::Started(_)) => return self.begin(Stage::Run),
                 Happened::Event(RunEvent::Output(stream, bytes)) => return Turn::Output(stream, bytes),

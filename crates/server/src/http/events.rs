@@ -1,4 +1,5 @@
-//! A run as it happens: server-sent events `start`, `stdout`, `stderr`, `end`, and `error` if Belljar fails on the way.
+//! A run as it happens: server-sent events `pull` while an image is fetched for it, `start`, `stdout`, `stderr`, `end`, and
+//! `error` if Belljar fails on the way.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -16,8 +17,8 @@ use super::text::Text;
 use super::{App, Refused, answer};
 use crate::runs::{End, Run, RunEvent};
 
-/// Tells a run as it happens. A failure before the program runs is an ordinary answer; only if nothing at all has
-/// happened by the first heartbeat (a long queue) does the stream begin without knowing.
+/// Tells a run as it happens. A failure before the program runs is an ordinary answer; only if an image is being fetched, or
+/// nothing at all has happened by the first heartbeat (a long queue), does the stream begin without knowing.
 pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Response, Refused> {
     let heartbeat = app.config.heartbeat;
     let first = match tokio::time::timeout(heartbeat, run.next()).await {
@@ -92,6 +93,7 @@ impl Telling {
                 None => self.run.as_mut()?.next().await,
             };
             match event {
+                RunEvent::Pulling(pull) => self.due.push_back(named("pull", &pull)),
                 RunEvent::Started(started) => self.due.push_back(named("start", &started)),
                 RunEvent::Output(stream, bytes) => {
                     let text = self.texts.of(stream).push(&bytes);

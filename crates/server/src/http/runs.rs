@@ -31,8 +31,8 @@ enum Manner {
 
 /// Run code
 ///
-/// Answers when the run has ended; with `Accept: text/event-stream`, as it happens, by the events `start` (what is known
-/// beforehand), `stdout` and `stderr` (`{"text": …}`), and `end` (the result) or `error` (the error object). A client
+/// Answers when the run has ended; with `Accept: text/event-stream`, as it happens, by the events `pull` (an image is
+/// fetched for it: `image`, `layer`, `status`, `current`, `total`), `start` (what is known beforehand), `stdout` and `stderr` (`{"text": …}`), and `end` (the result) or `error` (the error object). A client
 /// that goes away cancels its run.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use belljar_core::limits::show_duration;
+use belljar_wire::ImagePull;
 use rmcp::RoleServer;
 use rmcp::model::{ProgressNotificationParam, ProgressToken};
 use rmcp::service::{Peer, RequestContext};
@@ -21,6 +22,8 @@ pub(super) struct Progress {
     began: Instant,
     ticks: Interval,
     line: LastLine,
+    /// The image that the run waits for.
+    pulling: Option<String>,
 }
 
 impl Progress {
@@ -30,7 +33,7 @@ impl Progress {
         // Two at once would tell nothing that one does not.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let token = context.meta.get_progress_token();
-        Progress { peer: context.peer.clone(), token, began, ticks, line: LastLine::default() }
+        Progress { peer: context.peer.clone(), token, began, ticks, line: LastLine::default(), pulling: None }
     }
 
     /// Waits until it is time to say something. For a client that did not ask, that time does not come.
@@ -46,13 +49,24 @@ impl Progress {
         let Some(token) = self.token.clone() else { return };
         let elapsed = self.began.elapsed();
         let seconds = show_duration(Duration::from_secs(elapsed.as_secs()));
-        let message = match self.line.text() {
-            Some(line) => format!("running for {seconds}: {line}"),
-            None => format!("running for {seconds}"),
+        let message = match (&self.pulling, self.line.text()) {
+            (Some(image), _) => format!("fetching {image} for {seconds}"),
+            (None, Some(line)) => format!("running for {seconds}: {line}"),
+            (None, None) => format!("running for {seconds}"),
         };
         let progress = ProgressNotificationParam::new(token, elapsed.as_secs_f64()).with_message(message);
         // A client that is gone is noticed elsewhere.
         let _ = self.peer.notify_progress(progress).await;
+    }
+
+    /// Takes in that an image is being fetched.
+    pub(super) fn pulling(&mut self, pull: &ImagePull) {
+        self.pulling = Some(pull.image.clone());
+    }
+
+    /// Takes in that the program runs.
+    pub(super) fn began_to_run(&mut self) {
+        self.pulling = None;
     }
 
     /// Takes in what the program wrote.

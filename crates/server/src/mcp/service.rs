@@ -286,7 +286,8 @@ async fn follow(run: &mut Run, mut progress: Progress) -> End {
             biased;
             () = progress.due() => progress.tell().await,
             event = run.next() => match event {
-                RunEvent::Started(_) => {}
+                RunEvent::Pulling(pull) => progress.pulling(&pull),
+                RunEvent::Started(_) => progress.began_to_run(),
                 RunEvent::Output(_, bytes) => progress.heard(&bytes),
                 RunEvent::Ended(end) => return end,
             },
