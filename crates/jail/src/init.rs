@@ -129,6 +129,8 @@ impl Init {
             Ok(status) => Reply::Ended { status, cpu_micros: 0, max_rss: 0 },
             Err(fault) => fault.into_reply(),
         };
+        // Not all commands may have been started.
+        self.streams = None;
         if let Ok(keeper) = keeper {
             let _ = message::send(&keeper, &news, &[]);
             if matches!(news, Reply::Deserted { .. }) {

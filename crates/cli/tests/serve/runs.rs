@@ -24,6 +24,20 @@ fn a_program_that_fails_is_a_success_of_the_system() {
     assert_eq!((&slow["status"], &slow["exit_code"]), (&json!("timed_out"), &json!(124)));
 }
 
+/// The commands after the one that failed are not started, and nobody waits for them.
+#[test]
+fn a_program_that_does_not_compile_is_a_failed_run_and_not_one_that_takes_too_long() {
+    let server = Server::start();
+    for (code, exit_code) in [("int main(void) { return 3; }", 3), ("nonsense", 1)] {
+        let result = server.post("/v1/runs", &json!({"language": "c", "code": code})).result();
+        assert_eq!(
+            (&result["status"], &result["exit_code"]),
+            (&json!("exited"), &json!(exit_code)),
+            "{result}"
+        );
+    }
+}
+
 #[test]
 fn everything_that_a_request_can_say_reaches_the_box() {
     let server = Server::start();
