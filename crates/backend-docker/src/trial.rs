@@ -19,8 +19,6 @@ use crate::line::Line;
 use crate::owner::Owner;
 use crate::{remembered, trouble};
 
-/// What was found out is found under this name.
-const FILE: &str = "docker-trial.json";
 /// Changes whenever another question is asked.
 const EDITION: &str = "1";
 /// What the trial's container may have; few processes, so that the limit is soon met.
@@ -60,17 +58,17 @@ impl Trial<'_> {
     /// What this daemon can promise: as found out before, or by making a container now.
     pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
         let of = self.subject();
-        if let Some(known) = remembered::read::<Findings>(self.state_dir, FILE).filter(|known| known.of == of)
-        {
-            return Ok(known.offer());
+        let known = remembered::read::<Findings>(self.state_dir, &self.file());
+        match known.filter(|known| known.of == of) {
+            Some(known) => Ok(known.offer()),
+            None => self.again().await,
         }
-        self.again().await
     }
 
     /// Makes a container whatever is remembered.
     pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
         let findings = self.find_out(self.subject()).await?;
-        remembered::write(self.state_dir, FILE, &findings);
+        remembered::write(self.state_dir, &self.file(), &findings);
         Ok(findings.offer())
     }
 
@@ -82,7 +80,13 @@ impl Trial<'_> {
             self.api.socket().display(),
             env!("CARGO_PKG_VERSION")
         );
-        Sha256::digest(subject.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+        digest(&subject)
+    }
+
+    /// The name under which it is remembered: whoever takes turns with two runtimes is not to try each anew every time.
+    fn file(&self) -> String {
+        let place = digest(&format!("{} {:?}", self.api.socket().display(), self.runtime));
+        format!("docker-trial-{}.json", &place[..16])
     }
 
     async fn find_out(&self, of: String) -> Result<Findings, BackendError> {
@@ -197,6 +201,10 @@ fn judge(kept: bool, how: &str, why: &str, fix: &str) -> Standing {
     } else {
         Standing::Unmet { why: why.to_owned(), fix: fix.to_owned() }
     }
+}
+
+fn digest(text: &str) -> String {
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]
