@@ -77,7 +77,10 @@ pub static INTERPRETERS: &[Interpreter] = &[
         argv: &["python3", "-u", "-B", "{source}"],
         // A module begins in `/`, and only the program itself can change that.
         env: &[("PYTHONPATH", "/lib/belljar")],
-        library: &[("sitecustomize.py", include_str!("../library/sitecustomize.py"))],
+        library: &[
+            ("encodings.py", include_str!("../library/encodings.py")),
+            ("sitecustomize.py", include_str!("../library/sitecustomize.py")),
+        ],
     },
     Interpreter {
         name: "javascript",

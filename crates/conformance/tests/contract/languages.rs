@@ -344,6 +344,27 @@ fn typescript_is_not_type_checked(cell: &Cell) {
 
 portable!(typescript_is_not_type_checked; no zygote: "its runtime has no zygote");
 
+fn python_has_the_codecs_of_its_library(cell: &Cell) {
+    let code = r"
+import codecs, encodings, sys
+print(sys.stdout.encoding, 'é'.encode(), 'é'.encode('latin-1'), b'\xe9'.decode('cp1252') == 'é')
+print(encodings.normalize_encoding('Latin 1'), encodings.aliases.aliases['l1'])
+import encodings.idna
+print(codecs.lookup('idna').name, codecs.lookup('utf8').name)
+pieces = codecs.getincrementaldecoder('utf-8')()
+print(pieces.decode(b'\xc3') + pieces.decode(b'\xa9') == 'é')
+try:
+    'x'.encode('nonsense')
+except LookupError as error:
+    print(error)
+";
+    let told =
+        "utf-8 b'\\xc3\\xa9' b'\\xe9' True\nLatin_1 latin_1\nidna utf-8\nTrue\nunknown encoding: nonsense\n";
+    assert_eq!(cell.language("python").run(code).ok(), told);
+}
+
+portable!(python_has_the_codecs_of_its_library);
+
 fn both_kinds_of_javascript_module_run(cell: &Cell) {
     let node = cell.language("javascript");
     let module =
