@@ -865,9 +865,11 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
 /// Removes the boxes of the dead. `homes` are the places of the parts of each box, in the order in which these are
 /// made: a box that is not in the first is in none.
 fn sweep_boxes(version: Version, homes: &[Group]) -> usize {
-    let Some(first) = homes.first() else { return 0 };
-    let names = version.boxes(&first.dir).into_iter();
-    names.filter(|name| !name.owner_lives()).filter(|name| sweep_box(version, homes, name)).count()
+    // In each: whoever was removing one may have died, or found a part of it busy, half way.
+    let mut names: Vec<_> = homes.iter().flat_map(|home| version.boxes(&home.dir)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names.iter().filter(|name| !name.owner_lives()).filter(|name| sweep_box(version, homes, name)).count()
 }
 
 fn sweep_box(version: Version, homes: &[Group], name: &BoxName) -> bool {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `box-<pid>-<start>-<serial>`: the process that owns the box, when that process started (a pid alone would be
 /// somebody else's one day), and which of its boxes this is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BoxName {
     pid: u32,
     start: u64,

@@ -215,6 +215,10 @@ fn a_sweep_removes_the_boxes_of_the_dead_and_nothing_else() {
         (cgroup.dirs(), mem::ManuallyDrop::new(cgroup))
     };
     let (empty_dirs, _) = abandon(&empty);
+    // Where there are several, one that was removed half way is left in all but the first.
+    let first = empty_dirs.last().filter(|_| empty_dirs.len() > 1);
+    first.into_iter().for_each(|dir| fs::remove_dir(dir).unwrap());
+    let empty_dirs = &empty_dirs[..empty_dirs.len() - usize::from(first.is_some())];
     let (inhabited_dirs, inhabited) = abandon(&inhabited);
     let inmate = start(&inhabited, "exec sleep 60");
     let living = new_box(&cgroups, LimitsRequest::default());
