@@ -166,7 +166,7 @@ impl NativeExecution {
                 gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
+            Some(_) | None => Err(died()),
         }
     }
 
@@ -271,7 +271,7 @@ impl NativeExecution {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
             }
-            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
+            Some(_) | None => Err(died()),
         }
     }
 
@@ -285,7 +285,7 @@ impl NativeExecution {
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            Some(_) | None => Err(setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())),
+            Some(_) | None => Err(died()),
         }
     }
 
@@ -584,6 +584,11 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
         hint: "`belljar doctor` shows what this host can do".into(),
         source,
     }
+}
+
+/// A box that ended before it was one.
+fn died() -> BackendError {
+    setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())
 }
 
 /// A step of the keeper's or the box's that failed.

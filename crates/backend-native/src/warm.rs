@@ -170,7 +170,9 @@ impl Native {
                 let runtime = Stamped::new(runtime);
                 pool.clear_unless(language, |parked| parked.terms().runtime == runtime);
                 self.renew_zygote(language, &runtime).await;
-                self.stock_up(language, &runtime).await;
+                if !pool.is_pressed() {
+                    self.stock_up(language, &runtime).await;
+                }
             }
             self.attempted_zygotes();
             // Whether one was taken or the time is up, it is time to look again.

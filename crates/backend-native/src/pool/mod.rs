@@ -224,10 +224,14 @@ impl Pool {
         }
     }
 
+    /// Whether it is.
+    pub(crate) fn is_pressed(&self) -> bool {
+        self.0.pressed.load(Ordering::Relaxed)
+    }
+
     /// How it is.
     pub(crate) fn status(&self) -> PoolStatus {
-        let now = Instant::now();
-        let pressed = self.0.pressed.load(Ordering::Relaxed);
+        let (now, pressed) = (Instant::now(), self.is_pressed());
         let languages = self.lock().of.iter().map(|shelf| shelf.status(now, pressed)).collect();
         PoolStatus { memory_limit: self.0.memory, max_age: self.0.max_age, languages }
     }
@@ -277,7 +281,7 @@ impl Pool {
         }
         let mut gone: Vec<_> = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(now)).collect();
         let mut to_make = Vec::new();
-        let memory = policy::budget(self.0.memory, self.0.pressed.load(Ordering::Relaxed));
+        let memory = policy::budget(self.0.memory, self.is_pressed());
         while let Some(next) = policy::next(&shelves.stocks(now), memory, self.0.abreast) {
             shelves.of[next].booting += 1;
             to_make.push(shelves.of[next].language);
