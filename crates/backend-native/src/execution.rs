@@ -12,7 +12,7 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
 use belljar_jail::message::{NAMESPACES, Reply};
-use belljar_jail::plan::CgroupEntry;
+use belljar_jail::plan::{CgroupEntry, IdPair};
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -86,6 +86,7 @@ pub(crate) struct Entrance {
     /// The program's ends of its streams.
     ends: ProgramEnds,
     group: CgroupEntry,
+    code: IdPair,
 }
 
 /// What its keeper gave for that.
@@ -101,14 +102,15 @@ impl Entrance {
         zygote: &Zygote,
         readiness: Readiness,
     ) -> Result<(), BackendError> {
-        let Entrance { ready, ends, group } = self;
+        let Entrance { ready, ends, group, code } = self;
         let entry = Entry {
+            code: *code,
             namespaces: &ready.namespaces,
             streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
             allowed: ready.allowed.as_ref(),
             cgroup: group,
         };
-        zygote.bear(&entry, readiness).await.map_err(setup("fork a runtime into the box"))
+        zygote.bear(&entry, readiness).await
     }
 }
 
@@ -144,10 +146,10 @@ impl NativeExecution {
         stdin: OwnedFd,
         terms: Terms,
     ) -> Result<(NativeExecution, Entrance), BackendError> {
-        let group = draft.plan.cgroup.clone();
+        let (group, code) = (draft.plan.cgroup.clone(), draft.plan.identity.code);
         let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
         match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
-            Ok(ready) => ready.map(|ready| (execution, Entrance { ready, ends, group })),
+            Ok(ready) => ready.map(|ready| (execution, Entrance { ready, ends, group, code })),
             Err(_) => Err(execution.too_late()),
         }
     }
@@ -418,7 +420,7 @@ impl NativeExecution {
         self.waited_for = None;
         match (self.start, BURIALS.try_acquire()) {
             // Whoever did not wait for the box to be made need not wait for it to be taken apart.
-            (Start::Warm, Ok(permit)) => drop(tokio::spawn(async move {
+            (Start::Warm | Start::Zygote, Ok(permit)) => drop(tokio::spawn(async move {
                 let _permit = permit;
                 self.take_apart_later().await;
             })),
@@ -592,7 +594,7 @@ fn died() -> BackendError {
 }
 
 /// A step of the keeper's or the box's that failed.
-fn failure(doing: &str, errno: i32) -> BackendError {
+pub(crate) fn failure(doing: &str, errno: i32) -> BackendError {
     let source = io::Error::from_raw_os_error(errno);
     if doing.starts_with("write the run's files") && errno == rustix::io::Errno::NOSPC.raw_os_error() {
         return BackendError::Unusable {

@@ -18,13 +18,43 @@ use crate::message::NAMESPACES;
 use crate::plan::{Birth, Plan, Step};
 use crate::sys;
 
+/// The number that the program of a box has in it.
+const FIRST_COMMAND: &str = "2";
 /// How long an entrant may take until it waits for its code, and how often it is looked whether it does.
 const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_micros(200);
 
+/// The pipes that stand for files.
+fn gates(plan: &Plan) -> impl Iterator<Item = &Path> {
+    plan.build.iter().filter_map(|step| if let Step::Pipe(path) = step { Some(path.as_path()) } else { None })
+}
+
+/// Looks at the one process that is in the box beside PID 1, limits it, and says why it cannot be the program, if so.
+/// Returns where its code goes in, as soon as it waits for that, and its directory in `/proc`, which is empty once it is
+/// gone, whoever has its number then.
+pub(crate) fn approve(
+    init: Pid,
+    working_dir: Option<&OwnedFd>,
+    plan: &Plan,
+) -> Result<(OwnedFd, OwnedFd), Fault> {
+    let entrant = only_child(init).doing(|| "find the process that entered the box")?;
+    let place = rustix::fs::open(proc_of(entrant, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .doing(|| "hold on to the process that entered the box")?;
+    limit(entrant, plan)?;
+    let doubt = |what: &str| format!("verify that what entered the box {what}");
+    in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
+    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
+    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
+    nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
+    // It cannot get back anything of that. What it holds while it boots, it has to let go of before it gets its code.
+    let gate = await_at_gate(working_dir, plan)?;
+    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
+    Ok((gate, place))
+}
+
 /// Waits until what has entered the box waits for its code, and returns where that goes in. A pipe can be opened for
 /// writing only when somebody has it open for reading.
-pub(crate) fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Result<OwnedFd, Fault> {
+fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Result<OwnedFd, Fault> {
     let began = Instant::now();
     let gate = gates(plan).next().and_then(Path::file_name).zip(working_dir);
     let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find where the code goes in")?;
@@ -35,27 +65,6 @@ pub(crate) fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Resul
             opened => return opened.doing(|| "wait for the process that entered the box"),
         }
     }
-}
-
-/// The pipes that stand for files.
-fn gates(plan: &Plan) -> impl Iterator<Item = &Path> {
-    plan.build.iter().filter_map(|step| if let Step::Pipe(path) = step { Some(path.as_path()) } else { None })
-}
-
-/// Looks at the one process that is in the box beside PID 1, limits it, and says why it cannot be the program, if so.
-/// Returns its directory in `/proc`, which is empty once it is gone, whoever has its number then.
-pub(crate) fn approve(init: Pid, plan: &Plan) -> Result<OwnedFd, Fault> {
-    let entrant = only_child(init).doing(|| "find the process that entered the box")?;
-    let place = rustix::fs::open(proc_of(entrant, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .doing(|| "hold on to the process that entered the box")?;
-    limit(entrant, plan)?;
-    let doubt = |what: &str| format!("verify that what entered the box {what}");
-    in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
-    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
-    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
-    nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
-    Ok(place)
 }
 
 fn only_child(init: Pid) -> io::Result<Pid> {
@@ -98,7 +107,8 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
         && ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"].into_iter().all(no_capability)
         && field("NoNewPrivs") == Some("1")
         && field("Seccomp") == Some("2")
-        && field("Threads") == Some("1");
+        && field("Threads") == Some("1")
+        && field("NSpid").is_some_and(|numbers| numbers.split('\t').next_back() == Some(FIRST_COMMAND));
     refuse_unless(kept)
 }
 
@@ -149,7 +159,7 @@ mod tests {
 
     const CONFINED: &str = "Name:\tpython3\nUid:\t7\t7\t7\t7\nGid:\t7\t7\t7\t7\nGroups:\t \nThreads:\t1\n\
         CapInh:\t0000000000000000\nCapPrm:\t0000000000000000\nCapEff:\t0000000000000000\n\
-        CapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\n";
+        CapBnd:\t0000000000000000\nCapAmb:\t0000000000000000\nNoNewPrivs:\t1\nSeccomp:\t2\nNSpid:\t912\t2\n";
 
     #[test]
     fn a_confined_process_is_approved() {
@@ -199,6 +209,7 @@ mod tests {
             ("Seccomp:\t2", "Seccomp:\t0"),
             ("Threads:\t1", "Threads:\t2"),
             ("Seccomp:\t2\n", ""),
+            ("NSpid:\t912\t2", "NSpid:\t912\t3"),
         ];
         for (from, to) in spoilt {
             without_rights(&CONFINED.replace(from, to), 7).unwrap_err();

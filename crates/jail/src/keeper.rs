@@ -109,13 +109,12 @@ impl Kept {
         }
     }
 
-    /// Looks at what has entered the box, once it waits for its code. If it is not as it should be, nothing of it may go
-    /// on.
+    /// Looks at what has entered the box, and waits until it waits for its code. If it is not as it should be, nothing of
+    /// it may go on.
     fn admit(&mut self, caller: &OwnedFd) {
         let working_dir = self.working_dir.take();
-        let admitted = entrant::await_at_gate(working_dir.as_ref(), &self.plan)
-            .and_then(|gate| Ok(vec![gate, entrant::approve(self.cloned.pid(), &self.plan)?]))
-            .map(|entrant| self.entrant = entrant)
+        let admitted = entrant::approve(self.cloned.pid(), working_dir.as_ref(), &self.plan)
+            .map(|(gate, place)| self.entrant = vec![gate, place])
             .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);

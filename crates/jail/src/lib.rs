@@ -7,9 +7,10 @@
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
 //! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
-//! one, with an `undertaker` and the maker of its `network`; `build` performs the plan's steps; `confine` is what the program's own process does to
-//! itself before `exec`, `leash` what one without a box does; [`landlock`] and [`seccomp`] are two of those steps; `sys` holds the system calls that have no
-//! safe wrapper.
+//! one, with an `undertaker` and the maker of its `network`; `build` performs the plan's steps; `confine` is what the
+//! program's own process does to itself before `exec`, `leash` what one without a box does; [`ferry`] brings a program from
+//! a zygote instead, and `entrant` looks at it; [`landlock`] and [`seccomp`] are two of the steps of confinement; `sys` holds
+//! the system calls that have no safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -23,6 +24,7 @@ pub mod codec;
 mod confine;
 mod entrant;
 mod fault;
+pub mod ferry;
 mod init;
 mod keeper;
 pub mod landlock;

@@ -23,9 +23,10 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
+use belljar_jail::Fault;
+use belljar_jail::ferry::{self, Orders, Passenger, Pier};
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
-use belljar_jail::seccomp::Filter;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
@@ -33,7 +34,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::Native;
 use crate::cgroup::BoxCgroup;
-use crate::execution::{NativeExecution, Terms, setup};
+use crate::execution::{NativeExecution, Terms, failure, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
@@ -45,6 +46,8 @@ const MAKING_PATIENCE: Duration = Duration::from_secs(5);
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
 /// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
 const MOST_BIRTHS: u64 = 10_000;
+/// More than a zygote says: its orders, with what came of them.
+const MOST_SAID: usize = 32 << 10;
 /// How long not to try again where a zygote could not be made.
 const RESPITE: Duration = Duration::from_secs(60);
 /// What a zygote may take, with everything that it imports.
@@ -71,6 +74,8 @@ pub(crate) struct Zygote {
     /// Its template.
     template: Mutex<NativeExecution>,
     control: UnixDatagram,
+    /// Where it takes orders.
+    pier: Pier,
     last_pid: OwnedFd,
     /// The user that it is on the host.
     user: u32,
@@ -84,6 +89,7 @@ pub(crate) struct Zygote {
 
 /// What a child takes with it into its box.
 pub(crate) struct Entry<'a> {
+    pub(crate) code: IdPair,
     pub(crate) namespaces: &'a [OwnedFd],
     /// Stdin, stdout and stderr.
     pub(crate) streams: [BorrowedFd<'a>; 3],
@@ -189,10 +195,10 @@ impl Native {
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
                 .await?;
+        let pier = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
         let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
-        let zygote = Zygote { template, control, last_pid, user, runtime, births, has_served, memory };
-        zygote.hear(BOOT_LIMIT, b"ready").await.map_err(setup("boot a zygote"))?;
+        let zygote = Zygote { template, control, pier, last_pid, user, runtime, births, has_served, memory };
         zygote.weighed().await
     }
 }
@@ -227,9 +233,16 @@ impl Zygote {
     }
 
     /// Sends a child into a box, where it boots on by itself until it waits for its code.
-    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> io::Result<()> {
-        let groups = open_groups(entry.cgroup)?;
-        let message = [u8::from(entry.allowed.is_some()), u8::from(readiness == Readiness::Rehearsed)];
+    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
+        let failed = setup("fork a runtime into the box");
+        let groups = open_groups(entry.cgroup).map_err(&failed)?;
+        let passenger = Passenger {
+            code: entry.code,
+            landlocked: entry.allowed.is_some(),
+            groups: groups.len(),
+            rehearses: readiness == Readiness::Rehearsed,
+        };
+        let orders = Orders::new(&self.pier, &passenger);
         let beside: Vec<_> = (entry.namespaces.iter().map(AsFd::as_fd))
             .chain(entry.streams)
             .chain([self.last_pid.as_fd()])
@@ -238,20 +251,30 @@ impl Zygote {
             .collect();
         // One at a time: whoever holds the template hears the answer that is its own.
         let _one = self.template.lock().await;
-        send(&self.control, &message, &beside)?;
+        send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
         self.births.fetch_add(1, Ordering::Relaxed);
-        self.hear(BIRTH_LIMIT, b"born").await
-    }
-
-    async fn hear(&self, patience: Duration, expected: &[u8]) -> io::Result<()> {
-        let mut answer = [0; 256];
-        let length = tokio::time::timeout(patience, self.control.recv(&mut answer)).await??;
-        match &answer[..length] {
-            said if said == expected => Ok(()),
-            [] => Err(io::ErrorKind::BrokenPipe.into()),
-            said => Err(io::Error::other(String::from_utf8_lossy(said).into_owned())),
+        match hear(&self.control, BIRTH_LIMIT).await.map_err(&failed)?.as_slice() {
+            b"born" => Ok(()),
+            answered => {
+                let Fault { doing, errno } = orders.fault(answered);
+                Err(failure(&doing, errno))
+            }
         }
     }
+}
+
+/// Waits until a zygote has booted, and has imported what it is to import.
+async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
+    let said = hear(control, BOOT_LIMIT).await?;
+    let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
+    Pier::parse(&said).ok_or_else(refused)
+}
+
+/// The next thing that a zygote says.
+async fn hear(control: &UnixDatagram, patience: Duration) -> io::Result<Vec<u8>> {
+    let mut said = Vec::with_capacity(MOST_SAID);
+    tokio::time::timeout(patience, control.recv_buf(&mut said)).await??;
+    if said.is_empty() { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(said) }
 }
 
 impl std::fmt::Debug for Zygote {
@@ -265,10 +288,10 @@ impl std::fmt::Debug for Zygote {
 
 /// What a language's runtime is told to do instead of running a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
-    (language.name == "python").then_some(include_str!("python.py"))
+    (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
 }
 
-/// The script where CPython looks for it while it boots, and the syscall filter of its children.
+/// The script where CPython looks for it while it boots, and what brings its children into their boxes.
 fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
     let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
     let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
@@ -280,7 +303,8 @@ fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<Inpu
         Ok(InputFile { path, content, executable: false })
     };
     let place = format!(".local/lib/python{minor}/site-packages/usercustomize.py");
-    Ok(vec![file(&place, script.into_bytes())?, file(".filter", Filter::standard().to_bytes())?])
+    let ferry = ferry::machine_code().unwrap_or_default().to_vec();
+    Ok(vec![file(&place, script.into_bytes())?, file(".ferry", ferry)?])
 }
 
 /// Makes the plan of a box that of a template, and returns who lives in it.

@@ -20,7 +20,6 @@ def main():
         refuse(f"cannot preload {name}: {type(error).__name__}: {error}")
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
 
-    import ctypes
     import gc
     import os
     import _socket
@@ -28,52 +27,38 @@ def main():
     if signal_handlers() != handlers:
         refuse("a preloaded module handles signals, which a program would find")
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
-    libc = ctypes.CDLL(None, use_errno=True)
-    # Without what Python does after a fork, which copies memory. The processes on the way do not need it.
-    fork = ctypes.PyDLL(None, use_errno=True).fork
-    with open("/sandbox/.filter", "rb") as file:
-        filter = SyscallFilter(ctypes, file.read())
-    ending = Ending(libc, kept)
+    os.closerange(3, 1024)
+    ferry, fflush = Ferry.load()
+    ending = Ending(fflush, kept)
     rehearsal = compile("import sys\nx = [str(i) for i in range(10)]\nprint(*x, flush=True)\n", "/sandbox/main.py", "exec")
-    control.send(b"ready")
+    forget_the_rest(sys.modules, kept | {__name__})
+    forget_the_rest(sys.path_importer_cache, looked_at)
+    control.send(f"ready {ferry.orders} {ferry.rseq} {ferry.rseq_length}".encode())
 
     gc.collect()
     gc.freeze()
     while True:
-        message, beside, _, _ = control.recvmsg(16, _socket.CMSG_SPACE(4 * 64))
-        if not message:
+        length, *_ = control.recvmsg_into([ferry.received], _socket.CMSG_SPACE(4 * 64))
+        if not length:
             os._exit(0)
-        fds = [fd for _, _, data in beside for fd in numbers(data)]
-        pid = fork()
+        calls, rehearses = ferry.header
+        pid = ferry.cross(calls)
         if pid == 0:
             break
-        for fd in fds:
-            os.close(fd)
-        if pid < 0:
-            control.send(f"cannot fork: {os.strerror(ctypes.get_errno())}".encode())
-            continue
-        # The tail of the child's error message, if any, is in its stderr.
-        _, status = os.waitpid(pid, 0)
-        control.send(b"born" if status == 0 else b"a child could not enter its box")
+        os.closerange(3, 1024)
+        born = pid > 0 and os.waitpid(pid, 0)[1] == 0
+        control.send(b"born" if born else bytes(ferry.received[:length]))
 
     control.detach()
     try:
-        landlocked, rehearsed = message[0] == 1, message[1] == 1
-        namespaces, (stdin, stdout, stderr, last_pid), rest = fds[:7], fds[7:11], fds[11:]
-        ruleset = rest.pop(0) if landlocked else None
-        enter(libc, os, fork, namespaces, last_pid, tasks=rest)
-        settle(os, (stdin, os.open("/dev/null", os.O_WRONLY), stderr))
-        confine(ctypes, libc, os, ruleset, filter)
-        forget_the_rest(sys.modules, kept | {__name__})
-        forget_the_rest(sys.path_importer_cache, looked_at)
-        seed_anew(sys.modules)
         gc.unfreeze()
-        if rehearsed:
+        seed_anew(sys.modules)
+        if rehearses:
             exec(rehearsal, {"__name__": "__main__", "__builtins__": __builtins__})
         ending.prepare()
-        os.dup2(stdout, 1)
-        os.closerange(3, 1024)
-        if rehearsed:
+        if rehearses:
+            os.dup2(3, 1)
+            os.close(3)
             ending.decide()
     except BaseException as error:
         os.write(2, f"zygote: {error!r}\n".encode())
@@ -112,67 +97,65 @@ def signal_handlers():
     return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
-def numbers(data):
-    return [int.from_bytes(data[i : i + 4], "little") for i in range(0, len(data) // 4 * 4, 4)]
+class Ferry:
+    """The way into a box: machine code that forks like `os.fork`, but leaves the child in the box, confined, by the orders
+    that came from outside. It is in `ferry.rs` of the jail, as is what is where in the memory that it has."""
 
+    AREA, SIZE = 0x40000, 0x100000
 
-def enter(libc, os, fork, namespaces, last_pid, tasks):
-    """Goes into a box, by way of two processes that end: one that leaves the host's process numbers, and one that has
-    its parent outside, so that the next has PID 1 for its parent as every orphan of the box does. That one is to have
-    the number of a box's first command."""
-    libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
-    libc.alarm(10)
-    for file in tasks:
-        os.write(file, b"0")
-    for namespace in namespaces:
-        check(libc.setns(namespace, 0), "setns")
-    pid = fork()
-    if pid:
-        os._exit(0 if pid > 0 and os.waitpid(pid, 0)[1] == 0 else 1)
-    os.pwrite(last_pid, b"1", 0)
-    if os.fork():
-        os._exit(0)
-    if os.getpid() != 2:
-        raise RuntimeError(f"the program is process {os.getpid()}")
+    @staticmethod
+    def load():
+        """The ferry, and the C library's `fflush`. What it takes to get to these, nobody is to find later."""
+        import ctypes
 
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open("/sandbox/.ferry", "rb") as file:
+            ferry = Ferry(ctypes, libc, file.read())
+        return ferry, ferry.function(ctypes, libc.fflush, ctypes.c_void_p)
 
-def settle(os, streams):
-    os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.chdir("/sandbox")
+    def __init__(self, ctypes, libc, code):
+        word, number = ctypes.c_size_t, ctypes.c_int
+        libc.mmap.restype, libc.mmap.argtypes = word, [word, word, number, number, number, word]
+        libc.mprotect.argtypes = [word, word, number]
+        place = libc.mmap(0, self.SIZE, 1 | 2, 2 | 32, -1, 0)  # readable and writable, private and anonymous
+        self.orders, machine = place + 2 * self.AREA, place + 3 * self.AREA
+        ctypes.memmove(machine, code, len(code))
+        if libc.mprotect(machine, self.AREA, 1 | 4):  # readable and executable
+            refuse("cannot make the ferry executable")
+        self.received = memoryview((ctypes.c_char * self.AREA).from_address(self.orders)).cast("B")
+        self.header = (ctypes.c_ssize_t * 2).from_address(self.orders)
+        fork, munmap = self.address(ctypes, libc.fork), self.address(ctypes, libc.munmap)
+        cross = ctypes.PYFUNCTYPE(number, word, word, word, word)(machine)
+        self.call = lambda calls: cross(place, calls, fork, munmap)
+        python = ctypes.pythonapi
+        hooks = (python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child)
+        self.before, self.in_parent, self.in_child = (self.function(ctypes, hook) for hook in hooks)
+        self.rseq, self.rseq_length = self.restartable_sequences(ctypes, libc)
 
+    def cross(self, calls):
+        self.before()
+        pid = self.call(calls)
+        if pid:
+            self.in_parent()
+        else:
+            self.in_child()
+        return pid
 
-def confine(ctypes, libc, os, ruleset, filter):
-    """As `confine.rs` of the jail does it to every other program. The keeper looks whether it was done."""
-    for capability in range(64):
-        if libc.prctl(24, capability, 0, 0, 0):  # PR_CAPBSET_DROP, until there is no such capability
-            break
-    check(libc.prctl(47, 4, 0, 0, 0), "clear the ambient capabilities")  # PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL
-    os.setgroups([])
-    os.setresgid(1000, 1000, 1000)
-    os.setresuid(1000, 1000, 1000)
-    header = (ctypes.c_uint32 * 2)(0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3
-    check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
-    check(libc.prctl(4, 1, 0, 0, 0), "be dumpable, as after exec")  # PR_SET_DUMPABLE
-    check(libc.prctl(38, 1, 0, 0, 0), "set no_new_privs")  # PR_SET_NO_NEW_PRIVS
-    if ruleset is not None:
-        check(libc.syscall(446, ruleset, 0), "landlock_restrict_self")
-    filter.load(libc)
+    def function(self, ctypes, function, *arguments):
+        return ctypes.PYFUNCTYPE(ctypes.c_int, *arguments)(self.address(ctypes, function))
 
+    def address(self, ctypes, function):
+        return ctypes.cast(function, ctypes.c_void_p).value
 
-class SyscallFilter:
-    def __init__(self, ctypes, instructions):
-        self.instructions = ctypes.create_string_buffer(instructions, len(instructions))
-
-        class Program(ctypes.Structure):
-            _fields_ = [("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p)]
-
-        self.program = Program(len(instructions) // 8, ctypes.addressof(self.instructions))
-        self.reference = ctypes.byref(self.program)
-
-    def load(self, libc):
-        check(libc.prctl(22, 2, self.reference, 0, 0), "load the syscall filter")  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+    def restartable_sequences(self, ctypes, libc):
+        """Where the C library hears from the kernel on which CPU it runs, and how long that is, if it does."""
+        try:
+            offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
+            length = ctypes.c_uint.in_dll(libc, "__rseq_size").value
+        except ValueError:
+            return 0, 0
+        libc.pthread_self.restype = ctypes.c_size_t
+        return libc.pthread_self() + offset, length and max(length, 32)
 
 
 class Ending:
@@ -189,7 +172,7 @@ class Ending:
         + ["_sqlite3", "_tkinter", "_xxsubinterpreters", "readline"]
     )
 
-    def __init__(self, libc, kept):
+    def __init__(self, fflush, kept):
         import _thread
         import atexit
         import gc
@@ -198,7 +181,7 @@ class Ending:
         import os
         import sys
 
-        self.kept, self.fflush, self.sys, self.register = kept, libc.fflush, sys, atexit.register
+        self.kept, self.fflush, self.sys, self.register = kept, fflush, sys, atexit.register
         self.exit, self.close, self.getpid, self.threads = os._exit, os.closerange, os.getpid, _thread._count
         self.stats, self.objects, self.frozen, self.heralds = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
         self.frame, self.streams, self.hook = sys._getframe, (sys.stdin, sys.stdout, sys.stderr), sys.excepthook
@@ -291,13 +274,6 @@ class Ending:
         file = module.__dict__.get("__file__")
         is_extension = isinstance(file, str) and file.endswith(".so")
         return name not in self.TELLING and (not is_extension or "/lib-dynload/" in file)
-
-
-def check(result, what):
-    if result != 0:
-        import ctypes
-
-        raise OSError(ctypes.get_errno(), what)
 
 
 main()

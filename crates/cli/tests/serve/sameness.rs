@@ -107,6 +107,33 @@ fn python_finds_itself_as_it_would_have() {
 }
 
 #[test]
+fn python_is_the_process_that_it_would_have_been() {
+    assert_same(
+        "python",
+        &[
+            (
+                Waiting,
+                "import ctypes, os\nlibc = ctypes.CDLL(None)\nfor cpu in sorted(os.sched_getaffinity(0)):\n    os.sched_setaffinity(0, {cpu})\n    print(libc.sched_getcpu() == cpu)",
+            ),
+            (
+                Waiting,
+                "import ctypes, signal\nlibc, death = ctypes.CDLL(None), ctypes.c_int(-1)\nlibc.prctl(2, ctypes.byref(death))\nprint(death.value, libc.prctl(3), signal.getitimer(signal.ITIMER_REAL))",
+            ),
+            (
+                Waiting,
+                "print([l for l in open('/proc/self/maps') if l.split()[1] == 'rwxp' or 'x' in l.split()[1] and len(l.split()) < 6])",
+            ),
+            (Waiting, "import threading, _thread\nprint(threading.get_native_id(), _thread.get_native_id())"),
+            (
+                Waiting,
+                "import os\nif os.fork() == 0:\n    print(os.getpid(), os.getppid(), flush=True)\n    os._exit(0)\nprint(os.wait())",
+            ),
+        ],
+        &nothing_more(),
+    );
+}
+
+#[test]
 fn python_behaves_as_it_would_have() {
     assert_same(
         "python",

@@ -1,0 +1,460 @@
+//! The ferry: how a zygote's child gets into a box, and is confined before it runs anything.
+//!
+//! Two processes come and go on the way in (decision 0012). Neither does more than a few system calls, so neither needs
+//! memory of its own: they borrow the zygote's, which stands still meanwhile, and have only a stack to themselves. What
+//! an interpreter cannot do is run on two stacks, so this part is machine code, which the zygote loads and calls:
+//!
+//! ```text
+//! zygote ──borrows──▶ first: setns…  ──borrows──▶ second: confinement… ──fork──▶ the program, on the zygote's stack
+//! ```
+//!
+//! It decides nothing. Each does what a list of system calls says, which whoever makes the box has written, and leaves the
+//! answers in it. The program comes into being with everything that `confine.rs` does to others; nobody
+//! takes that for granted either (`entrant.rs`).
+
+use std::io;
+use std::sync::LazyLock;
+
+use rustix::thread::CapabilitySet;
+
+use crate::fault::Fault;
+use crate::message::NAMESPACES;
+use crate::plan::IdPair;
+use crate::seccomp::Filter;
+
+/// Where a zygote maps it: two stacks, its orders, and the code.
+#[cfg(target_arch = "x86_64")]
+mod machine_code {
+    // A system call in a list is six words: its number, four arguments, the answer. A number below 0 ends what one process
+    // does.
+    std::arch::global_asm!(
+        r#"
+    .pushsection .rodata.belljar_ferry, "a", @progbits
+    .globl belljar_ferry
+    .globl belljar_ferry_end
+
+    // int ferry(place, calls, fork, munmap): 0 in the program; in the zygote the number of the first process, or an
+    // error below 0.
+belljar_ferry:
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    mov rbp, rsp                // where the program will go on
+    mov r12, rsi
+    mov r13, rdi
+    mov r14, rdx
+    mov r15, rcx
+    lea rsi, [r13 + 0x40000]    // the end of the first stack
+    call 4f
+    test rax, rax
+    jnz 9f
+
+    call 5f                     // the first process: its part of the list
+    lea rsi, [r13 + 0x80000]    // the end of the second stack
+    call 4f
+    test rax, rax
+    js 8f
+    jz 3f
+    mov rdi, rax
+    push 1
+    mov rsi, rsp
+    xor edx, edx
+    xor r10d, r10d
+    mov eax, 61                 // wait4: how did the second end?
+    syscall
+    cmp dword ptr [rsp], 0
+    jne 8f
+    xor edi, edi
+    jmp 7f
+
+3:  call 5f                     // the second process: its part
+    call r14                    // fork of the C library, which knows what a child needs
+    test eax, eax
+    js 8f
+    mov edi, 0
+    jnz 7f
+    call 5f                     // the program: the rest of the list
+    mov rsp, rbp                // then back to where the zygote called, in a copy of everything
+    mov rdi, r13
+    mov esi, 0x100000
+    mov rax, r15
+    pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    jmp rax                     // by way of munmap, which answers 0: nothing of this stays
+
+4:  pop rbx                     // a new process, which goes on where this was called from, on the stack that ends at rsi
+    mov eax, 56                 // clone
+    mov edi, 0x4111             // CLONE_VM | CLONE_VFORK | SIGCHLD
+    xor edx, edx
+    xor r10d, r10d
+    xor r8d, r8d
+    syscall
+    jmp rbx
+
+5:  mov rax, [r12]              // does what the list says up to its next end, or until something fails
+    test rax, rax
+    js 6f
+    mov rdi, [r12 + 8]
+    mov rsi, [r12 + 16]
+    mov rdx, [r12 + 24]
+    mov r10, [r12 + 32]
+    xor r8d, r8d
+    syscall
+    mov [r12 + 40], rax
+    add r12, 48
+    test rax, rax
+    jns 5b
+8:  mov edi, 1
+7:  mov eax, 231                // exit_group
+    syscall
+6:  add r12, 48
+    ret
+
+9:  pop r15
+    pop r14
+    pop r13
+    pop r12
+    pop rbp
+    pop rbx
+    ret
+belljar_ferry_end:
+    .popsection
+    "#
+    );
+
+    pub(super) fn bytes() -> &'static [u8] {
+        unsafe extern "C" {
+            static belljar_ferry: u8;
+            static belljar_ferry_end: u8;
+        }
+        let (start, end) = (&raw const belljar_ferry, &raw const belljar_ferry_end);
+        let length = end.addr() - start.addr();
+        // SAFETY: both are labels around the same constant bytes, which are there for as long as this program is.
+        unsafe { std::slice::from_raw_parts(start, length) }
+    }
+}
+
+/// The machine code, which runs wherever it is put. `None` where nobody has written it for this processor yet.
+#[must_use]
+pub fn machine_code() -> Option<&'static [u8]> {
+    #[cfg(target_arch = "x86_64")]
+    return Some(machine_code::bytes());
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// What a zygote says of itself when it is ready.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pier {
+    /// Where in its memory it takes its orders.
+    orders: i64,
+    /// Where its C library hears from the kernel on which CPU it runs, and how long that is (`rseq(2)`). The kernel
+    /// forgets it of a process that borrows memory, and of the children of that.
+    restartable: Option<(i64, i64)>,
+}
+
+impl Pier {
+    /// What it is between the words that a zygote says: `ready`, and three numbers.
+    #[must_use]
+    pub fn parse(said: &[u8]) -> Option<Pier> {
+        let mut words = std::str::from_utf8(said).ok()?.strip_prefix("ready ")?.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        let (orders, place, length) = (number()?, number()?, number()?);
+        Some(Pier { orders, restartable: (length != 0).then_some((place, length)) })
+    }
+}
+
+/// Who crosses, with what.
+#[derive(Debug, Clone, Copy)]
+pub struct Passenger {
+    /// Who it is to be.
+    pub code: IdPair,
+    /// Whether it brings what Landlock is to allow.
+    pub landlocked: bool,
+    /// To how many files it says that it wants to be in a cgroup.
+    pub groups: usize,
+    /// Whether it will rehearse: then it has `/dev/null` for its stdout, and its stdout as the descriptor after stderr.
+    pub rehearses: bool,
+}
+
+/// A list of system calls with what they point to, as a zygote wants it. Beside it travel, in this order: the [`NAMESPACES`] of
+/// the box, stdin, stdout, stderr, the kernel's last process number, what Landlock is to allow, the files of the cgroup. A
+/// zygote has no other descriptors than its streams, so it is known what numbers these get.
+#[derive(Debug)]
+pub struct Orders {
+    bytes: Vec<u8>,
+    /// What each call is for, and where its answer will be.
+    calls: Vec<(&'static str, usize)>,
+}
+
+/// The first number that a descriptor of a zygote's gets.
+const FIRST: i64 = 3;
+/// How long the way in may take, in seconds.
+const PATIENCE: i64 = 10;
+/// From `linux/capability.h`.
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+/// What the C library registered its `rseq` with. From `sys/rseq.h`.
+const RSEQ_SIGNATURE: i64 = 0x5305_3053;
+
+impl Orders {
+    /// What it takes to bring `passenger` into its box.
+    #[must_use]
+    pub fn new(pier: &Pier, passenger: &Passenger) -> Orders {
+        let mut list = List::new(pier.orders);
+        let mut numbers = FIRST..;
+        let mut next = || numbers.next().unwrap_or_default();
+        let namespaces = NAMESPACES.map(|_| next());
+        let streams = [next(), next(), next()];
+        let last_pid = next();
+        let ruleset = passenger.landlocked.then(&mut next);
+        let groups: Vec<_> = (0..passenger.groups).map(|_| next()).collect();
+        let null = next();
+        list.leave(&namespaces, &groups);
+        list.take_number(last_pid);
+        list.settle(streams, null, passenger.rehearses);
+        list.confine(passenger.code, ruleset);
+        list.close_from(if passenger.rehearses { FIRST + 1 } else { FIRST });
+        list.filter();
+        list.end();
+        list.be_a_program(pier);
+        list.finish(passenger.rehearses)
+    }
+
+    /// What to send.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What went wrong, from the same bytes when a zygote has been through them.
+    #[must_use]
+    pub fn fault(&self, answered: &[u8]) -> Fault {
+        let refused = self.calls.iter().find_map(|(doing, at)| {
+            let answer = i64::from_ne_bytes(answered.get(*at..at + 8)?.try_into().ok()?);
+            let errno = i32::try_from(-answer).ok().filter(|errno| *errno > 0)?;
+            Some(Fault { doing: (*doing).to_owned(), errno })
+        });
+        refused.unwrap_or_else(|| Fault::new("send a child into a box", &io::ErrorKind::Other.into()))
+    }
+}
+
+/// Orders that are being written.
+struct List {
+    /// Where they will be.
+    base: i64,
+    data: Vec<u8>,
+    calls: Vec<(&'static str, [i64; 6])>,
+}
+
+/// Where the calls begin, and whether there will be a rehearsal: before everything else.
+const HEADER: usize = 16;
+
+impl List {
+    fn new(base: i64) -> List {
+        List { base, data: vec![0; HEADER], calls: Vec::with_capacity(80) }
+    }
+
+    /// Where in the zygote's memory these bytes will be.
+    fn put(&mut self, bytes: &[u8]) -> i64 {
+        let at = self.data.len().next_multiple_of(8);
+        self.data.resize(at, 0);
+        self.data.extend_from_slice(bytes);
+        self.base.wrapping_add_unsigned(at as u64)
+    }
+
+    fn call<const N: usize>(&mut self, doing: &'static str, number: libc::c_long, arguments: [i64; N]) {
+        let mut words = [0; 6];
+        words[0] = number;
+        words[1..=N].copy_from_slice(&arguments);
+        self.calls.push((doing, words));
+    }
+
+    /// What the next process does comes after this.
+    fn end(&mut self) {
+        self.call("end", -1, []);
+    }
+
+    /// The first process: leaves the host for the box, all but its own number.
+    fn leave(&mut self, namespaces: &[i64], groups: &[i64]) {
+        let alarm = words(&[0, 0, PATIENCE, 0]);
+        let (alarm, itself) = (self.put(&alarm), self.put(b"0"));
+        let killed = [libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()];
+        self.call("tie a child's life to its zygote's", libc::SYS_prctl, killed);
+        self.call("limit the time to enter a box", libc::SYS_setitimer, [libc::ITIMER_REAL.into(), alarm, 0]);
+        for group in groups {
+            self.call("enter the box's cgroup", libc::SYS_write, [*group, itself, 1]);
+        }
+        for namespace in namespaces {
+            self.call("enter the box's namespaces", libc::SYS_setns, [*namespace, 0]);
+        }
+        self.end();
+    }
+
+    /// The second: the next process is to have the number of a box's first command.
+    fn take_number(&mut self, last_pid: i64) {
+        let one = self.put(b"1");
+        self.call("choose the program's number", libc::SYS_pwrite64, [last_pid, one, 1, 0]);
+    }
+
+    fn settle(&mut self, [stdin, stdout, stderr]: [i64; 3], null: i64, rehearses: bool) {
+        let (dev_null, sandbox) = (self.put(b"/dev/null\0"), self.put(b"/sandbox\0"));
+        let doing = "connect standard input and output";
+        let shown = if rehearses {
+            let flags = libc::O_WRONLY | libc::O_CLOEXEC;
+            self.call(doing, libc::SYS_openat, [libc::AT_FDCWD.into(), dev_null, flags.into()]);
+            self.call(doing, libc::SYS_dup3, [stdout, FIRST, 0]);
+            null
+        } else {
+            stdout
+        };
+        for (descriptor, stream) in [stdin, shown, stderr].into_iter().zip(0..) {
+            self.call(doing, libc::SYS_dup3, [descriptor, stream, 0]);
+        }
+        self.call("enter the working directory", libc::SYS_chdir, [sandbox]);
+    }
+
+    /// As `confine` does it to every other program.
+    fn confine(&mut self, code: IdPair, ruleset: Option<i64>) {
+        let doing = "empty the capability bounding set";
+        for number in 0..*CAPABILITIES {
+            self.call(doing, libc::SYS_prctl, [libc::PR_CAPBSET_DROP.into(), number]);
+        }
+        let clear = [libc::PR_CAP_AMBIENT.into(), libc::PR_CAP_AMBIENT_CLEAR_ALL.into()];
+        self.call(doing, libc::SYS_prctl, clear);
+        let (doing, id) = ("become the code's user", i64::from(code.inside));
+        self.call(doing, libc::SYS_setgroups, [0, 0]);
+        self.call(doing, libc::SYS_setresgid, [id, id, id]);
+        self.call(doing, libc::SYS_setresuid, [id, id, id]);
+        let header: Vec<_> = [CAPABILITY_VERSION_3, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
+        let (header, none) = (self.put(&header), self.put(&[0; 24]));
+        self.call("drop capabilities", libc::SYS_capset, [header, none]);
+        self.call("be dumpable, as after exec", libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1]);
+        self.call("set no_new_privs", libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS.into(), 1]);
+        if let Some(ruleset) = ruleset {
+            self.call("apply Landlock", libc::SYS_landlock_restrict_self, [ruleset, 0]);
+        }
+    }
+
+    fn close_from(&mut self, first: i64) {
+        self.call("close spare descriptors", libc::SYS_close_range, [first, u32::MAX.into(), 0]);
+    }
+
+    fn filter(&mut self) {
+        let filter = Filter::standard().to_bytes();
+        let length = (filter.len() / 8) as i64;
+        let instructions = self.put(&filter);
+        let program = self.put(&words(&[length, instructions]));
+        let mode = libc::SECCOMP_MODE_FILTER.into();
+        let load = [libc::PR_SET_SECCOMP.into(), mode, program];
+        self.call("load the syscall filter", libc::SYS_prctl, load);
+    }
+
+    /// The program: what only it can do for itself.
+    fn be_a_program(&mut self, pier: &Pier) {
+        self.call("begin a session", libc::SYS_setsid, []);
+        if let Some((place, length)) = pier.restartable {
+            self.call("say where its CPU is wanted", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
+        }
+        self.end();
+    }
+
+    fn finish(mut self, rehearses: bool) -> Orders {
+        let calls_at = self.put(&[]);
+        let mut bytes = self.data;
+        let header = words(&[calls_at, rehearses.into()]);
+        bytes[..HEADER].copy_from_slice(&header);
+        let mut calls = Vec::with_capacity(self.calls.len());
+        for (doing, call) in self.calls {
+            bytes.extend_from_slice(&words(&call));
+            calls.push((doing, bytes.len() - 8));
+        }
+        Orders { bytes, calls }
+    }
+}
+
+fn words(words: &[i64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// How many capabilities this kernel knows.
+static CAPABILITIES: LazyLock<i64> = LazyLock::new(|| {
+    let known = |number: &i64| {
+        rustix::thread::capability_is_in_bounding_set(CapabilitySet::from_bits_retain(1 << number)).is_ok()
+    };
+    (0..64).take_while(known).count() as i64
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PIER: Pier = Pier { orders: 0x7000_0000, restartable: Some((0x10, 32)) };
+    const PASSENGER: Passenger = Passenger {
+        code: IdPair { inside: 1000, outside: 70_001 },
+        landlocked: true,
+        groups: 2,
+        rehearses: false,
+    };
+
+    fn word(bytes: &[u8], at: usize) -> i64 {
+        i64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_zygote_that_is_ready_says_where_it_takes_orders() {
+        assert_eq!(Pier::parse(b"ready 7 16 32"), Some(Pier { orders: 7, restartable: Some((16, 32)) }));
+        assert_eq!(Pier::parse(b"ready 7 0 0"), Some(Pier { orders: 7, restartable: None }));
+        for said in [&b"cannot preload x"[..], b"ready", b"ready 1 2", b"ready a b c", b""] {
+            assert_eq!(Pier::parse(said), None, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn the_filter_is_the_last_thing_before_the_program() {
+        let orders = Orders::new(&PIER, &PASSENGER);
+        let doing: Vec<_> = orders.calls.iter().map(|(doing, _)| *doing).collect();
+        let parts: Vec<_> = doing.split(|doing| *doing == "end").collect();
+        let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
+        assert_eq!(first.last(), Some(&"enter the box's namespaces"));
+        assert_eq!(second.last(), Some(&"load the syscall filter"));
+        assert_eq!(program, ["begin a session", "say where its CPU is wanted"]);
+        assert!(rest.is_empty());
+        let at = |what| second.iter().position(|doing| *doing == what).unwrap();
+        assert!(at("empty the capability bounding set") < at("become the code's user"));
+        assert!(at("set no_new_privs") < at("apply Landlock"));
+        assert!(at("apply Landlock") < at("close spare descriptors"));
+    }
+
+    #[test]
+    fn everything_is_where_the_orders_say() {
+        let orders = Orders::new(&PIER, &PASSENGER);
+        let bytes = orders.bytes();
+        let within = |address: i64| usize::try_from(address - PIER.orders).unwrap();
+        assert_eq!(within(word(bytes, 0)), orders.calls[0].1 - 40, "where the calls begin");
+        assert_eq!(word(bytes, 8), 0, "no rehearsal");
+        let load = orders.calls.iter().find(|(doing, _)| *doing == "load the syscall filter").unwrap().1 - 40;
+        let program = within(word(bytes, load + 24));
+        let (length, filter) = (word(bytes, program), within(word(bytes, program + 8)));
+        let standard = Filter::standard().to_bytes();
+        assert_eq!(bytes[filter..].get(..standard.len()), Some(&standard[..]));
+        assert_eq!(usize::try_from(length).unwrap() * 8, standard.len());
+    }
+
+    #[test]
+    fn what_was_refused_is_named() {
+        let orders = Orders::new(&PIER, &PASSENGER);
+        let mut answered = orders.bytes().to_vec();
+        let (doing, at) = orders.calls[5];
+        answered[at..at + 8].copy_from_slice(&(-i64::from(libc::EPERM)).to_ne_bytes());
+        let fault = orders.fault(&answered);
+        assert_eq!((fault.doing.as_str(), fault.errno), (doing, libc::EPERM));
+        assert_eq!(orders.fault(b"cut off").doing, "send a child into a box");
+    }
+}
