@@ -26,7 +26,7 @@ mod zygote;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
@@ -79,7 +79,7 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
-    swept: usize,
+    swept: OnceLock<usize>,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
@@ -96,7 +96,6 @@ impl Native {
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
-        let swept = host.cgroups.sweep();
         let offer = host.offer();
         let runtimes = Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
@@ -111,7 +110,18 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        Native { host, offer, swept, runtimes, standby, pool, zygotes, spares: Spares::default(), warden }
+        let (spares, swept) = (Spares::default(), OnceLock::new());
+        let native = Native { host, offer, swept, runtimes, standby, pool, zygotes, spares, warden };
+        if native.warden.is_some() {
+            native.sweep();
+        }
+        native
+    }
+
+    /// Removes what boxes of others left that have died. Where there will be one run, that can wait until its box
+    /// is being built.
+    fn sweep(&self) {
+        self.swept.get_or_init(|| self.host.cgroups.sweep());
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -147,9 +157,11 @@ impl Native {
             collect: execution.collect,
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        // The one is ordered, and while it is built there is time for the other.
+        let begin = NativeExecution::begin(keeper, draft, cgroup, theirs, terms);
+        let (running, ()) = tokio::join!(begin, async { self.sweep() });
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
-        Ok(running)
+        running
     }
 
     fn keeper(&self) -> io::Result<Keeper> {
@@ -219,7 +231,7 @@ impl Backend for Native {
     }
 
     fn leaks_cleaned(&self) -> u64 {
-        self.swept as u64
+        self.swept.get().copied().unwrap_or_default() as u64
     }
 
     fn offer(&self) -> &Offer {

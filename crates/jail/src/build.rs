@@ -26,12 +26,12 @@ const STAGING: &str = "/dev";
 /// [`Step::Pivot`] lets go of. Taking it away by itself would cost a grace period of the kernel's.
 const BEHIND: &str = "/etc";
 
-/// The steps that need neither the plan nor the box's users, and so can be performed before there are any: by PID 1, or
-/// with the box's [`network`](crate::network).
+/// The steps that need neither the plan nor the box's users, and so can be performed before there are any.
 pub(crate) const GROUNDWORK: [Step; 2] = [Step::Loopback, Step::PrivateMounts];
 
 pub(crate) fn perform_groundwork() -> Result<(), Fault> {
-    private_mounts()
+    private_mounts()?;
+    loopback()
 }
 
 /// What the steps work with.

@@ -15,7 +15,7 @@ use crate::KEEPER;
 use crate::build;
 use crate::codec;
 use crate::fault::{Doing, Fault};
-use crate::init::{Init, Prepared};
+use crate::init::{Cpus, Init, Prepared};
 use crate::message::{self, Handover, NAMESPACES};
 use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
@@ -23,7 +23,7 @@ use crate::sys::{self, Fork, ResourceUse};
 /// The namespaces that a process has to be born into.
 const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
 /// Those that it can make for itself, while its maker does something else.
-const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET;
 
 /// How long a box that was killed may take to die.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
@@ -41,14 +41,16 @@ pub(crate) struct Cloned {
 }
 
 impl Cloned {
-    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is. Also returns where it
-    /// expects its network.
-    pub(crate) fn ahead() -> Result<(Cloned, OwnedFd), Fault> {
+    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is.
+    pub(crate) fn ahead() -> Result<Cloned, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
-        let (network, their_network) = socket_pair().doing(|| "make a socket for PID 1")?;
+        let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs")?;
         match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
-            (Fork::Child, _) => live_ahead(theirs, their_network),
-            (Fork::Parent(pid), pidfd) => Ok((Cloned::new(pid, pidfd, ours)?, network)),
+            (Fork::Child, _) => live_ahead(theirs, cpus),
+            (Fork::Parent(pid), pidfd) => {
+                cpus.send_elsewhere(pid);
+                Cloned::new(pid, pidfd, ours)
+            }
         }
     }
 
@@ -59,7 +61,7 @@ impl Cloned {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let into = parts.v2.as_ref().map(AsFd::as_fd);
         let birth = order.plan.birth;
-        let namespaces = OWN | libc::CLONE_NEWNET | if birth == Birth::Zygote { 0 } else { BORN_INTO };
+        let namespaces = OWN | if birth == Birth::Zygote { 0 } else { BORN_INTO };
         if let Birth::Forked { by } = birth {
             sys::act_as(by).doing(|| "give the box's users to its zygote")?;
         }
@@ -69,7 +71,8 @@ impl Cloned {
                 drop(ours);
                 let Order { plan, payload, stdin, stdout, stderr, .. } = order;
                 let Parts { sources, tasks, .. } = parts;
-                let prepared = match Prepared::with_the_plan_at_hand() {
+                let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs");
+                let prepared = match cpus.and_then(Prepared::with_the_plan_at_hand) {
                     Ok(prepared) => prepared,
                     Err(fault) => give_up(&theirs, fault),
                 };
@@ -240,14 +243,14 @@ pub(crate) fn forget_origin() {
 }
 
 /// The life of a PID 1 that was made ahead.
-fn live_ahead(keeper: OwnedFd, network: OwnedFd) -> ! {
-    let (keeper, network) = match sys::keep_only([keeper, network]) {
-        Ok([keeper, network]) => (keeper, network),
+fn live_ahead(keeper: OwnedFd, cpus: Cpus) -> ! {
+    let keeper = match sys::keep_only([keeper]) {
+        Ok([keeper]) => keeper,
         Err(_) => sys::exit_now(1),
     };
     let prepared = leave_the_callers_world()
         .doing(|| "leave the caller's session")
-        .and_then(|()| Prepared::ahead_of_the_plan(OWN, network));
+        .and_then(|()| Prepared::ahead_of_the_plan(OWN, cpus));
     let prepared = match prepared {
         Ok(prepared) => prepared,
         Err(fault) => give_up(&keeper, fault),

@@ -20,7 +20,6 @@ use crate::codec;
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover, Reply};
-use crate::network;
 use crate::plan::{Birth, Command, Opener, Plan, Step};
 use crate::seccomp::Filter;
 use crate::{landlock, sys};
@@ -50,51 +49,57 @@ pub(crate) struct Prepared {
     cpus: Cpus,
     /// Steps that every plan has and that are done, or done by somebody else.
     done: &'static [Step],
-    network: Network,
+    /// Whether the cgroup gets its limits while the box is built.
+    awaits_limits: bool,
 }
 
 impl Prepared {
-    pub(crate) fn with_the_plan_at_hand() -> Result<Prepared, Fault> {
-        let cpus = Cpus::stay_on_one().doing(|| "stay on one CPU")?;
+    pub(crate) fn with_the_plan_at_hand(cpus: Cpus) -> Result<Prepared, Fault> {
+        cpus.stay_on_one().doing(|| "stay on one CPU")?;
         Ok(Prepared {
             program: Filter::standard(),
             reaper: Filter::reaper(),
             cpus,
             done: &[],
-            network: Network::Own,
+            awaits_limits: false,
         })
     }
 
     /// Also performs what needs neither the plan nor the box's users.
-    pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int, network: OwnedFd) -> Result<Prepared, Fault> {
-        let prepared = Prepared::with_the_plan_at_hand()?;
+    pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int, cpus: Cpus) -> Result<Prepared, Fault> {
+        let prepared = Prepared::with_the_plan_at_hand(cpus)?;
         sys::unshare(namespaces).doing(|| "create the namespaces")?;
         build::perform_groundwork()?;
-        Ok(Prepared { done: &build::GROUNDWORK, network: Network::OnItsWay(network), ..prepared })
+        Ok(Prepared { done: &build::GROUNDWORK, awaits_limits: true, ..prepared })
     }
 }
 
-/// The box's network namespace.
-enum Network {
-    /// This process was born into it.
-    Own,
-    /// Somebody else makes it, and sends it here.
-    OnItsWay(OwnedFd),
-}
-
-/// The CPUs that this process may use, while it stays on one of them.
+/// The CPUs that a process may use.
 ///
 /// PID 1 and the process that becomes the program take turns until `exec`. On two CPUs each turn would begin with
-/// waking one of them up, which takes longer than most of the steps.
-struct Cpus(CpuSet);
+/// waking one of them up, which takes longer than most of the steps. So until then they stay on one.
+pub(crate) struct Cpus(CpuSet);
 
 impl Cpus {
-    fn stay_on_one() -> io::Result<Cpus> {
-        let all = rustix::thread::sched_getaffinity(None)?;
+    pub(crate) fn of_this_process() -> io::Result<Cpus> {
+        Ok(Cpus(rustix::thread::sched_getaffinity(None)?))
+    }
+
+    /// Has a process that was just made begin on another CPU than this one, if there is another. The kernel may leave it here
+    /// beside an idle CPU, which in a virtual machine looks as if somebody else had it; then it would begin when its
+    /// maker has nothing more to do.
+    pub(crate) fn send_elsewhere(&self, pid: Pid) {
+        let mut others = self.0;
+        others.unset(rustix::thread::sched_getcpu());
+        if others.count() > 0 {
+            let _ = rustix::thread::sched_setaffinity(Some(pid), &others);
+        }
+    }
+
+    fn stay_on_one(&self) -> io::Result<()> {
         let mut this = CpuSet::new();
         this.set(rustix::thread::sched_getcpu());
-        rustix::thread::sched_setaffinity(None, &this)?;
-        Ok(Cpus(all))
+        Ok(rustix::thread::sched_setaffinity(None, &this)?)
     }
 
     fn use_all(&self) -> io::Result<()> {
@@ -152,8 +157,7 @@ impl Init {
         self.take_identity()?;
         self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
         let offered = self.build()?;
-        if let Network::OnItsWay(sender) = &self.prepared.network {
-            network::enter(sender.as_fd()).doing(|| "enter the box's network")?;
+        if self.prepared.awaits_limits {
             self.wait_for_go_ahead().doing(|| "wait for the box's limits")?;
         }
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;

@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
 //! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
-//! one, with an `undertaker` and the maker of its `network`; `build` performs the plan's steps; `confine` is what the
+//! one, with an `undertaker`; `build` performs the plan's steps; `confine` is what the
 //! program's own process does to itself before `exec`, `leash` what one without a box does; [`ferry`] brings a program from
 //! a zygote instead, and `entrant` looks at it; [`landlock`] and [`seccomp`] are two of the steps of confinement; `sys` holds
 //! the system calls that have no safe wrapper.
@@ -30,7 +30,6 @@ mod keeper;
 pub mod landlock;
 mod leash;
 pub mod message;
-mod network;
 pub mod plan;
 pub mod seccomp;
 mod standby;

@@ -7,16 +7,14 @@
 //! is done by the kernel, which kills PID 1, and by the [`undertaker`](crate::undertaker), which removes the cgroups.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
-use rustix::process::{Pid, Signal};
 
 use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply};
-use crate::network;
 use crate::sys::{self, ResourceUse};
 use crate::undertaker::Undertaker;
 
@@ -25,10 +23,6 @@ use crate::undertaker::Undertaker;
 pub struct Standby {
     cloned: Cloned,
     undertaker: Option<Undertaker>,
-    /// Where it expects its network.
-    to_init: Option<OwnedFd>,
-    /// Who makes that.
-    network: Option<Pid>,
     /// Ours alone: when we die, however we die, PID 1 sees that its other end has been closed.
     lifeline: Option<OwnedFd>,
 }
@@ -43,8 +37,8 @@ pub fn stand_by() -> io::Result<Standby> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     sys::keep_dead_children();
-    let (cloned, to_init) = Cloned::ahead().map_err(|fault| fault.error())?;
-    Ok(Standby { cloned, to_init: Some(to_init), network: None, undertaker: None, lifeline: None })
+    let cloned = Cloned::ahead().map_err(|fault| fault.error())?;
+    Ok(Standby { cloned, undertaker: None, lifeline: None })
 }
 
 impl Standby {
@@ -67,17 +61,14 @@ impl Standby {
     /// # Errors
     /// What was being done, and why it failed. No instruction of the program has run.
     pub fn order(&mut self, order: &Order) -> Result<(), Fault> {
-        if let Some(to_init) = self.to_init.take() {
-            let maker = network::make_beside(self.cloned.pid(), to_init.as_fd());
-            self.network = Some(maker.doing(|| "make the box's network")?);
-        }
-        let hired = Undertaker::hire(&order.plan.orphans, self.cloned.pid(), self.cloned.pidfd());
-        self.undertaker = Some(hired.doing(|| "start the undertaker")?);
-        // After the fork, so that no other process has the end which is ours.
         let (far, near) =
             rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a lifeline for PID 1")?;
         self.lifeline = Some(near);
-        self.cloned.take_over(order, far).map_err(|fault| self.last_words().unwrap_or(fault))
+        self.cloned.take_over(order, far).map_err(|fault| self.last_words().unwrap_or(fault))?;
+        // While PID 1 builds the box. The first thing that an undertaker does is to let go of our end of the lifeline.
+        let hired = Undertaker::hire(&order.plan.orphans, self.cloned.pid(), self.cloned.pidfd());
+        self.undertaker = Some(hired.doing(|| "start the undertaker")?);
+        Ok(())
     }
 
     /// Lets PID 1 start the program, once the box is built: its cgroup has its limits.
@@ -116,7 +107,6 @@ impl Standby {
     }
 
     fn bury(&mut self, ended: Option<i32>) -> Reply {
-        self.reap_network_maker();
         let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
         // The mounts are taken apart while the caller reads counters and removes the cgroups.
         if let Some(undertaker) = &self.undertaker {
@@ -124,14 +114,6 @@ impl Standby {
         }
         let ResourceUse { cpu_micros, max_rss } = used;
         Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss }
-    }
-
-    /// It is gone long before the box; one that is not is of no more use.
-    fn reap_network_maker(&mut self) {
-        if let Some(maker) = self.network.take() {
-            let _ = rustix::process::kill_process(maker, Signal::KILL);
-            let _ = sys::wait_for(maker);
-        }
     }
 
     /// Kills everything in the box.
@@ -142,7 +124,6 @@ impl Standby {
     /// Ends what is left, and waits until it is gone.
     pub fn dismiss(&mut self) {
         self.cloned.end_unless_settled();
-        self.reap_network_maker();
         self.undertaker = None;
     }
 }

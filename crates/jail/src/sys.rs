@@ -308,12 +308,6 @@ pub(crate) fn unshare(namespaces: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::unshare(namespaces) }.into()).map(drop)
 }
 
-/// Enters a namespace of this kind.
-pub(crate) fn enter_namespace(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as it is borrowed; as for `unshare`, memory stays as it is.
-    checked(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into()).map(drop)
-}
-
 /// Sets attributes of a mount, or of the whole tree of mounts beneath it.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, whole: Subtree) -> io::Result<()> {
     set_attributes(mount, attributes, None, whole)
