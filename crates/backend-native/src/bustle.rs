@@ -35,6 +35,11 @@ impl Drop for Waited {
     }
 }
 
+/// Whether nobody waits for more than one run: then there are CPUs to spare.
+pub(crate) fn is_about_one() -> bool {
+    RUNS.load(Ordering::Relaxed) <= 1
+}
+
 /// Waits until it is quiet, or until it has waited long enough.
 pub(crate) async fn quiet() {
     let began = Instant::now();

@@ -243,6 +243,11 @@ impl NativeExecution {
         self.cgroup.as_ref()
     }
 
+    /// The program, if it came from a zygote.
+    pub(crate) fn program(&self) -> Option<&Program> {
+        self.program.as_ref()
+    }
+
     /// The working directory of the box, where it was offered.
     pub(crate) fn working_dir(&self) -> Option<BorrowedFd<'_>> {
         self.offered.as_ref().map(AsFd::as_fd)

@@ -26,6 +26,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 
+use crate::bustle;
 use crate::cgroup::{BoxCgroup, CgroupError};
 use crate::execution::{NativeExecution, Terms, setup};
 
@@ -189,7 +190,12 @@ impl Parked {
         }
         self.take_limits(wanted, &sandbox.limits)?;
         self.write_files(execution)?;
-        stdin::pour(&self.gate, &execution.source.text)
+        let pour = || stdin::pour(&self.gate, &execution.source.text);
+        match self.execution.program() {
+            // Its end is told by closing the gate, and no runtime that comes from a zygote runs anything before that.
+            Some(program) if bustle::is_about_one() => program.wake_elsewhere(pour),
+            _ => pour(),
+        }
     }
 
     /// The code is on its way: whatever happens from here on is the run's.

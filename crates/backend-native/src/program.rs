@@ -5,6 +5,8 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::Pid;
+use rustix::thread::CpuSet;
 
 /// More than `/proc/PID/stat` has.
 const MOST: u64 = 4096;
@@ -12,21 +14,55 @@ const MOST: u64 = 4096;
 const PF_EXITING: u64 = 0x4;
 
 /// One process, by its directory in `/proc`, which is empty when that process is gone.
-pub(crate) struct Program(OwnedFd);
+pub(crate) struct Program {
+    directory: OwnedFd,
+    pid: Option<Pid>,
+}
 
 impl Program {
     pub(crate) fn at(directory: OwnedFd) -> Program {
-        Program(directory)
+        let stat = stat(&directory);
+        let pid =
+            stat.as_deref().and_then(|stat| stat.split(' ').next()?.parse().ok()).and_then(Pid::from_raw);
+        Program { directory, pid }
     }
 
     /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        let stat =
-            rustix::fs::openat(&self.0, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-        let mut text = Vec::new();
-        File::from(stat).take(MOST).read_to_end(&mut text).ok()?;
-        exit_status(&String::from_utf8_lossy(&text))
+        exit_status(&stat(&self.directory)?)
     }
+
+    /// Has it go on elsewhere than on this CPU when `wake` wakes it. Whoever waits for its end then hears of it while the
+    /// kernel takes it apart, and not after. The kernel would do so itself, but for one in a virtual machine, to which an
+    /// idle CPU looks as if somebody else had it. What `wake` gives it must not be all that it waits for: it may use every
+    /// CPU again before it gets that.
+    pub(crate) fn wake_elsewhere<T>(&self, wake: impl FnOnce() -> T) -> T {
+        let confined = self.leave_this_cpu();
+        let woken = wake();
+        if let Some((pid, all)) = confined {
+            let _ = rustix::thread::sched_setaffinity(Some(pid), &all);
+        }
+        woken
+    }
+
+    /// Returns what it may use otherwise, if that is more than this CPU.
+    fn leave_this_cpu(&self) -> Option<(Pid, CpuSet)> {
+        let pid = self.pid?;
+        let all = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
+        let mut others = all;
+        others.unset(rustix::thread::sched_getcpu());
+        if others.count() == 0 {
+            return None;
+        }
+        rustix::thread::sched_setaffinity(Some(pid), &others).ok().map(|()| (pid, all))
+    }
+}
+
+fn stat(directory: &OwnedFd) -> Option<String> {
+    let stat = rustix::fs::openat(directory, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = Vec::with_capacity(512);
+    File::from(stat).take(MOST).read_to_end(&mut text).ok()?;
+    Some(String::from_utf8_lossy(&text).into_owned())
 }
 
 /// The fields are counted from the last parenthesis: before it is a name of the program's own choice.
@@ -83,5 +119,28 @@ mod tests {
         assert_eq!(program.exit_status(), Some(0x300));
         child.wait().unwrap();
         assert_eq!(program.exit_status(), None, "it is gone");
+    }
+
+    #[test]
+    fn it_is_woken_on_another_cpu_and_may_use_every_cpu_again() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = Pid::from_child(&child);
+        let place = format!("/proc/{}", child.id());
+        let place = rustix::fs::open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let of_child = || rustix::thread::sched_getaffinity(Some(pid)).unwrap();
+        let all = of_child();
+        let here = rustix::thread::sched_getcpu();
+        let mut this = CpuSet::new();
+        this.set(here);
+        rustix::thread::sched_setaffinity(None, &this).unwrap();
+        let meanwhile = Program::at(place).wake_elsewhere(of_child);
+        assert_eq!(meanwhile.is_set(here), all.count() == 1, "unless there is no other");
+        assert_eq!(of_child(), all);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }
