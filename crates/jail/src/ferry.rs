@@ -189,7 +189,10 @@ pub struct Passenger {
 /// zygote has no other descriptors than its streams, so it is known what numbers these get.
 #[derive(Debug)]
 pub struct Orders {
+    /// Where they will be.
+    place: i64,
     bytes: Vec<u8>,
+    number: i64,
     /// What each call is for, and where its answer will be.
     calls: Vec<(&'static str, usize)>,
 }
@@ -204,9 +207,9 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 const RSEQ_SIGNATURE: i64 = 0x5305_3053;
 
 impl Orders {
-    /// What it takes to bring `passenger` into its box.
+    /// What it takes to bring `passenger` into its box. By their number a zygote says which orders it answers.
     #[must_use]
-    pub fn new(pier: &Pier, passenger: &Passenger) -> Orders {
+    pub fn new(pier: &Pier, passenger: &Passenger, number: i64) -> Orders {
         let mut list = List::new(pier.orders);
         let mut numbers = FIRST..;
         let mut next = || numbers.next().unwrap_or_default();
@@ -224,7 +227,7 @@ impl Orders {
         list.filter();
         list.end();
         list.be_a_program(pier);
-        list.finish(passenger.rehearses)
+        list.finish(passenger.rehearses, number)
     }
 
     /// What to send.
@@ -233,12 +236,24 @@ impl Orders {
         &self.bytes
     }
 
-    /// What went wrong, from the same bytes when a zygote has been through them.
+    /// What came of them, from an answer: their head alone if the child is in its box, else all of them, as they are when a
+    /// zygote has been through them. `None`: these were others, before them.
     #[must_use]
-    pub fn fault(&self, answered: &[u8]) -> Fault {
+    pub fn outcome(&self, answer: &[u8]) -> Option<Result<(), Fault>> {
+        let orders = self.place..self.place + MOST_ORDERS;
+        match (word(answer, 0), word(answer, HEADER - 8)) {
+            (Some(calls), Some(number)) if orders.contains(&calls) && number < self.number => None,
+            (Some(calls), Some(number)) if orders.contains(&calls) && number == self.number => {
+                Some(if answer.len() == HEADER { Ok(()) } else { Err(self.fault(answer)) })
+            }
+            // There may be two of it.
+            _ => Some(Err(Fault::new("understand a zygote", &io::ErrorKind::InvalidData.into()))),
+        }
+    }
+
+    fn fault(&self, answered: &[u8]) -> Fault {
         let refused = self.calls.iter().find_map(|(doing, at)| {
-            let answer = i64::from_ne_bytes(answered.get(*at..at + 8)?.try_into().ok()?);
-            let errno = i32::try_from(-answer).ok().filter(|errno| *errno > 0)?;
+            let errno = i32::try_from(-word(answered, *at)?).ok().filter(|errno| *errno > 0)?;
             Some(Fault { doing: (*doing).to_owned(), errno })
         });
         refused.unwrap_or_else(|| Fault::new("send a child into a box", &io::ErrorKind::Other.into()))
@@ -253,8 +268,10 @@ struct List {
     calls: Vec<(&'static str, [i64; 6])>,
 }
 
-/// Where the calls begin, and whether there will be a rehearsal: before everything else.
-const HEADER: usize = 16;
+/// Where the calls begin, whether there will be a rehearsal, and the number of these orders: before everything else.
+const HEADER: usize = 24;
+/// How much of its memory a zygote has for them.
+const MOST_ORDERS: i64 = 0x40000;
 
 impl List {
     fn new(base: i64) -> List {
@@ -365,18 +382,23 @@ impl List {
         self.end();
     }
 
-    fn finish(mut self, rehearses: bool) -> Orders {
+    fn finish(mut self, rehearses: bool, number: i64) -> Orders {
         let calls_at = self.put(&[]);
         let mut bytes = self.data;
-        let header = words(&[calls_at, rehearses.into()]);
+        let header = words(&[calls_at, rehearses.into(), number]);
         bytes[..HEADER].copy_from_slice(&header);
         let mut calls = Vec::with_capacity(self.calls.len());
         for (doing, call) in self.calls {
             bytes.extend_from_slice(&words(&call));
             calls.push((doing, bytes.len() - 8));
         }
-        Orders { bytes, calls }
+        Orders { place: self.base, bytes, number, calls }
     }
+}
+
+/// The word at this place.
+fn word(bytes: &[u8], at: usize) -> Option<i64> {
+    Some(i64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
 fn words(words: &[i64]) -> Vec<u8> {
@@ -404,7 +426,7 @@ mod tests {
     };
 
     fn word(bytes: &[u8], at: usize) -> i64 {
-        i64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+        super::word(bytes, at).unwrap()
     }
 
     #[test]
@@ -418,7 +440,7 @@ mod tests {
 
     #[test]
     fn the_filter_is_the_last_thing_before_the_program() {
-        let orders = Orders::new(&PIER, &PASSENGER);
+        let orders = Orders::new(&PIER, &PASSENGER, 7);
         let doing: Vec<_> = orders.calls.iter().map(|(doing, _)| *doing).collect();
         let parts: Vec<_> = doing.split(|doing| *doing == "end").collect();
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
@@ -434,7 +456,7 @@ mod tests {
 
     #[test]
     fn everything_is_where_the_orders_say() {
-        let orders = Orders::new(&PIER, &PASSENGER);
+        let orders = Orders::new(&PIER, &PASSENGER, 7);
         let bytes = orders.bytes();
         let within = |address: i64| usize::try_from(address - PIER.orders).unwrap();
         assert_eq!(within(word(bytes, 0)), orders.calls[0].1 - 40, "where the calls begin");
@@ -449,12 +471,25 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_named() {
-        let orders = Orders::new(&PIER, &PASSENGER);
+        let orders = Orders::new(&PIER, &PASSENGER, 7);
         let mut answered = orders.bytes().to_vec();
         let (doing, at) = orders.calls[5];
         answered[at..at + 8].copy_from_slice(&(-i64::from(libc::EPERM)).to_ne_bytes());
-        let fault = orders.fault(&answered);
+        let fault = orders.outcome(&answered).unwrap().unwrap_err();
         assert_eq!((fault.doing.as_str(), fault.errno), (doing, libc::EPERM));
-        assert_eq!(orders.fault(b"cut off").doing, "send a child into a box");
+        let fault = orders.outcome(orders.bytes()).unwrap().unwrap_err();
+        assert_eq!(fault.doing, "send a child into a box");
+    }
+
+    #[test]
+    fn an_answer_to_other_orders_is_none() {
+        let (earlier, orders) = (Orders::new(&PIER, &PASSENGER, 7), Orders::new(&PIER, &PASSENGER, 8));
+        assert!(orders.outcome(&orders.bytes()[..HEADER]).unwrap().is_ok(), "the control");
+        assert!(orders.outcome(&earlier.bytes()[..HEADER]).is_none());
+        assert!(orders.outcome(earlier.bytes()).is_none());
+        for strange in [&b"ready 140218163290112 140218179069088 32"[..], b"ready 1 2 3", b""] {
+            orders.outcome(strange).unwrap().unwrap_err();
+        }
+        earlier.outcome(&orders.bytes()[..HEADER]).unwrap().unwrap_err();
     }
 }

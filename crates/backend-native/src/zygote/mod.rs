@@ -33,7 +33,6 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{Mutex, watch};
 
 use crate::Native;
-use crate::cgroup::BoxCgroup;
 use crate::execution::{NativeExecution, Terms, failure, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
@@ -220,9 +219,16 @@ impl Zygote {
     }
 
     async fn weighed(mut self) -> Result<Zygote, BackendError> {
-        let memory = self.template.lock().await.cgroup().map(BoxCgroup::memory_in_use).transpose();
         let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
-        self.memory = memory.map_err(uncounted)?.unwrap_or_default();
+        let template = self.template.lock().await;
+        let Some(cgroup) = template.cgroup() else { return Err(uncounted(io::ErrorKind::NotFound.into())) };
+        let memory = cgroup.memory_in_use().map_err(io::Error::other).map_err(uncounted)?;
+        // Beside the first process of its template. Whatever else there is would take orders, too.
+        if cgroup.processes().map_err(uncounted)?.len() != 2 {
+            return Err(setup("boot a zygote")(io::Error::other("a preloaded module starts processes")));
+        }
+        drop(template);
+        self.memory = memory;
         Ok(self)
     }
 
@@ -242,24 +248,24 @@ impl Zygote {
             groups: groups.len(),
             rehearses: readiness == Readiness::Rehearsed,
         };
-        let orders = Orders::new(&self.pier, &passenger);
+        let number = self.births.fetch_add(1, Ordering::Relaxed);
+        let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         let beside: Vec<_> = (entry.namespaces.iter().map(AsFd::as_fd))
             .chain(entry.streams)
             .chain([self.last_pid.as_fd()])
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
             .collect();
-        // One at a time: whoever holds the template hears the answer that is its own.
+        // One at a time. Somebody before may have gone away without hearing the answer.
         let _one = self.template.lock().await;
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
-        self.births.fetch_add(1, Ordering::Relaxed);
-        match hear(&self.control, BIRTH_LIMIT).await.map_err(&failed)?.as_slice() {
-            b"born" => Ok(()),
-            answered => {
-                let Fault { doing, errno } = orders.fault(answered);
-                Err(failure(&doing, errno))
+        let outcome = loop {
+            let answer = hear(&self.control, BIRTH_LIMIT).await.map_err(&failed)?;
+            if let Some(outcome) = orders.outcome(&answer) {
+                break outcome;
             }
-        }
+        };
+        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))
     }
 }
 

@@ -41,13 +41,13 @@ def main():
         length, *_ = control.recvmsg_into([ferry.received], _socket.CMSG_SPACE(4 * 64))
         if not length:
             os._exit(0)
-        calls, rehearses = ferry.header
+        calls, rehearses, _ = ferry.header
         pid = ferry.cross(calls)
         if pid == 0:
             break
         os.closerange(3, 1024)
         born = pid > 0 and os.waitpid(pid, 0)[1] == 0
-        control.send(b"born" if born else bytes(ferry.received[:length]))
+        control.send(ferry.received[: HEADER if born else length])
 
     control.detach()
     try:
@@ -97,6 +97,10 @@ def signal_handlers():
     return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
+# The bytes that orders begin with: where their calls are, whether to rehearse, and their number.
+HEADER = 24
+
+
 class Ferry:
     """The way into a box: machine code that forks like `os.fork`, but leaves the child in the box, confined, by the orders
     that came from outside. It is in `ferry.rs` of the jail, as is what is where in the memory that it has."""
@@ -123,7 +127,7 @@ class Ferry:
         if libc.mprotect(machine, self.AREA, 1 | 4):  # readable and executable
             refuse("cannot make the ferry executable")
         self.received = memoryview((ctypes.c_char * self.AREA).from_address(self.orders)).cast("B")
-        self.header = (ctypes.c_ssize_t * 2).from_address(self.orders)
+        self.header = (ctypes.c_ssize_t * 3).from_address(self.orders)
         fork, munmap = self.address(ctypes, libc.fork), self.address(ctypes, libc.munmap)
         cross = ctypes.PYFUNCTYPE(number, word, word, word, word)(machine)
         self.call = lambda calls: cross(place, calls, fork, munmap)

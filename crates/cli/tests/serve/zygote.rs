@@ -54,6 +54,25 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
 }
 
 #[test]
+fn whoever_goes_away_while_a_child_is_born_leaves_nothing_for_the_next() {
+    let server = Server::with(FORKED, &[]);
+    run_forked(&server, &python("1"));
+    let before = zygote(&server);
+    let body = python("print(1)").to_string();
+    let content = [("content-type", "application/json")];
+    for tenths in 0..60 {
+        let caller = server.send("POST", "/v1/runs", &content, body.as_bytes());
+        std::thread::sleep(Duration::from_micros(tenths * 100));
+        drop(caller);
+    }
+    for _ in 0..5 {
+        let result = server.post("/v1/runs", &python("print(2)")).result();
+        assert_eq!((stdout(&result), &result["start"]), ("2\n", &json!("zygote")), "{result}");
+    }
+    assert_eq!((zygote(&server), before.is_some()), (before, true));
+}
+
+#[test]
 fn what_a_program_does_to_its_interpreter_is_gone_with_it() {
     let program = python(include_str!("zygote/spoil.py"));
     let cold = Server::with("[pool]\nenabled = false\n", &[]).post("/v1/runs", &program).result();
@@ -221,7 +240,7 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "shares no memory",
         ),
         ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
-        ("forks", "import os\nos.fork()\n", "cannot"),
+        ("forks", "import os\nos.fork()\n", "a preloaded module starts processes"),
         ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),
         ("exits", "import os\nos._exit(0)\n", "cannot boot a zygote"),
