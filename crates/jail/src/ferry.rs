@@ -47,14 +47,21 @@ belljar_ferry:
     mov r13, rdi
     mov r14, rdx
     mov r15, rcx
+    mov eax, 56                 // clone
+    mov edi, 0x4111             // CLONE_VM | CLONE_VFORK | SIGCHLD
     lea rsi, [r13 + 0x40000]    // the end of the first stack
-    call 4f
+    xor edx, edx
+    xor r10d, r10d
+    xor r8d, r8d
+    syscall
     test rax, rax
     jnz 9f
 
     call 5f                     // the first process: its part of the list
-    lea rsi, [r13 + 0x80000]    // the end of the second stack
-    call 4f
+    mov eax, 435                // clone3, as the head of the orders says
+    mov rdi, [r13 + 0x80018]
+    mov esi, 88
+    syscall
     test rax, rax
     js 8f
     jz 3f
@@ -88,15 +95,6 @@ belljar_ferry:
     pop rbp
     pop rbx
     jmp rax                     // by way of munmap, which answers 0: nothing of this stays
-
-4:  pop rbx                     // a new process, which goes on where this was called from, on the stack that ends at rsi
-    mov eax, 56                 // clone
-    mov edi, 0x4111             // CLONE_VM | CLONE_VFORK | SIGCHLD
-    xor edx, edx
-    xor r10d, r10d
-    xor r8d, r8d
-    syscall
-    jmp rbx
 
 5:  mov rax, [r12]              // does what the list says up to its next end, or until something fails
     test rax, rax
@@ -185,7 +183,7 @@ pub struct Passenger {
 }
 
 /// A list of system calls with what they point to, as a zygote wants it. Beside it travel, in this order: the [`NAMESPACES`] of
-/// the box, stdin, stdout, stderr, the kernel's last process number, what Landlock is to allow, the files of the cgroup. A
+/// the box, stdin, stdout, stderr, what Landlock is to allow, the files of the cgroup. A
 /// zygote has no other descriptors than its streams, so it is known what numbers these get.
 #[derive(Debug)]
 pub struct Orders {
@@ -215,12 +213,10 @@ impl Orders {
         let mut next = || numbers.next().unwrap_or_default();
         let namespaces = NAMESPACES.map(|_| next());
         let streams = [next(), next(), next()];
-        let last_pid = next();
         let ruleset = passenger.landlocked.then(&mut next);
         let groups: Vec<_> = (0..passenger.groups).map(|_| next()).collect();
         let null = next();
         list.leave(&namespaces, &groups);
-        list.take_number(last_pid);
         list.settle(streams, null, passenger.rehearses);
         list.confine(passenger.code, ruleset);
         list.close_from(if passenger.rehearses { FIRST + 1 } else { FIRST });
@@ -240,8 +236,8 @@ impl Orders {
     /// zygote has been through them. `None`: these were others, before them.
     #[must_use]
     pub fn outcome(&self, answer: &[u8]) -> Option<Result<(), Fault>> {
-        let orders = self.place..self.place + MOST_ORDERS;
-        match (word(answer, 0), word(answer, HEADER - 8)) {
+        let orders = self.place..self.place + AREA;
+        match (word(answer, 0), word(answer, NUMBER_AT)) {
             (Some(calls), Some(number)) if orders.contains(&calls) && number < self.number => None,
             (Some(calls), Some(number)) if orders.contains(&calls) && number == self.number => {
                 Some(if answer.len() == HEADER { Ok(()) } else { Err(self.fault(answer)) })
@@ -268,10 +264,15 @@ struct List {
     calls: Vec<(&'static str, [i64; 6])>,
 }
 
-/// Where the calls begin, whether there will be a rehearsal, and the number of these orders: before everything else.
-const HEADER: usize = 24;
-/// How much of its memory a zygote has for them.
-const MOST_ORDERS: i64 = 0x40000;
+/// Where the calls begin, whether there will be a rehearsal, the number of these orders, and how to make the second process:
+/// before everything else.
+const HEADER: usize = 32;
+const NUMBER_AT: usize = 16;
+/// How much of its memory a zygote has for each of: the first stack, the second, its orders, the code. The machine code knows
+/// it, too.
+const AREA: i64 = 0x40000;
+/// Any but that of PID 1 and of the program, which is 2.
+const SECOND_NUMBER: i32 = 3;
 
 impl List {
     fn new(base: i64) -> List {
@@ -314,12 +315,18 @@ impl List {
         self.end();
     }
 
-    /// The second: the next process is to have the number of a box's first command.
-    fn take_number(&mut self, last_pid: i64) {
-        let one = self.put(b"1");
-        self.call("choose the program's number", libc::SYS_pwrite64, [last_pid, one, 1, 0]);
+    /// How the first makes the second: with a number that leaves the one of a box's first command to the next.
+    fn clone_second(&mut self) -> i64 {
+        let number = self.put(&SECOND_NUMBER.to_ne_bytes());
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+        let stack = self.base - AREA;
+        // As in `struct clone_args`: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid,
+        // set_tid_size, cgroup.
+        let arguments = [flags.into(), 0, 0, 0, libc::SIGCHLD.into(), stack, AREA, 0, number, 1, 0];
+        self.put(&words(&arguments))
     }
 
+    /// The second.
     fn settle(&mut self, [stdin, stdout, stderr]: [i64; 3], null: i64, rehearses: bool) {
         let (dev_null, sandbox) = (self.put(b"/dev/null\0"), self.put(b"/sandbox\0"));
         let doing = "connect standard input and output";
@@ -383,9 +390,9 @@ impl List {
     }
 
     fn finish(mut self, rehearses: bool, number: i64) -> Orders {
-        let calls_at = self.put(&[]);
+        let (clone, calls_at) = (self.clone_second(), self.put(&[]));
         let mut bytes = self.data;
-        let header = words(&[calls_at, rehearses.into(), number]);
+        let header = words(&[calls_at, rehearses.into(), number, clone]);
         bytes[..HEADER].copy_from_slice(&header);
         let mut calls = Vec::with_capacity(self.calls.len());
         for (doing, call) in self.calls {

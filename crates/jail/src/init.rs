@@ -215,7 +215,6 @@ impl Init {
     fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
         let program =
             Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
-        use_up_number(program).doing(|| "keep the program's number free")?;
         let rules = &self.plan.confinement.landlock;
         let allowed = (!rules.is_empty()).then(|| landlock::ruleset(rules));
         let allowed = allowed.transpose().doing(|| "prepare Landlock")?;
@@ -293,14 +292,6 @@ fn wait_to_be_killed(keeper: &OwnedFd) {
 
 /// The number that the first process after PID 1 has.
 const FIRST_COMMAND: i32 = 2;
-
-/// A zygote's child comes into the box by way of another process, which is the first one here. Since the program is to
-/// have the number that it has everywhere, that number is given out now, and asked for again by that other process.
-fn use_up_number(expected: Pid) -> io::Result<()> {
-    let pid = sys::spawn(&mut || {})?;
-    reap_until(pid)?;
-    if pid == expected { Ok(()) } else { Err(io::ErrorKind::AlreadyExists.into()) }
-}
 
 /// Gives up everything that starting processes took.
 fn retire(filter: &Filter) -> Result<(), Fault> {

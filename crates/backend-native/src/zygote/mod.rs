@@ -51,8 +51,6 @@ const MOST_SAID: usize = 32 << 10;
 const RESPITE: Duration = Duration::from_secs(60);
 /// What a zygote may take, with everything that it imports.
 const MEMORY: u64 = 1 << 30;
-/// Where the kernel is told which process number to give out next.
-const LAST_PID: &str = "/proc/sys/kernel/ns_last_pid";
 
 /// The zygotes of a host, one for each language that has one.
 #[derive(Debug, Default)]
@@ -75,7 +73,6 @@ pub(crate) struct Zygote {
     control: UnixDatagram,
     /// Where it takes orders.
     pier: Pier,
-    last_pid: OwnedFd,
     /// The user that it is on the host.
     user: u32,
     runtime: Stamped,
@@ -180,8 +177,6 @@ impl Native {
         script: &str,
         runtime: &Stamped,
     ) -> Result<Zygote, BackendError> {
-        let last_pid = rustix::fs::open(LAST_PID, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| setup("open the kernel's process numbers")(error.into()))?;
         let (mut sandbox, mut execution) = self.unspecific(language)?;
         sandbox.limits.memory = Bytes::new(MEMORY);
         execution.files = files(script, self.preload(language), runtime.runtime())?;
@@ -197,7 +192,7 @@ impl Native {
         let pier = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
         let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
-        let zygote = Zygote { template, control, pier, last_pid, user, runtime, births, has_served, memory };
+        let zygote = Zygote { template, control, pier, user, runtime, births, has_served, memory };
         zygote.weighed().await
     }
 }
@@ -252,7 +247,6 @@ impl Zygote {
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         let beside: Vec<_> = (entry.namespaces.iter().map(AsFd::as_fd))
             .chain(entry.streams)
-            .chain([self.last_pid.as_fd()])
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
             .collect();

@@ -41,7 +41,7 @@ def main():
         length, *_ = control.recvmsg_into([ferry.received], _socket.CMSG_SPACE(4 * 64))
         if not length:
             os._exit(0)
-        calls, rehearses, _ = ferry.header
+        calls, rehearses, *_ = ferry.header
         pid = ferry.cross(calls)
         if pid == 0:
             break
@@ -97,8 +97,8 @@ def signal_handlers():
     return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
-# The bytes that orders begin with: where their calls are, whether to rehearse, and their number.
-HEADER = 24
+# The bytes that orders begin with: where their calls are, whether to rehearse, and what is not for here.
+HEADER = 32
 
 
 class Ferry:
@@ -127,7 +127,7 @@ class Ferry:
         if libc.mprotect(machine, self.AREA, 1 | 4):  # readable and executable
             refuse("cannot make the ferry executable")
         self.received = memoryview((ctypes.c_char * self.AREA).from_address(self.orders)).cast("B")
-        self.header = (ctypes.c_ssize_t * 3).from_address(self.orders)
+        self.header = (ctypes.c_ssize_t * 4).from_address(self.orders)
         fork, munmap = self.address(ctypes, libc.fork), self.address(ctypes, libc.munmap)
         cross = ctypes.PYFUNCTYPE(number, word, word, word, word)(machine)
         self.call = lambda calls: cross(place, calls, fork, munmap)
