@@ -157,11 +157,10 @@ impl Native {
             collect: execution.collect,
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        // The one is ordered, and while it is built there is time for the other.
-        let begin = NativeExecution::begin(keeper, draft, cgroup, theirs, terms);
-        let (running, ()) = tokio::join!(begin, async { self.sweep() });
+        let meanwhile = || self.sweep();
+        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms, meanwhile).await?;
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
-        running
+        Ok(running)
     }
 
     fn keeper(&self) -> io::Result<Keeper> {

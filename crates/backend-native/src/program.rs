@@ -14,22 +14,16 @@ const MOST: u64 = 4096;
 const PF_EXITING: u64 = 0x4;
 
 /// One process, by its directory in `/proc`, which is empty when that process is gone.
-pub(crate) struct Program {
-    directory: OwnedFd,
-    pid: Option<Pid>,
-}
+pub(crate) struct Program(OwnedFd);
 
 impl Program {
     pub(crate) fn at(directory: OwnedFd) -> Program {
-        let stat = stat(&directory);
-        let pid =
-            stat.as_deref().and_then(|stat| stat.split(' ').next()?.parse().ok()).and_then(Pid::from_raw);
-        Program { directory, pid }
+        Program(directory)
     }
 
     /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        exit_status(&stat(&self.directory)?)
+        exit_status(&stat(&self.0)?)
     }
 
     /// Has it go on elsewhere than on this CPU when `wake` wakes it. Whoever waits for its end then hears of it while the
@@ -47,7 +41,7 @@ impl Program {
 
     /// Returns what it may use otherwise, if that is more than this CPU.
     fn leave_this_cpu(&self) -> Option<(Pid, CpuSet)> {
-        let pid = self.pid?;
+        let pid = Pid::from_raw(stat(&self.0)?.split(' ').next()?.parse().ok()?)?;
         let all = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
         let mut others = all;
         others.unset(rustix::thread::sched_getcpu());

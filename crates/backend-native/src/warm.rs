@@ -81,7 +81,16 @@ impl Native {
             Some(spare) => spare,
             None => self.build(language, runtime, zygote.user()).await.ok()?,
         };
-        let parked = hollow.inhabit(&zygote, Readiness::Hasty).await.ok()?;
+        let parked = match hollow.inhabit(&zygote, Readiness::Hasty).await {
+            Ok(parked) => {
+                zygote.count_as_good();
+                parked
+            }
+            Err(error) => {
+                self.give_up_zygote(language, &zygote, &error).await;
+                return None;
+            }
+        };
         let runtime = parked.terms().runtime.runtime();
         let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime).ok()?;
         if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
@@ -201,7 +210,7 @@ impl Native {
             self.blueprint(language, runtime, Birth::Executed)?;
         let source = draft.source.clone();
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms, || {}).await?;
         Parked::when_booted(booting, made_from, source.as_str(), ours, 0).await
     }
 

@@ -62,6 +62,7 @@ belljar_ferry:
     mov rdi, [r13 + 0x80018]
     mov esi, 88
     syscall
+    mov [r12 - 8], rax          // the answer to the end of its part
     test rax, rax
     js 8f
     jz 3f
@@ -79,8 +80,10 @@ belljar_ferry:
 
 3:  call 5f                     // the second process: its part
     call r14                    // fork of the C library, which knows what a child needs
+    mov qword ptr [r12 - 8], -11 // EAGAIN, which is why a fork fails, if it does
     test eax, eax
     js 8f
+    mov qword ptr [r12 - 8], 0
     mov edi, 0
     jnz 7f
     call 5f                     // the program: the rest of the list
@@ -195,6 +198,8 @@ pub struct Orders {
     calls: Vec<(&'static str, usize)>,
 }
 
+/// What the end of a part is for: the next process is made there.
+const END: &str = "start a process on the way into a box";
 /// The first number that a descriptor of a zygote's gets.
 const FIRST: i64 = 3;
 /// How long the way in may take, in seconds.
@@ -296,15 +301,20 @@ impl List {
 
     /// What the next process does comes after this.
     fn end(&mut self) {
-        self.call("end", -1, []);
+        self.call(END, -1, []);
+    }
+
+    /// Has this process not outlive the one that made it.
+    fn be_tied(&mut self) {
+        let killed = [libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()];
+        self.call("tie a child's life to its zygote's", libc::SYS_prctl, killed);
     }
 
     /// The first process: leaves the host for the box, all but its own number.
     fn leave(&mut self, namespaces: &[i64], groups: &[i64]) {
         let alarm = words(&[0, 0, PATIENCE, 0]);
         let (alarm, itself) = (self.put(&alarm), self.put(b"0"));
-        let killed = [libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()];
-        self.call("tie a child's life to its zygote's", libc::SYS_prctl, killed);
+        self.be_tied();
         self.call("limit the time to enter a box", libc::SYS_setitimer, [libc::ITIMER_REAL.into(), alarm, 0]);
         for group in groups {
             self.call("enter the box's cgroup", libc::SYS_write, [*group, itself, 1]);
@@ -328,6 +338,7 @@ impl List {
 
     /// The second.
     fn settle(&mut self, [stdin, stdout, stderr]: [i64; 3], null: i64, rehearses: bool) {
+        self.be_tied();
         let (dev_null, sandbox) = (self.put(b"/dev/null\0"), self.put(b"/sandbox\0"));
         let doing = "connect standard input and output";
         let shown = if rehearses {
@@ -356,6 +367,8 @@ impl List {
         self.call(doing, libc::SYS_setgroups, [0, 0]);
         self.call(doing, libc::SYS_setresgid, [id, id, id]);
         self.call(doing, libc::SYS_setresuid, [id, id, id]);
+        // The kernel forgets that of whoever becomes somebody else.
+        self.be_tied();
         let header: Vec<_> = [CAPABILITY_VERSION_3, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
         let (header, none) = (self.put(&header), self.put(&[0; 24]));
         self.call("drop capabilities", libc::SYS_capset, [header, none]);
@@ -449,7 +462,7 @@ mod tests {
     fn the_filter_is_the_last_thing_before_the_program() {
         let orders = Orders::new(&PIER, &PASSENGER, 7);
         let doing: Vec<_> = orders.calls.iter().map(|(doing, _)| *doing).collect();
-        let parts: Vec<_> = doing.split(|doing| *doing == "end").collect();
+        let parts: Vec<_> = doing.split(|doing| *doing == END).collect();
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
         assert_eq!(first.last(), Some(&"enter the box's namespaces"));
         assert_eq!(second.last(), Some(&"load the syscall filter"));

@@ -41,8 +41,9 @@ use crate::parked::Stamped;
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 /// How long whoever makes a box waits for one that is being made.
 const MAKING_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a child may take to enter its box.
+/// How long a child may take to enter its box, and how long somebody waits for that who could have another.
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
+const HASTY_LIMIT: Duration = Duration::from_secs(3);
 /// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
 const MOST_BIRTHS: u64 = 10_000;
 /// More than a zygote says: its orders, with what came of them.
@@ -186,9 +187,15 @@ impl Native {
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         let user = become_template(&mut draft.plan);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
-        let template =
-            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
-                .await?;
+        let template = NativeExecution::begin(
+            keeper,
+            draft,
+            cgroup,
+            theirs,
+            terms(runtime, &sandbox, &execution),
+            || {},
+        )
+        .await?;
         let pier = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
         let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
@@ -243,8 +250,6 @@ impl Zygote {
             groups: groups.len(),
             rehearses: readiness == Readiness::Rehearsed,
         };
-        let number = self.births.fetch_add(1, Ordering::Relaxed);
-        let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         let beside: Vec<_> = (entry.namespaces.iter().map(AsFd::as_fd))
             .chain(entry.streams)
             .chain(entry.allowed.map(AsFd::as_fd))
@@ -252,9 +257,12 @@ impl Zygote {
             .collect();
         // One at a time. Somebody before may have gone away without hearing the answer.
         let _one = self.template.lock().await;
+        let number = self.births.fetch_add(1, Ordering::Relaxed);
+        let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
+        let patience = if passenger.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
         let outcome = loop {
-            let answer = hear(&self.control, BIRTH_LIMIT).await.map_err(&failed)?;
+            let answer = hear(&self.control, patience).await.map_err(&failed)?;
             if let Some(outcome) = orders.outcome(&answer) {
                 break outcome;
             }

@@ -37,6 +37,7 @@ def main():
 
     gc.collect()
     gc.freeze()
+    zygote = os.getpid()
     while True:
         length, *_ = control.recvmsg_into([ferry.received], _socket.CMSG_SPACE(4 * 64))
         if not length:
@@ -45,6 +46,8 @@ def main():
         pid = ferry.cross(calls)
         if pid == 0:
             break
+        if os.getpid() != zygote:
+            os._exit(70)
         os.closerange(3, 1024)
         born = pid > 0 and os.waitpid(pid, 0)[1] == 0
         control.send(ferry.received[: HEADER if born else length])
@@ -86,9 +89,11 @@ def forget_the_rest(table, kept):
 
 
 def seed_anew(modules):
-    """What `random` does by itself after a fork, and numpy does not."""
+    """What `random` does by itself after a fork, and others do not: another seed, another number."""
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
+    if "threading" in modules:
+        modules["threading"].main_thread()._set_native_id()
 
 
 def signal_handlers():

@@ -123,7 +123,10 @@ fn python_is_the_process_that_it_would_have_been() {
                 Waiting,
                 "print([l for l in open('/proc/self/maps') if l.split()[1] == 'rwxp' or 'x' in l.split()[1] and len(l.split()) < 6])",
             ),
-            (Waiting, "import threading, _thread\nprint(threading.get_native_id(), _thread.get_native_id())"),
+            (
+                Waiting,
+                "import threading, _thread\nprint(threading.get_native_id(), _thread.get_native_id(), threading.main_thread().native_id)",
+            ),
             (
                 Waiting,
                 "import os\nif os.fork() == 0:\n    print(os.getpid(), os.getppid(), flush=True)\n    os._exit(0)\nprint(os.wait())",

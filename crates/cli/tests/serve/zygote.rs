@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Pid, test_kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -153,6 +153,18 @@ fn a_zygote_that_is_killed_is_replaced_and_costs_nobody_a_run() {
         eventually("there is another", || zygote(&server).is_some_and(|next| next != first));
         assert_eq!(stdout(&run_warm(&server, &python("print(2)"))), "2\n");
     }
+}
+
+#[test]
+fn a_zygote_that_hangs_is_given_up() {
+    let server = Server::with(FORKED, &[]);
+    run_forked(&server, &python("1"));
+    let hanging = zygote(&server).expect("a zygote");
+    kill_process(hanging, Signal::STOP).unwrap();
+    let result = server.post("/v1/runs", &python("print(1)")).result();
+    assert_eq!((stdout(&result), &result["start"]), ("1\n", &json!("cold")), "{result}");
+    run_forked(&server, &python("2"));
+    assert_ne!(zygote(&server), Some(hanging));
 }
 
 #[test]
