@@ -9,8 +9,8 @@
 //! ```
 //!
 //! It decides nothing. Each does what a list of system calls says, which whoever makes the box has written, and leaves the
-//! answers in it. The program comes into being with everything that `confine.rs` does to others; nobody
-//! takes that for granted either (`entrant.rs`).
+//! answers in it. The program comes into being with everything that `confine.rs` does to others; nobody takes that for
+//! granted either (`entrant.rs`).
 
 use std::io;
 use std::sync::LazyLock;
@@ -22,7 +22,7 @@ use crate::message::NAMESPACES;
 use crate::plan::IdPair;
 use crate::seccomp::Filter;
 
-/// Where a zygote maps it: two stacks, its orders, and the code.
+/// The code itself. A zygote maps it behind two stacks and its orders, 256 KiB for each.
 #[cfg(target_arch = "x86_64")]
 mod machine_code {
     // A system call in a list is six words: its number, four arguments, the answer. A number below 0 ends what one process
@@ -185,9 +185,9 @@ pub struct Passenger {
     pub rehearses: bool,
 }
 
-/// A list of system calls with what they point to, as a zygote wants it. Beside it travel, in this order: the [`NAMESPACES`] of
-/// the box, stdin, stdout, stderr, what Landlock is to allow, the files of the cgroup. A
-/// zygote has no other descriptors than its streams, so it is known what numbers these get.
+/// A list of system calls with what they point to, as a zygote wants it. Beside it travel, in this order: the
+/// [`NAMESPACES`] of the box, stdin, stdout, stderr, what Landlock is to allow, the files of the cgroup. A zygote has no
+/// other descriptors than its streams, so it is known what numbers these get.
 #[derive(Debug)]
 pub struct Orders {
     /// Where they will be.
