@@ -130,9 +130,8 @@ impl NativeExecution {
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
         terms: Terms,
-        meanwhile: impl Fn(),
     ) -> Result<NativeExecution, BackendError> {
-        let (mut execution, _) = NativeExecution::order(keeper, draft, cgroup, stdin, terms, meanwhile)?;
+        let (mut execution, _) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
         match tokio::time::timeout(BUILD_LIMIT, execution.hear_start()).await {
             Ok(started) => started.map(|()| execution),
             Err(_) => Err(execution.too_late()),
@@ -148,7 +147,7 @@ impl NativeExecution {
         terms: Terms,
     ) -> Result<(NativeExecution, Entrance), BackendError> {
         let (group, code) = (draft.plan.cgroup.clone(), draft.plan.identity.code);
-        let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms, || {})?;
+        let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
         match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
             Ok(ready) => ready.map(|ready| (execution, Entrance { ready, ends, group, code })),
             Err(_) => Err(execution.too_late()),
@@ -178,19 +177,14 @@ impl NativeExecution {
         setup("build the box in time")(io::ErrorKind::TimedOut.into())
     }
 
-    /// Orders the box, and does something else before its program may start. Also returns the program's ends of its streams.
+    /// Orders the box. Also returns the program's ends of its streams.
     fn order(
         mut keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
         terms: Terms,
-        meanwhile: impl Fn(),
     ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
-        let waits = keeper.waits_for_limits();
-        if !waits {
-            meanwhile();
-        }
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
@@ -202,12 +196,9 @@ impl NativeExecution {
             Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
             Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
-        if let Some(cgroup) = cgroup.as_ref().filter(|_| waits) {
+        if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_limits()) {
             let limited = cgroup.limit_to(&terms.limits).map_err(io::Error::other);
             limited.map_err(setup("limit the box's cgroup"))?;
-        }
-        if waits {
-            meanwhile();
         }
         match keeper.go_ahead() {
             // One that is gone already has said why.

@@ -26,7 +26,7 @@ mod zygote;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
@@ -79,7 +79,7 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
-    swept: OnceLock<usize>,
+    swept: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
@@ -96,6 +96,7 @@ impl Native {
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
+        let swept = host.cgroups.sweep();
         let offer = host.offer();
         let runtimes = Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
@@ -110,18 +111,7 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        let (spares, swept) = (Spares::default(), OnceLock::new());
-        let native = Native { host, offer, swept, runtimes, standby, pool, zygotes, spares, warden };
-        if native.warden.is_some() {
-            native.sweep();
-        }
-        native
-    }
-
-    /// Removes what boxes of others left that have died. Where there will be one run, that can wait until its box
-    /// is being built.
-    fn sweep(&self) {
-        self.swept.get_or_init(|| self.host.cgroups.sweep());
+        Native { host, offer, swept, runtimes, standby, pool, zygotes, spares: Spares::default(), warden }
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -157,8 +147,7 @@ impl Native {
             collect: execution.collect,
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let meanwhile = || self.sweep();
-        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms, meanwhile).await?;
+        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
         Ok(running)
     }
@@ -230,7 +219,7 @@ impl Backend for Native {
     }
 
     fn leaks_cleaned(&self) -> u64 {
-        self.swept.get().copied().unwrap_or_default() as u64
+        self.swept as u64
     }
 
     fn offer(&self) -> &Offer {

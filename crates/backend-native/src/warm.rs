@@ -210,7 +210,7 @@ impl Native {
             self.blueprint(language, runtime, Birth::Executed)?;
         let source = draft.source.clone();
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms, || {}).await?;
+        let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
         Parked::when_booted(booting, made_from, source.as_str(), ours, 0).await
     }
 

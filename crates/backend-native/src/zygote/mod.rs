@@ -187,15 +187,9 @@ impl Native {
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         let user = become_template(&mut draft.plan);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
-        let template = NativeExecution::begin(
-            keeper,
-            draft,
-            cgroup,
-            theirs,
-            terms(runtime, &sandbox, &execution),
-            || {},
-        )
-        .await?;
+        let template =
+            NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
+                .await?;
         let pier = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
         let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
