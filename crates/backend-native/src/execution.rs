@@ -196,16 +196,10 @@ impl NativeExecution {
             Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
             Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
-        if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_limits()) {
-            let limited = cgroup.limit_to(&terms.limits).map_err(io::Error::other);
-            limited.map_err(setup("limit the box's cgroup"))?;
-        }
-        match keeper.go_ahead() {
-            // One that is gone already has said why.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                return Err(setup("let PID 1 go on")(error));
-            }
-            Ok(()) | Err(_) => {}
+        if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_cgroup()) {
+            let made = cgroup.make_now(&terms.limits).map_err(io::Error::other);
+            made.map_err(setup("make the box's cgroup"))?;
+            keeper.admit(&cgroup.entry()).map_err(|fault| failure(&fault.doing, fault.errno))?;
         }
         let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use belljar_host::anew::{self, StartedAnew};
 use belljar_jail::message::{self, Reply, Request};
-use belljar_jail::plan::Plan;
+use belljar_jail::plan::{CgroupEntry, Plan};
 use belljar_jail::{Fault, Order, Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
@@ -108,17 +108,17 @@ impl Keeper {
         }
     }
 
-    /// Whether the program starts only after [`go_ahead`](Keeper::go_ahead), so that limits can be set while the box is
-    /// being built.
-    pub(crate) fn waits_for_limits(&self) -> bool {
+    /// Whether the box waits for [`admit`](Keeper::admit) before it enters its cgroup, so that this can be made while the
+    /// box is being built.
+    pub(crate) fn waits_for_cgroup(&self) -> bool {
         matches!(self, Keeper::None(_))
     }
 
-    /// The limits are set.
-    pub(crate) fn go_ahead(&self) -> io::Result<()> {
+    /// The box's cgroup is there, and limited.
+    pub(crate) fn admit(&self, cgroup: &CgroupEntry) -> Result<(), Fault> {
         match self {
             Keeper::Process(_) => Ok(()),
-            Keeper::None(standby) => standby.go_ahead(),
+            Keeper::None(standby) => standby.admit(cgroup),
         }
     }
 

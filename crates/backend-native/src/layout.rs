@@ -84,10 +84,6 @@ pub(crate) fn draft(
     };
     let mut layout = Layout::default();
 
-    if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
-        layout.step(Step::JoinCgroup);
-    }
-    layout.step(Step::HideCgroup);
     layout.step(Step::Hostname("belljar".into()));
     layout.step(Step::Loopback);
     layout.step(Step::PrivateMounts);
@@ -101,6 +97,11 @@ pub(crate) fn draft(
     for (path, content) in ETC {
         layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
     }
+    // What comes before is of the same size for every run, and what comes after is the run's own, to be counted as such.
+    if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
+        layout.step(Step::JoinCgroup);
+    }
+    layout.step(Step::HideCgroup);
     layout.step(scratch(sandbox));
     // After the scratch space: a runtime may live in /tmp.
     ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));

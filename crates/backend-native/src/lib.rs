@@ -161,14 +161,14 @@ impl Native {
         }
     }
 
-    /// Where there is time for it later, the limits are set later.
+    /// Where there is time for it later, it is made later.
     fn make_cgroup(&self, keeper: &Keeper, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
         if let Cgroups::Unavailable { .. } = self.host.cgroups {
             return Ok(None);
         }
         let name = BoxName::next().map_err(|source| setup("name the box", source))?;
-        let made = if keeper.waits_for_limits() {
-            self.host.cgroups.create_unlimited(&name)
+        let made = if keeper.waits_for_cgroup() {
+            self.host.cgroups.design(&name)
         } else {
             self.host.cgroups.create(&name, limits)
         };

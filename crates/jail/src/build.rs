@@ -15,6 +15,7 @@ use rustix::mount::{
 };
 
 use crate::fault::{Doing, Fault};
+use crate::message::{self, Handover};
 use crate::plan::{BindMode, IdPair, Input, Plan, ScratchPart, Step};
 use crate::sys::{self, Subtree};
 
@@ -34,14 +35,41 @@ pub(crate) fn perform_groundwork() -> Result<(), Fault> {
     loopback()
 }
 
+/// The way into a cgroup of version 1.
+pub(crate) enum WayIn {
+    /// Its `tasks` files.
+    Open(Vec<OwnedFd>),
+    /// They come through this socket, when the cgroup has been made and limited.
+    Awaited(OwnedFd),
+}
+
+impl Default for WayIn {
+    fn default() -> WayIn {
+        WayIn::Open(Vec::new())
+    }
+}
+
+impl WayIn {
+    fn open(self) -> io::Result<Vec<OwnedFd>> {
+        match self {
+            WayIn::Open(tasks) => Ok(tasks),
+            WayIn::Awaited(socket) => match message::receive(&socket)? {
+                Some((Handover::Cgroup, tasks)) if !tasks.is_empty() => Ok(tasks),
+                Some(_) => Err(io::ErrorKind::InvalidData.into()),
+                None => Err(io::ErrorKind::UnexpectedEof.into()),
+            },
+        }
+    }
+}
+
 /// What the steps work with.
 pub(crate) struct Site<'a> {
     /// Who the code is.
     pub(crate) code: IdPair,
     /// Detached copies of the plan's sources, in its order; each is used once.
     pub(crate) sources: Vec<Option<OwnedFd>>,
-    /// The `tasks` files of a version 1 cgroup.
-    pub(crate) tasks: Vec<OwnedFd>,
+    /// How it gets into a version 1 cgroup.
+    pub(crate) cgroup: WayIn,
     /// The contents of the plan's inputs.
     pub(crate) payload: BorrowedFd<'a>,
     /// The new root, once there is one.
@@ -54,11 +82,11 @@ impl<'a> Site<'a> {
     pub(crate) fn new(
         code: IdPair,
         sources: Vec<OwnedFd>,
-        tasks: Vec<OwnedFd>,
+        cgroup: WayIn,
         payload: BorrowedFd<'a>,
     ) -> Site<'a> {
         let sources = sources.into_iter().map(Some).collect();
-        Site { code, sources, tasks, payload, root: None, offered: None }
+        Site { code, sources, cgroup, payload, root: None, offered: None }
     }
 
     /// Performs every step, and returns the directory that was offered.
@@ -107,7 +135,7 @@ impl<'a> Site<'a> {
     }
 
     fn join_cgroup(&mut self) -> io::Result<()> {
-        for tasks in self.tasks.drain(..) {
+        for tasks in std::mem::take(&mut self.cgroup).open()? {
             rustix::io::write(&tasks, b"0")?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal};
 
 use crate::KEEPER;
-use crate::build;
+use crate::build::{self, WayIn};
 use crate::codec;
 use crate::fault::{Doing, Fault};
 use crate::init::{Cpus, Init, Prepared};
@@ -70,7 +70,7 @@ impl Cloned {
                 not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
                 drop(ours);
                 let Order { plan, payload, stdin, stdout, stderr, .. } = order;
-                let Parts { sources, tasks, .. } = parts;
+                let (sources, cgroup) = (parts.sources, WayIn::Open(parts.tasks));
                 let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs");
                 let prepared = match cpus.and_then(Prepared::with_the_plan_at_hand) {
                     Ok(prepared) => prepared,
@@ -78,7 +78,7 @@ impl Cloned {
                 };
                 let (keeper, lifeline, payload) = (theirs, None, Some(payload));
                 let streams = Some([stdin, stdout, stderr]);
-                let init = Init { plan, keeper, lifeline, sources, tasks, payload, streams, prepared };
+                let init = Init { plan, keeper, lifeline, sources, cgroup, payload, streams, prepared };
                 match init.wait_for_go_ahead() {
                     Ok(()) => init.live(),
                     Err(_) => sys::exit_now(0),
@@ -124,20 +124,21 @@ impl Cloned {
 
     /// Tells a PID 1 that was made ahead what its box is. The other end of the lifeline is its maker's alone.
     pub(crate) fn take_over(&self, order: &Order, lifeline: OwnedFd) -> Result<(), Fault> {
-        let parts = Parts::open(&order.plan)?;
+        let sources = open_sources(&order.plan)?;
         self.map_identity(&order.plan.identity)?;
         let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
-        let number = |descriptors: &[OwnedFd]| u16::try_from(descriptors.len()).unwrap_or(u16::MAX);
-        let handover = Handover::Box {
-            plan_offset: *plan_offset,
-            plan_length: *plan_length,
-            sources: number(&parts.sources),
-            tasks: number(&parts.tasks),
-        };
+        let handover = Handover::Box { plan_offset: *plan_offset, plan_length: *plan_length };
         let streams = [&lifeline, payload, stdin, stdout, stderr].into_iter();
-        let beside: Vec<_> =
-            streams.chain(&parts.sources).chain(&parts.tasks).map(|descriptor| descriptor.as_fd()).collect();
+        let beside: Vec<_> = streams.chain(&sources).map(|descriptor| descriptor.as_fd()).collect();
         message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
+    }
+
+    /// Lets a PID 1 that was made ahead into the box's cgroup, which has its limits.
+    pub(crate) fn let_into(&self, cgroup: &CgroupEntry) -> Result<(), Fault> {
+        let CgroupEntry::V1 { tasks } = cgroup else { return Ok(()) };
+        let tasks = open_tasks(tasks)?;
+        let beside: Vec<_> = tasks.iter().map(AsFd::as_fd).collect();
+        message::send(&self.init, &Handover::Cgroup, &beside).doing(|| "let PID 1 into the box's cgroup")
     }
 
     fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
@@ -287,25 +288,33 @@ struct Parts {
 
 impl Parts {
     fn open(plan: &Plan) -> Result<Parts, Fault> {
-        let open = |path: &Path, flags: OFlags| {
-            rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
-                .doing(|| format!("open the cgroup {}", path.display()))
-        };
-        let sources = match plan.opener {
-            Opener::Keeper => build::open_sources(plan)?,
-            Opener::Init => Vec::new(),
-        };
-        give_workspace_to_code(plan, &sources)?;
+        let sources = open_sources(plan)?;
         let (mut tasks, mut v2) = (Vec::new(), None);
         match &plan.cgroup {
             CgroupEntry::None => {}
-            CgroupEntry::V1 { tasks: files } => {
-                tasks = files.iter().map(|file| open(file, OFlags::WRONLY)).collect::<Result<_, _>>()?;
-            }
-            CgroupEntry::V2 { dir } => v2 = Some(open(dir, OFlags::PATH | OFlags::DIRECTORY)?),
+            CgroupEntry::V1 { tasks: files } => tasks = open_tasks(files)?,
+            CgroupEntry::V2 { dir } => v2 = Some(open_cgroup(dir, OFlags::PATH | OFlags::DIRECTORY)?),
         }
         Ok(Parts { sources, tasks, v2 })
     }
+}
+
+fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
+    let sources = match plan.opener {
+        Opener::Keeper => build::open_sources(plan)?,
+        Opener::Init => Vec::new(),
+    };
+    give_workspace_to_code(plan, &sources)?;
+    Ok(sources)
+}
+
+fn open_tasks(files: &[PathBuf]) -> Result<Vec<OwnedFd>, Fault> {
+    files.iter().map(|file| open_cgroup(file, OFlags::WRONLY)).collect()
+}
+
+fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
+    rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
+        .doing(|| format!("open the cgroup {}", path.display()))
 }
 
 /// Shows the workspace's files as the code's own, so that a box which root started can read what root can. A

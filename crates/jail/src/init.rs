@@ -14,7 +14,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::CpuSet;
 
-use crate::build::{self, Site};
+use crate::build::{self, Site, WayIn};
 use crate::cloned::read_plan;
 use crate::codec;
 use crate::confine::{self, Groups, Streams};
@@ -30,7 +30,7 @@ pub(crate) struct Init {
     /// To the keeper and from it.
     pub(crate) keeper: OwnedFd,
     pub(crate) sources: Vec<OwnedFd>,
-    pub(crate) tasks: Vec<OwnedFd>,
+    pub(crate) cgroup: WayIn,
     /// Closed at its other end when the maker of this process dies, where the socket to it cannot tell.
     pub(crate) lifeline: Option<OwnedFd>,
     /// Of no use any more once the box is built.
@@ -49,20 +49,12 @@ pub(crate) struct Prepared {
     cpus: Cpus,
     /// Steps that every plan has and that are done, or done by somebody else.
     done: &'static [Step],
-    /// Whether the cgroup gets its limits while the box is built.
-    awaits_limits: bool,
 }
 
 impl Prepared {
     pub(crate) fn with_the_plan_at_hand(cpus: Cpus) -> Result<Prepared, Fault> {
         cpus.stay_on_one().doing(|| "stay on one CPU")?;
-        Ok(Prepared {
-            program: Filter::standard(),
-            reaper: Filter::reaper(),
-            cpus,
-            done: &[],
-            awaits_limits: false,
-        })
+        Ok(Prepared { program: Filter::standard(), reaper: Filter::reaper(), cpus, done: &[] })
     }
 
     /// Also performs what needs neither the plan nor the box's users.
@@ -70,7 +62,7 @@ impl Prepared {
         let prepared = Prepared::with_the_plan_at_hand(cpus)?;
         sys::unshare(namespaces).doing(|| "create the namespaces")?;
         build::perform_groundwork()?;
-        Ok(Prepared { done: &build::GROUNDWORK, awaits_limits: true, ..prepared })
+        Ok(Prepared { done: &build::GROUNDWORK, ..prepared })
     }
 }
 
@@ -108,22 +100,24 @@ impl Cpus {
 }
 
 impl Init {
-    /// A PID 1 that was made before the plan, with what it was handed then.
+    /// A PID 1 that was made before the plan, with what it was handed then. Its cgroup is made while it builds.
     pub(crate) fn from_handover(
         (handover, descriptors): (Handover, Vec<OwnedFd>),
         prepared: Prepared,
         keeper: &OwnedFd,
     ) -> io::Result<Init> {
-        let Handover::Box { plan_offset, plan_length, sources, tasks } = handover;
+        let Handover::Box { plan_offset, plan_length } = handover else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         let mut descriptors = descriptors.into_iter();
         let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
         let (lifeline, payload) = (Some(next()?), next()?);
         let streams = Some([next()?, next()?, next()?]);
-        let sources = (0..sources).map(|_| next()).collect::<io::Result<_>>()?;
-        let tasks = (0..tasks).map(|_| next()).collect::<io::Result<_>>()?;
+        let sources = descriptors.collect();
         let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
         let (keeper, payload) = (keeper.try_clone()?, Some(payload));
-        Ok(Init { plan, keeper, lifeline, sources, tasks, payload, streams, prepared })
+        let cgroup = WayIn::Awaited(keeper.try_clone()?);
+        Ok(Init { plan, keeper, lifeline, sources, cgroup, payload, streams, prepared })
     }
 
     /// The life of PID 1.
@@ -157,9 +151,6 @@ impl Init {
         self.take_identity()?;
         self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
         let offered = self.build()?;
-        if self.prepared.awaits_limits {
-            self.wait_for_go_ahead().doing(|| "wait for the box's limits")?;
-        }
         self.become_unreadable().doing(|| "make PID 1 unreadable")?;
         match self.plan.birth {
             Birth::Executed | Birth::Zygote => self.run(offered),
@@ -170,8 +161,7 @@ impl Init {
         }
     }
 
-    /// Before the keeper has mapped the box's users from outside, this process is nobody; that is what is waited for where
-    /// the plan was there first. Where it was handed over later, the limits of its cgroup may still be missing.
+    /// Before the keeper has mapped the box's users from outside, this process is nobody.
     pub(crate) fn wait_for_go_ahead(&self) -> io::Result<()> {
         let mut byte = [0];
         let (_, length) =
@@ -200,9 +190,9 @@ impl Init {
             Opener::Keeper => std::mem::take(&mut self.sources),
             Opener::Init => build::open_sources(&self.plan)?,
         };
-        let tasks = std::mem::take(&mut self.tasks);
+        let cgroup = std::mem::take(&mut self.cgroup);
         let payload = self.payload.take().ok_or(io::ErrorKind::NotFound).doing(|| "find the run's files")?;
-        let site = Site::new(self.plan.identity.code, sources, tasks, payload.as_fd());
+        let site = Site::new(self.plan.identity.code, sources, cgroup, payload.as_fd());
         site.build(self.plan.build.iter().filter(|step| !self.prepared.done.contains(step)))
     }
 

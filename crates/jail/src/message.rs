@@ -32,14 +32,16 @@ pub enum Request {
 
 coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered, 3 => Hire });
 
-/// From the keeper to a PID 1 that was there before the plan. Beside it: the lifeline, the payload, stdin, stdout,
-/// stderr, the sources, and the `tasks` files.
+/// To a PID 1 that was there before its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handover {
-    Box { plan_offset: u64, plan_length: u64, sources: u16, tasks: u16 },
+    /// What its box is. Beside it: the lifeline, the payload, stdin, stdout, stderr, and the sources.
+    Box { plan_offset: u64, plan_length: u64 },
+    /// The box's cgroup is there and has its limits. Beside it: its `tasks` files.
+    Cgroup,
 }
 
-coded_enum!(Handover { 0 => Box { plan_offset, plan_length, sources, tasks } });
+coded_enum!(Handover { 0 => Box { plan_offset, plan_length }, 1 => Cgroup });
 
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]

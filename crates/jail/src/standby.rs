@@ -15,6 +15,7 @@ use rustix::pipe::PipeFlags;
 use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply};
+use crate::plan::CgroupEntry;
 use crate::sys::{self, ResourceUse};
 use crate::undertaker::Undertaker;
 
@@ -54,9 +55,8 @@ impl Standby {
         self.cloned.socket()
     }
 
-    /// Tells PID 1 what its box is. There must be no other thread yet. The program starts after [`go_ahead`].
-    ///
-    /// [`go_ahead`]: Standby::go_ahead
+    /// Tells PID 1 what its box is. There must be no other thread yet. Of what is the run's own, PID 1 makes nothing
+    /// before [`admit`](Standby::admit).
     ///
     /// # Errors
     /// What was being done, and why it failed. No instruction of the program has run.
@@ -71,12 +71,12 @@ impl Standby {
         Ok(())
     }
 
-    /// Lets PID 1 start the program, once the box is built: its cgroup has its limits.
+    /// Lets PID 1 into the box's cgroup, which is there by now and has its limits.
     ///
     /// # Errors
-    /// As `send(2)`.
-    pub fn go_ahead(&self) -> io::Result<()> {
-        self.cloned.go_ahead()
+    /// What was being done, and why it failed.
+    pub fn admit(&self, cgroup: &CgroupEntry) -> Result<(), Fault> {
+        self.cloned.let_into(cgroup).map_err(|fault| self.last_words().unwrap_or(fault))
     }
 
     /// The next thing that PID 1 says. When it has nothing more to say, it and everything in its box are dead.

@@ -109,7 +109,8 @@ impl Cgroups {
     /// # Errors
     /// The cgroup cannot be made, or a limit that could be set before cannot be set now. Nothing is left behind.
     pub fn create(&self, name: &BoxName, limits: &BoxLimits) -> Result<BoxCgroup, CgroupError> {
-        let made = self.create_unlimited(name)?;
+        let made = self.design(name)?;
+        made.make_dirs()?;
         let caps = Caps::from(limits);
         let limited = made.limit(&caps);
         if let (Err(CgroupError::SetLimit { .. }), Cgroups::V2(v2)) = (&limited, self) {
@@ -122,20 +123,21 @@ impl Cgroups {
         Ok(made)
     }
 
-    /// Makes the cgroup of a box whose program does not start before [`limit_to`](BoxCgroup::limit_to).
+    /// The cgroup of a box, with its name and place. One of version 1 is not there before
+    /// [`make_now`](BoxCgroup::make_now).
     ///
     /// # Errors
     /// It cannot be made. Nothing is left behind.
-    pub fn create_unlimited(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
-        let (mut made, verdicts) = match self {
-            Cgroups::V1(v1) => (v1.make(name)?, &v1.verdicts),
+    pub fn design(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
+        let (mut designed, verdicts) = match self {
+            Cgroups::V1(v1) => (v1.design(name), &v1.verdicts),
             Cgroups::V2(v2) => (v2.make(name)?, &v2.verdicts),
             Cgroups::Unavailable { why, fix } => {
                 return Err(CgroupError::Unavailable { why: why.clone(), fix: fix.clone() });
             }
         };
-        made.promised = verdicts.kept();
-        Ok(made)
+        designed.promised = verdicts.kept();
+        Ok(designed)
     }
 
     /// Removes what crashed predecessors left, and nothing else; says how many boxes that was. When there is
@@ -167,12 +169,20 @@ impl BoxCgroup {
         BoxCgroup { version, groups: Vec::new(), promised: Vec::new() }
     }
 
-    /// Sets limits: those that can be kept here, the others as far as they go.
+    /// Makes one that was only designed, and sets its limits: those that can be kept here, the others as far as they go.
     ///
     /// # Errors
-    /// One that could be set before cannot be set now.
-    pub fn limit_to(&self, limits: &BoxLimits) -> Result<(), CgroupError> {
+    /// It cannot be made, or a limit that could be set before cannot be set now.
+    pub fn make_now(&self, limits: &BoxLimits) -> Result<(), CgroupError> {
+        self.make_dirs()?;
         self.limit(&Caps::from(limits))
+    }
+
+    fn make_dirs(&self) -> Result<(), CgroupError> {
+        match self.version {
+            Version::V1 => v1::make_dirs(self),
+            Version::V2 => Ok(()),
+        }
     }
 
     /// How the first process of the box gets in.

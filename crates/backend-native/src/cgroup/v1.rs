@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::guarantee::{Guarantee, Standing};
@@ -48,11 +49,14 @@ impl V1 {
         let mut obstacle = None;
         let name = BoxName::next()
             .map_err(|source| refused(CgroupError::Read { file: "/proc/self/stat".into(), source }))?;
-        let mut usable = |group: &&Group| match V1::make_in(group, &name) {
-            Ok(made) => fs::remove_dir(made.dir).is_ok(),
-            Err(error) => {
-                obstacle.get_or_insert(error);
-                false
+        let mut usable = |home: &&Group| {
+            let dir = Version::V1.box_dir(&home.dir, &name);
+            match make_dir(&dir) {
+                Ok(()) => fs::remove_dir(dir).is_ok(),
+                Err(error) => {
+                    obstacle.get_or_insert(error);
+                    false
+                }
             }
         };
         let hierarchies: Vec<Group> = found.iter().filter(&mut usable).cloned().collect();
@@ -61,30 +65,35 @@ impl V1 {
         }
         let unknown = Standing::Unmet { why: String::new(), fix: String::new() };
         let mut v1 = V1 { hierarchies, verdicts: Verdicts::by_asking(|_| unknown.clone()) };
-        let trial = v1.make(&name).map_err(refused)?;
+        let trial = v1.design(&name);
+        trial.make_dirs().map_err(refused)?;
         v1.verdicts = Verdicts::by_asking(|guarantee| standing(guarantee, trial.prove(guarantee)));
         trial.remove().map_err(refused)?;
         Ok(v1)
     }
 
-    pub(super) fn make(&self, name: &BoxName) -> Result<BoxCgroup, CgroupError> {
-        let mut made = BoxCgroup::new(Version::V1);
+    pub(super) fn design(&self, name: &BoxName) -> BoxCgroup {
+        let mut designed = BoxCgroup::new(Version::V1);
         for home in &self.hierarchies {
-            made.groups.push(V1::make_in(home, name)?);
+            let dir = Version::V1.box_dir(&home.dir, name);
+            designed.groups.push(Group { dir, controllers: home.controllers.clone() });
         }
-        Ok(made)
-    }
-
-    fn make_in(home: &Group, name: &BoxName) -> Result<Group, CgroupError> {
-        let dir = Version::V1.box_dir(&home.dir, name);
-        fs::create_dir(&dir).map_err(|source| CgroupError::Make { dir: dir.clone(), source })?;
-        Ok(Group { dir, controllers: home.controllers.clone() })
+        designed
     }
 
     /// What a probe found that had nothing to complain about.
     pub(super) fn known_good(hierarchies: Vec<Group>) -> V1 {
         V1 { hierarchies, verdicts: Verdicts::by_asking(kept) }
     }
+}
+
+/// Dropping the box removes what is there of it, also if this fails half way.
+pub(super) fn make_dirs(cgroup: &BoxCgroup) -> Result<(), CgroupError> {
+    cgroup.groups.iter().try_for_each(|group| make_dir(&group.dir))
+}
+
+fn make_dir(dir: &Path) -> Result<(), CgroupError> {
+    fs::create_dir(dir).map_err(|source| CgroupError::Make { dir: dir.to_owned(), source })
 }
 
 /// The limit on memory and swap together.
