@@ -132,9 +132,15 @@ impl NativeExecution {
         terms: Terms,
     ) -> Result<NativeExecution, BackendError> {
         let (mut execution, _) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
-        match tokio::time::timeout(BUILD_LIMIT, execution.hear_start()).await {
-            Ok(started) => started.map(|()| execution),
-            Err(_) => Err(execution.too_late()),
+        execution.begun().await?;
+        Ok(execution)
+    }
+
+    /// Returns when its first command runs.
+    pub(crate) async fn begun(&mut self) -> Result<(), BackendError> {
+        match tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await {
+            Ok(started) => started,
+            Err(_) => Err(self.too_late()),
         }
     }
 
@@ -178,7 +184,7 @@ impl NativeExecution {
     }
 
     /// Orders the box. Also returns the program's ends of its streams.
-    fn order(
+    pub(crate) fn order(
         mut keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,

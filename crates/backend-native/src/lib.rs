@@ -26,7 +26,7 @@ mod zygote;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
@@ -79,7 +79,8 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
-    swept: usize,
+    /// How many boxes of crashed predecessors were cleaned up, once that was done.
+    swept: OnceLock<usize>,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
@@ -91,12 +92,11 @@ pub struct Native {
 }
 
 impl Native {
-    /// Finds out what this host can do, or remembers it; cleans up what a crashed predecessor left. A host that
-    /// can do nothing still has a backend, which says why.
+    /// Finds out what this host can do, or remembers it; cleans up what a crashed predecessor left, unless a run is waiting
+    /// to begin. A host that can do nothing still has a backend, which says why.
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
-        let swept = host.cgroups.sweep();
         let offer = host.offer();
         let runtimes = Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
@@ -111,7 +111,21 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        Native { host, offer, swept, runtimes, standby, pool, zygotes, spares: Spares::default(), warden }
+        let (swept, spares) = (OnceLock::new(), Spares::default());
+        let native = Native { host, offer, swept, runtimes, standby, pool, zygotes, spares, warden };
+        if !native.has_standby() {
+            native.sweep();
+        }
+        native
+    }
+
+    fn has_standby(&self) -> bool {
+        self.standby.lock().is_ok_and(|standby| standby.is_some())
+    }
+
+    /// Cleans up what crashed predecessors left, the first time.
+    fn sweep(&self) {
+        self.swept.get_or_init(|| self.host.cgroups.sweep());
     }
 
     /// A start: in a box that waits, if one suits the request, else in one that is made for it.
@@ -147,7 +161,10 @@ impl Native {
             collect: execution.collect,
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
-        let running = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
+        let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
+        // While the box is built.
+        self.sweep();
+        running.begun().await?;
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
         Ok(running)
     }
@@ -219,7 +236,7 @@ impl Backend for Native {
     }
 
     fn leaks_cleaned(&self) -> u64 {
-        self.swept as u64
+        self.swept.get().map_or(0, |swept| *swept as u64)
     }
 
     fn offer(&self) -> &Offer {

@@ -327,13 +327,13 @@ fn more_wait_after_a_burst_and_no_more_than_may() {
 
 #[test]
 fn a_budget_of_memory_bounds_what_waits_and_age_replaces_it() {
-    let config = "[pool]\nmemory = '20M'\nmax-age = '1s'\n[pool.languages.python]\nmin = 8\nmax = 8\n";
+    let config = "[pool]\nmemory = '20M'\nmax-age = '1s'\n[pool.languages.python]\nmin = 32\nmax = 32\n";
     let server = Server::with(config, &[]);
     eventually("some wait", || pool_of(&server, "python")["ready"].as_u64() >= Some(2));
     eventually("old ones are replaced", || pool_of(&server, "python")["refills"].as_u64() > Some(10));
     let pool = server.get("/v1/pool").result();
     assert!(pool["memory_bytes"].as_u64() <= pool["memory_limit_bytes"].as_u64(), "{pool}");
-    assert!(pool["languages"][0]["ready"].as_u64() < Some(8), "{pool}");
+    assert!(pool["languages"][0]["ready"].as_u64() < Some(32), "{pool}");
 }
 
 #[test]
