@@ -97,6 +97,10 @@ pub(crate) fn draft(
     for (path, content) in ETC {
         layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
     }
+    let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
+    if let Some(rehearsal) = rehearsal {
+        layout.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
+    }
     // What comes before is of the same size for every run, and what comes after is the run's own, to be counted as such.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
@@ -128,7 +132,10 @@ pub(crate) fn draft(
 
     let confinement = confinement(sandbox, execution, &ground);
     let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: "/tmp".into() };
-    let commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
+    let mut commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
+    if let (Supply::Later, Some(rehearsal), Some(program)) = (supply, rehearsal, commands.last_mut()) {
+        program.env.push(rehearsal.variable.as_bytes().to_vec());
+    }
     let plan = Plan {
         birth: Birth::Executed,
         identity: ground.identity,

@@ -130,6 +130,19 @@ pub struct Parking {
     pub rewinds: &'static [Rewind],
     /// The most bytes of code for which this is faster than starting it anew.
     pub most_code: usize,
+    /// What it does before it waits.
+    pub rehearsal: Option<Rehearsal>,
+}
+
+/// A script that a runtime which is to wait runs first, so that what most programs make it do is done already.
+#[derive(Debug, Clone, Copy)]
+pub struct Rehearsal {
+    /// Where the script is in a box of the language, whether it waits or not.
+    pub path: &'static str,
+    /// The script.
+    pub script: &'static str,
+    /// What makes the runtime run it, `NAME=value`. The script takes it out of the environment.
+    pub variable: &'static str,
 }
 
 /// What makes a runtime go back in the file of the code.
@@ -283,12 +296,17 @@ const BYTE_BY_BYTE: usize = 8 << 10;
 
 /// A runtime that looks for nothing before it opens its file, and reads that from the beginning to the end.
 const fn parked(source: &'static str) -> Parking {
-    Parking { source, looked_for: &[], rewinds: &[], most_code: 256 << 10 }
+    Parking { source, looked_for: &[], rewinds: &[], most_code: 256 << 10, rehearsal: None }
 }
 
 /// Node asks whether the files around are modules before it reads the first of them.
 const fn parked_node() -> Parking {
-    Parking { looked_for: &["package.json"], ..parked("main.js") }
+    let rehearsal = Rehearsal {
+        path: "/etc/belljar/rehearsal.cjs",
+        script: include_str!("language/rehearsal.cjs"),
+        variable: "NODE_OPTIONS=--require=/etc/belljar/rehearsal.cjs",
+    };
+    Parking { looked_for: &["package.json"], rehearsal: Some(rehearsal), ..parked("main.js") }
 }
 
 /// The table. Order is the contract's.
@@ -320,12 +338,11 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "-u", "-B", "{source}"])],
         env: &[],
         parking: Some(Parking {
-            source: "main.py",
             // The user's own packages are looked for while booting.
             looked_for: &[".local"],
             // A declared encoding makes it read its file anew.
             rewinds: &[Rewind::Comment("coding")],
-            most_code: 256 << 10,
+            ..parked("main.py")
         }),
         image: Some("python:3.11-slim"),
         package: "python3",
