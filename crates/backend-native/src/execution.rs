@@ -13,6 +13,7 @@ use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
+use rustix::buffer::spare_capacity;
 use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
@@ -66,8 +67,12 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
-    /// The program, where it came from a zygote.
+    /// The program, where its end is looked for.
     program: Option<Program>,
+    /// What hangs up when nobody in the box goes on.
+    herald: Option<Receiver>,
+    /// Nobody can write into the streams any more.
+    silenced: bool,
     source: BoxPath,
     terms: Terms,
     start: Start,
@@ -219,6 +224,8 @@ impl NativeExecution {
             cgroup,
             offered: None,
             program: None,
+            herald: None,
+            silenced: false,
             source: draft.source,
             terms,
             start: Start::Cold,
@@ -243,7 +250,7 @@ impl NativeExecution {
         self.cgroup.as_ref()
     }
 
-    /// The program, if it came from a zygote.
+    /// The program, if its end is looked for.
     pub(crate) fn program(&self) -> Option<&Program> {
         self.program.as_ref()
     }
@@ -269,7 +276,11 @@ impl NativeExecution {
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
-                self.offered = beside.into_iter().next();
+                let mut beside = beside.into_iter();
+                self.offered = beside.next();
+                if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
+                    self.listen_to(herald, Program::at(place)).map_err(setup("hear of the program's end"))?;
+                }
                 Ok(())
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
@@ -280,6 +291,16 @@ impl NativeExecution {
             }
             Some(_) | None => Err(died()),
         }
+    }
+
+    /// What cannot be read will end like any other.
+    fn listen_to(&mut self, herald: OwnedFd, program: Program) -> io::Result<()> {
+        if program.is_readable() {
+            // It is no pipe, but hangs up like one, which is all that is waited for.
+            self.herald = Some(Receiver::from_owned_fd_unchecked(herald)?);
+            self.program = Some(program);
+        }
+        Ok(())
     }
 
     /// Waits until a zygote's child can enter the box.
@@ -306,11 +327,18 @@ impl NativeExecution {
             if self.ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
                 return Ok(News::Ended);
             }
+            if self.silenced {
+                if let Some((stream, length)) = self.read_the_rest() {
+                    return Ok(News::Output(stream, length));
+                }
+                continue;
+            }
             let lives = self.ended.is_none();
             let happened = tokio::select! {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
                 said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
+                () = readable(self.herald.as_ref()), if lives => Happened::Heralded,
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
@@ -335,9 +363,33 @@ impl NativeExecution {
                     Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
                     _,
                 ))) => {}
+                Happened::Heralded => self.be_silenced(),
                 Happened::Tick => self.look_at_counters(),
             }
         }
+    }
+
+    /// Nobody in the box goes on. If the program has been waited for already, PID 1 is about to say how it ended.
+    fn be_silenced(&mut self) {
+        self.herald = None;
+        if let Some(status) = self.program.as_ref().and_then(Program::heralded_status) {
+            self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
+            self.silenced = true;
+        }
+    }
+
+    /// What is in the streams that nobody can write into any more, though they may still be open.
+    fn read_the_rest(&mut self) -> Option<(Stream, usize)> {
+        self.buffer.clear();
+        self.buffer.reserve(BUFFER);
+        for (stream, pipe) in [(Stream::Stdout, &mut self.stdout), (Stream::Stderr, &mut self.stderr)] {
+            let Some(open) = pipe else { continue };
+            match rustix::io::read(open.as_fd(), spare_capacity(&mut self.buffer)) {
+                Ok(length) if length > 0 => return Some((stream, length)),
+                _ => *pipe = None,
+            }
+        }
+        None
     }
 
     /// Nobody can say anything any more. A program that is on its way out and leaves nobody behind has ended: what the
@@ -532,6 +584,7 @@ enum News {
 enum Happened {
     Readable(Stream),
     Said(Option<(Reply, Vec<OwnedFd>)>),
+    Heralded,
     Tick,
 }
 

@@ -146,6 +146,7 @@ pub(crate) fn draft(
         build: layout.steps,
         confinement,
         commands,
+        heralded: false,
     };
     Ok(Draft { plan, contents, source })
 }

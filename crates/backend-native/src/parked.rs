@@ -191,9 +191,10 @@ impl Parked {
         self.take_limits(wanted, &sandbox.limits)?;
         self.write_files(execution)?;
         let pour = || stdin::pour(&self.gate, &execution.source.text);
+        // The end of the code is told by closing the gate.
+        let reads_first = execution.language.parking.is_some_and(|parking| parking.reads_first);
         match self.execution.program() {
-            // Its end is told by closing the gate, and no runtime that comes from a zygote runs anything before that.
-            Some(program) if bustle::is_about_one() => program.wake_elsewhere(pour),
+            Some(program) if reads_first && bustle::is_about_one() => program.wake_elsewhere(pour),
             _ => pour(),
         }
     }
@@ -307,9 +308,19 @@ pub(crate) fn could_suit(
 /// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
 /// was made with and cannot be changed any more must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
-    // However its runtime came to be there, it is the same one.
-    let Plan { birth: _, identity, cgroup, orphans, sources, opener, build, confinement, commands } =
-        &terms.plan;
+    // However its runtime came to be there and its end is heard of, it is the same one.
+    let Plan {
+        birth: _,
+        heralded: _,
+        identity,
+        cgroup,
+        orphans,
+        sources,
+        opener,
+        build,
+        confinement,
+        commands,
+    } = &terms.plan;
     let Confinement { landlock, rlimits: _ } = confinement;
     (identity, cgroup, orphans, sources, opener, build, commands, landlock)
         == (

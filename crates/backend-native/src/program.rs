@@ -12,6 +12,8 @@ use rustix::thread::CpuSet;
 const MOST: u64 = 4096;
 /// In the flags of a process: it will not run another instruction of its own.
 const PF_EXITING: u64 = 0x4;
+/// What is shown instead of an address to those who may not look into a process.
+const HIDDEN: u64 = 1;
 
 /// One process, by its directory in `/proc`, which is empty when that process is gone.
 pub(crate) struct Program(OwnedFd);
@@ -23,7 +25,18 @@ impl Program {
 
     /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        exit_status(&stat(&self.0)?)
+        let stat = Stat::read(&self.0)?;
+        (stat.threads <= 1).then(|| stat.exit_status()).flatten()
+    }
+
+    /// How it ends, if all of its threads are about to, as a herald has said.
+    pub(crate) fn heralded_status(&self) -> Option<i32> {
+        Stat::read(&self.0)?.exit_status()
+    }
+
+    /// Whether its status would be told to us.
+    pub(crate) fn is_readable(&self) -> bool {
+        Stat::read(&self.0).is_some_and(|stat| stat.code > HIDDEN)
     }
 
     /// Has it go on elsewhere than on this CPU when `wake` wakes it. Whoever waits for its end then hears of it while the
@@ -41,7 +54,7 @@ impl Program {
 
     /// Returns what it may use otherwise, if that is more than this CPU.
     fn leave_this_cpu(&self) -> Option<(Pid, CpuSet)> {
-        let pid = Pid::from_raw(stat(&self.0)?.split(' ').next()?.parse().ok()?)?;
+        let pid = Stat::read(&self.0)?.pid;
         let all = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
         let mut others = all;
         others.unset(rustix::thread::sched_getcpu());
@@ -52,57 +65,85 @@ impl Program {
     }
 }
 
-fn stat(directory: &OwnedFd) -> Option<String> {
-    let stat = rustix::fs::openat(directory, "stat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = Vec::with_capacity(512);
-    File::from(stat).take(MOST).read_to_end(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text).into_owned())
+/// What is of interest in `/proc/PID/stat`.
+struct Stat {
+    pid: Pid,
+    flags: u64,
+    threads: u64,
+    /// Where the program's code begins: zero once its memory is given up.
+    code: u64,
+    status: i32,
 }
 
-/// The fields are counted from the last parenthesis: before it is a name of the program's own choice.
-fn exit_status(stat: &str) -> Option<i32> {
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let fields: Vec<_> = fields.split_whitespace().collect();
-    // `proc_pid_stat(5)` counts from 1 and has the state third.
-    let field = |number: usize| fields.get(number - 3);
-    let flags: u64 = field(9)?.parse().ok()?;
-    let threads: u64 = field(20)?.parse().ok()?;
-    (flags & PF_EXITING != 0 && threads <= 1).then(|| field(52)?.parse().ok()).flatten()
+impl Stat {
+    fn read(directory: &OwnedFd) -> Option<Stat> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let stat = rustix::fs::openat(directory, "stat", flags, Mode::empty()).ok()?;
+        let mut text = Vec::with_capacity(512);
+        File::from(stat).take(MOST).read_to_end(&mut text).ok()?;
+        Stat::parse(&String::from_utf8_lossy(&text))
+    }
+
+    /// The fields are counted from the last parenthesis: before it is a name of the program's own choice.
+    fn parse(text: &str) -> Option<Stat> {
+        let (front, fields) = text.rsplit_once(") ")?;
+        let fields: Vec<_> = fields.split_whitespace().collect();
+        // `proc_pid_stat(5)` counts from 1 and has the state third.
+        let field = |number: usize| fields.get(number - 3);
+        Some(Stat {
+            pid: Pid::from_raw(front.split(' ').next()?.parse().ok()?)?,
+            flags: field(9)?.parse().ok()?,
+            threads: field(20)?.parse().ok()?,
+            code: field(26)?.parse().ok()?,
+            status: field(52)?.parse().ok()?,
+        })
+    }
+
+    /// A status that is hidden from us looks like success.
+    fn exit_status(&self) -> Option<i32> {
+        (self.flags & PF_EXITING != 0 && self.code != HIDDEN).then_some(self.status)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stat(name: &str, flags: u64, threads: u64, status: i32) -> String {
+    fn stat(name: &str, flags: u64, code: u64, status: i32) -> Stat {
         let zeros = |count| vec!["0"; count].join(" ");
-        format!("7 ({name}) R {} {flags} {} {threads} {} {status}\n", zeros(5), zeros(10), zeros(31))
+        let text = format!("7 ({name}) R {} {flags} {} {code} {} {status}\n", zeros(5), zeros(16), zeros(25));
+        Stat::parse(&text).unwrap()
     }
 
     #[test]
     fn a_program_that_exits_has_a_status() {
-        assert_eq!(exit_status(&stat("python3", PF_EXITING | 0x40_0000, 1, 0)), Some(0));
-        assert_eq!(exit_status(&stat("python3", PF_EXITING, 1, 0x300)), Some(0x300));
+        assert_eq!(stat("python3", PF_EXITING | 0x40_0000, 4096, 0).exit_status(), Some(0));
+        assert_eq!(stat("python3", PF_EXITING, 0, 0x300).exit_status(), Some(0x300), "its memory is gone");
     }
 
     #[test]
     fn a_program_that_goes_on_has_none() {
-        assert_eq!(exit_status(&stat("python3", 0x40_0000, 1, 0)), None);
-        assert_eq!(exit_status(&stat("python3", PF_EXITING, 2, 0)), None, "another thread goes on");
-        assert_eq!(exit_status(""), None);
+        assert_eq!(stat("python3", 0x40_0000, 4096, 0).exit_status(), None);
+        assert!(Stat::parse("").is_none());
+    }
+
+    #[test]
+    fn a_status_that_is_hidden_is_none() {
+        assert_eq!(stat("python3", PF_EXITING, HIDDEN, 0).exit_status(), None);
     }
 
     #[test]
     fn a_name_cannot_be_taken_for_fields() {
-        let forged = stat("x) R 0 0 0 0 0 4 0 0 0 0 0 0 0 0 0 0 1", 0, 1, 0);
-        assert_eq!(exit_status(&forged), None);
-        assert_eq!(exit_status(&stat("a) b", PF_EXITING, 1, 9)), Some(9), "the control");
+        let forged = stat("x) R 0 0 0 0 0 4 0 0 0 0 0 0 0 0 0 0 1", 0, 4096, 0);
+        assert_eq!(forged.exit_status(), None);
+        assert_eq!(stat("a) b", PF_EXITING, 4096, 9).exit_status(), Some(9), "the control");
     }
 
     #[test]
     fn the_fields_are_where_this_kernel_has_them() {
         let this = rustix::fs::open("/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
-        assert_eq!(Program::at(this).exit_status(), None);
+        let this = Program::at(this);
+        assert_eq!((this.exit_status(), this.is_readable()), (None, true));
         let mut child = std::process::Command::new("sh").args(["-c", "exit 3"]).spawn().unwrap();
         let place = format!("/proc/{}", child.id());
         let place = rustix::fs::open(place, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();

@@ -241,6 +241,7 @@ impl Native {
         let (id, supply) = (keeper.id(), Supply::Later);
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         draft.plan.birth = birth;
+        draft.plan.heralded = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;

@@ -130,6 +130,8 @@ pub struct Parking {
     pub rewinds: &'static [Rewind],
     /// The most bytes of code for which this is faster than starting it anew.
     pub most_code: usize,
+    /// Whether it has read all of its code before it runs any of it.
+    pub reads_first: bool,
     /// What it does before it waits.
     pub rehearsal: Option<Rehearsal>,
 }
@@ -296,7 +298,14 @@ const BYTE_BY_BYTE: usize = 8 << 10;
 
 /// A runtime that looks for nothing before it opens its file, and reads that from the beginning to the end.
 const fn parked(source: &'static str) -> Parking {
-    Parking { source, looked_for: &[], rewinds: &[], most_code: 256 << 10, rehearsal: None }
+    Parking {
+        source,
+        looked_for: &[],
+        rewinds: &[],
+        most_code: 256 << 10,
+        reads_first: false,
+        rehearsal: None,
+    }
 }
 
 /// Node asks whether the files around are modules before it reads the first of them.
@@ -306,7 +315,12 @@ const fn parked_node() -> Parking {
         script: include_str!("language/rehearsal.cjs"),
         variable: "NODE_OPTIONS=--require=/etc/belljar/rehearsal.cjs",
     };
-    Parking { looked_for: &["package.json"], rehearsal: Some(rehearsal), ..parked("main.js") }
+    Parking {
+        looked_for: &["package.json"],
+        reads_first: true,
+        rehearsal: Some(rehearsal),
+        ..parked("main.js")
+    }
 }
 
 /// The table. Order is the contract's.
@@ -342,6 +356,7 @@ pub static ROWS: &[Row] = &[
             looked_for: &[".local"],
             // A declared encoding makes it read its file anew.
             rewinds: &[Rewind::Comment("coding")],
+            reads_first: true,
             ..parked("main.py")
         }),
         image: Some("python:3.11-slim"),

@@ -274,7 +274,7 @@ fn give_up(keeper: &OwnedFd, fault: Fault) -> ! {
     sys::exit_now(1)
 }
 
-fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 

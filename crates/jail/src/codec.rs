@@ -179,7 +179,18 @@ macro_rules! coded_enum {
 }
 pub(crate) use coded_enum;
 
-coded_struct!(Plan { birth, identity, cgroup, orphans, sources, opener, build, confinement, commands });
+coded_struct!(Plan {
+    birth,
+    identity,
+    cgroup,
+    orphans,
+    sources,
+    opener,
+    build,
+    confinement,
+    commands,
+    heralded
+});
 coded_enum!(Birth { 0 => Executed, 1 => Forked { by }, 2 => Zygote });
 coded_struct!(Identity { code, init });
 coded_struct!(IdPair { inside, outside });
@@ -272,6 +283,7 @@ mod tests {
                 cwd: "/".into(),
                 stdin: StdinFrom::Caller,
             }],
+            heralded: true,
         }
     }
 

@@ -17,7 +17,6 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fault::{Doing, Fault};
 use crate::plan::{Command, Confinement, IdPair, Identity, StdinFrom};
-use crate::seccomp::Filter;
 use crate::{landlock, sys};
 
 /// The three streams of the program.
@@ -27,13 +26,16 @@ pub(crate) struct Streams<'a> {
     pub(crate) stderr: BorrowedFd<'a>,
 }
 
+/// What loads the syscall filter, and does with its herald what is to be done.
+pub(crate) type Filtering<'a> = &'a dyn Fn() -> io::Result<()>;
+
 /// Becomes the command, confined. Returns only if that failed.
 pub(crate) fn become_command(
     command: &Command,
     confinement: &Confinement,
     identity: &Identity,
     streams: &Streams<'_>,
-    filter: &Filter,
+    filter: Filtering<'_>,
 ) -> Fault {
     match confine(command, confinement, identity, streams, filter) {
         Ok(ready) => {
@@ -81,7 +83,7 @@ fn confine(
     confinement: &Confinement,
     identity: &Identity,
     streams: &Streams<'_>,
-    filter: &Filter,
+    filter: Filtering<'_>,
 ) -> Result<Ready, Fault> {
     let ready = Ready::new(command).doing(|| "read the command")?;
     prepare(command, confinement, identity, streams)?;
@@ -89,7 +91,7 @@ fn confine(
     if !confinement.landlock.is_empty() {
         landlock::restrict(&confinement.landlock).doing(|| "apply Landlock")?;
     }
-    filter.load().doing(|| "load the syscall filter")?;
+    filter().doing(|| "load the syscall filter")?;
     verify(identity).doing(|| "verify that the box is confined")?;
     sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
     Ok(ready)

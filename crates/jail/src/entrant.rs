@@ -38,8 +38,7 @@ pub(crate) fn approve(
     plan: &Plan,
 ) -> Result<(OwnedFd, OwnedFd), Fault> {
     let entrant = only_child(init).doing(|| "find the process that entered the box")?;
-    let place = rustix::fs::open(proc_of(entrant, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-        .doing(|| "hold on to the process that entered the box")?;
+    let place = place_of(entrant).doing(|| "hold on to the process that entered the box")?;
     limit(entrant, plan)?;
     let doubt = |what: &str| format!("verify that what entered the box {what}");
     in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
@@ -50,6 +49,15 @@ pub(crate) fn approve(
     let gate = await_at_gate(working_dir, plan)?;
     no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
     Ok((gate, place))
+}
+
+/// The directory in `/proc` of the program that PID 1 has started, if that is all there is.
+pub(crate) fn place_of_program(init: Pid) -> Option<OwnedFd> {
+    only_child(init).and_then(place_of).ok()
+}
+
+fn place_of(process: Pid) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(proc_of(process, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 /// Waits until what has entered the box waits for its code, and returns where that goes in. A pipe can be opened for

@@ -1,7 +1,6 @@
 use std::fmt::Display;
 use std::io;
 
-use crate::codec;
 use crate::message::Reply;
 
 /// What was being done when the kernel said no. It travels to the caller, so that the cause is known, not guessed.
@@ -16,14 +15,6 @@ pub struct Fault {
 impl Fault {
     pub(crate) fn new(doing: impl Display, error: &io::Error) -> Fault {
         Fault { doing: doing.to_string(), errno: error.raw_os_error().unwrap_or(libc::EINVAL) }
-    }
-
-    /// The fault that a child process reported before it died.
-    pub(crate) fn from_report(report: &[u8]) -> Fault {
-        match codec::decode(report) {
-            Ok(Reply::Failed { doing, errno }) => Fault { doing, errno },
-            Ok(_) | Err(_) => Fault { doing: "start the program".to_owned(), errno: libc::EINVAL },
-        }
     }
 
     /// What the kernel said.

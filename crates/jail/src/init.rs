@@ -4,19 +4,17 @@
 //! (not dumpable), hears no signal from inside that it has no handler for (the kernel's rule for PID 1), and once
 //! the program runs it may do nothing but wait and report (its own syscall filter).
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::CpuSet;
 
 use crate::build::{self, Site, WayIn};
-use crate::cloned::read_plan;
-use crate::codec;
+use crate::cloned::{read_plan, socket_pair};
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover, Reply};
@@ -228,12 +226,15 @@ impl Init {
                 end_everyone().doing(|| "end what the last command left behind")?;
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
-            let pid = self.start(command)?;
+            let heralded = self.plan.heralded && index + 1 == commands.len();
+            let Started { pid, herald } = self.start(command, heralded)?;
             if index == 0 {
-                let beside: Vec<_> = offered.iter().map(AsFd::as_fd).collect();
+                let beside: Vec<_> = offered.iter().chain(&herald).map(AsFd::as_fd).collect();
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
                 offered = None;
             }
+            // Once it has retired, this process may not do so any more.
+            drop(herald);
             if index + 1 == commands.len() {
                 self.streams = None;
                 self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
@@ -247,31 +248,48 @@ impl Init {
         Ok(status)
     }
 
-    /// Starts one command, and returns when it has begun: a pipe that `exec` closes tells.
-    fn start(&self, command: &Command) -> Result<Pid, Fault> {
-        let (reader, writer) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a pipe for the program's start")?;
+    /// Starts one command, and returns when it has begun: a socket that `exec` closes tells.
+    fn start(&self, command: &Command, heralded: bool) -> Result<Started, Fault> {
+        let (ours, theirs) = socket_pair().doing(|| "make a socket for the program's start")?;
         let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound).doing(|| "find the streams")?;
         let [stdin, stdout, stderr] = streams.each_ref().map(AsFd::as_fd);
         let streams = Streams { stdin, stdout, stderr };
         let Plan { identity, confinement, birth, .. } = &self.plan;
-        let filter = self.prepared.program;
+        let filter = || match heralded {
+            false => self.prepared.program.load(),
+            true => {
+                let herald = self.prepared.program.load_heralded()?;
+                message::send(&theirs, &Reply::Started, &[herald.as_fd()])
+            }
+        };
         let started = sys::spawn(&mut || {
             let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
                 Ok(()) if *birth == Birth::Zygote => {
                     confine::become_zygote(command, confinement, identity, &streams)
                 }
-                Ok(()) => confine::become_command(command, confinement, identity, &streams, filter),
+                Ok(()) => confine::become_command(command, confinement, identity, &streams, &filter),
                 Err(fault) => fault,
             };
-            let _ = rustix::io::write(&writer, &codec::encode(&fault.into_reply()));
+            let _ = message::send(&theirs, &fault.into_reply(), &[]);
         });
         let pid = started.doing(|| "start a process")?;
-        drop(writer);
-        let mut report = Vec::new();
-        std::fs::File::from(reader).read_to_end(&mut report).doing(|| "hear of the program's start")?;
-        if report.is_empty() { Ok(pid) } else { Err(Fault::from_report(&report)) }
+        drop(theirs);
+        let mut herald = None;
+        loop {
+            match message::receive(&ours).doing(|| "hear of the program's start")? {
+                None => return Ok(Started { pid, herald }),
+                Some((Reply::Started, beside)) => herald = beside.into_iter().next(),
+                Some((Reply::Failed { doing, errno }, _)) => return Err(Fault { doing, errno }),
+                Some(_) => return Err(Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }),
+            }
+        }
     }
+}
+
+/// A command that has begun.
+struct Started {
+    pid: Pid,
+    herald: Option<OwnedFd>,
 }
 
 /// All that is left to do for a PID 1 that nobody needs any more.

@@ -77,8 +77,11 @@ impl Kept {
                         let _ = message::send(caller, &Reply::Deserted { status }, &[]);
                     }
                     Ok(Some((reply, beside))) => {
-                        let entrant = std::mem::take(&mut self.entrant);
-                        let beside: Vec<_> = beside.iter().chain(&entrant).map(AsFd::as_fd).collect();
+                        let mut program = std::mem::take(&mut self.entrant);
+                        if reply == Reply::Started && self.plan.heralded {
+                            program.extend(entrant::place_of_program(self.cloned.pid()));
+                        }
+                        let beside: Vec<_> = beside.iter().chain(&program).map(AsFd::as_fd).collect();
                         let _ = message::send(caller, &reply, &beside);
                     }
                     Ok(None) | Err(_) => break,

@@ -55,8 +55,9 @@ pub enum Reply {
     /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
     Ready,
-    /// The first command has begun. Beside it: the directory that the plan offers, if it does. Of one that has come from a
-    /// zygote, instead: where its code goes in, and its directory in `/proc`.
+    /// The first command has begun. Beside it: the directory that the plan offers, if it does, and, if the plan wants one, a
+    /// herald and from the keeper the program's directory in `/proc`. Of one that has come from a zygote, instead: where its
+    /// code goes in, and that directory.
     Started,
     /// The command before has succeeded and nothing of it is left; the next one begins.
     Next,

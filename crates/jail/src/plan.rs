@@ -28,6 +28,9 @@ pub struct Plan {
     pub confinement: Confinement,
     /// What then runs: each after the one before it succeeded. The last one is the program.
     pub commands: Vec<Command>,
+    /// Whether the caller is to get a herald with the program: a descriptor that hangs up when nobody in the box goes on,
+    /// while the kernel still takes them apart.
+    pub heralded: bool,
 }
 
 /// How the program of a box comes to be.

@@ -277,6 +277,34 @@ fn node_cannot_tell() {
                 Waiting,
                 "const {Worker, isMainThread} = require('worker_threads')\nif (isMainThread) new Worker(__filename).on('exit', c => console.log('worker', c)); else process.exit(4)",
             ),
+            (
+                Waiting,
+                "const {Worker} = require('worker_threads')\nprocess.env.NODE_OPTIONS = 'mine'\nnew Worker(\"console.log(Object.keys(process.env).sort(), process.env.NODE_OPTIONS, process.execArgv, Object.keys(require.cache))\", {eval: true})",
+            ),
+            (
+                Waiting,
+                "console.log(String(require('child_process').execFileSync(process.execPath, ['-p', 'JSON.stringify([process.env.NODE_OPTIONS, process.execArgv])'])))",
+            ),
+            (
+                Waiting,
+                "console.log(process.listenerCount('exit'), process.eventNames(), process.stdout.listenerCount('drain'), process.stdout.writableLength, process.stdout.bytesWritten, process.stderr.eventNames())",
+            ),
+            (
+                Waiting,
+                "console.log(require('fs').readdirSync('/etc').sort(), require('fs').readdirSync('/etc/belljar'))",
+            ),
+            (Waiting, "process.stdout.write('x'.repeat(300000), () => console.error('written'))"),
+            (
+                Waiting,
+                "require('child_process').spawn('sh', ['-c', 'sleep 0.1; echo late'], {stdio: 'inherit'}); console.log('early')",
+            ),
+            (
+                Waiting,
+                "require('child_process').spawn('sleep', ['30'], {stdio: 'inherit', detached: true}).unref(); console.log('gone')",
+            ),
+            (Waiting, "console.log(1); process.kill(process.pid, 'SIGKILL')"),
+            (Waiting, "console.error('failed'); process.exit(300)"),
+            (Waiting, "console.log(2); process.abort()"),
             (Waiting, "#!/usr/bin/env node\nconsole.log(process.argv.length)"),
             (Waiting, "\u{feff}console.log('after a mark')"),
             (Waiting, "process.kill(process.pid, 'SIGTERM'); console.log(1); setTimeout(() => {}, 1000)"),

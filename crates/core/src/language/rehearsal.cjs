@@ -1,10 +1,10 @@
 // Runs in a Node that waits for its code: what the first `console.log` would load is there when the code comes.
 'use strict';
 
+delete require.cache[__filename];
 // A thread of the program's gets here too, where there is nothing to rehearse.
 if (process.env.NODE_OPTIONS !== `--require=${__filename}`) return;
 delete process.env.NODE_OPTIONS;
-delete require.cache[__filename];
 
 const { Writable } = require('stream');
 const nowhere = new Writable({ write: (chunk, encoding, done) => done() });

@@ -29,6 +29,7 @@ mod tests;
 
 use std::fmt;
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::LazyLock;
 
 use libc::sock_filter;
@@ -61,22 +62,38 @@ impl Filter {
     /// # Errors
     /// The kernel's; `EACCES` if `no_new_privs` is missing, `ESRCH` if a thread is under another filter.
     pub fn load(&self) -> io::Result<()> {
+        // Should there be a thread that nobody thought of, it must not stay outside. With one thread it is free.
+        match self.install(libc::SECCOMP_FILTER_FLAG_TSYNC)? {
+            0 => Ok(()),
+            // A positive result is the thread that could not be brought along.
+            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+        }
+    }
+
+    /// As [`load`](Filter::load). Returns a herald: a descriptor that hangs up when the last process under this filter is on
+    /// its way out and has not yet been taken apart, which takes the kernel longer than many programs take to run (before
+    /// Linux 6.11: when it is gone).
+    ///
+    /// # Errors
+    /// As above.
+    pub fn load_heralded(&self) -> io::Result<OwnedFd> {
+        let in_one = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
+        let herald = self.install(in_one | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+        let herald = i32::try_from(herald).map_err(io::Error::other)?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows of it.
+        Ok(unsafe { OwnedFd::from_raw_fd(herald) })
+    }
+
+    fn install(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {
         let len = u16::try_from(self.0.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         let program = libc::sock_fprog { len, filter: self.0.as_ptr().cast_mut() };
-        // Should there be a thread that nobody thought of, it must not stay outside. With one thread it is free.
-        let flags = libc::SECCOMP_FILTER_FLAG_TSYNC;
         // SAFETY: `seccomp(SECCOMP_SET_MODE_FILTER, flags, &sock_fprog)` copies `len` instructions from `filter`
         // and keeps no pointer. Both structures are alive and initialised for the length of the call; the kernel
         // only reads through `filter`, which is `*mut` for historical reasons.
         let result = unsafe {
             libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
         };
-        match result {
-            0 => Ok(()),
-            -1 => Err(io::Error::last_os_error()),
-            // With TSYNC a positive result is the thread that could not be brought along.
-            _ => Err(io::Error::from_raw_os_error(libc::ESRCH)),
-        }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 
     /// The program as the kernel reads it, for a process that loads it without our help.

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::process::{Command, ExitStatus, Stdio};
 
 use libc::{c_int, c_long, sock_filter};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::compile::{NATIVE, X32, compile};
 use super::policy::{Case, Group, Policy, REAPER, Row, Rule, STANDARD, Test, Verdict, rows};
 use super::{Filter, verdict};
+use crate::cloned::socket_pair;
+use crate::message::{self, Reply};
 
 const EPERM: Verdict = Verdict::Deny(libc::EPERM);
 const ENOSYS: Verdict = Verdict::Deny(libc::ENOSYS);
@@ -520,6 +523,34 @@ fn successors(index: usize, instruction: &sock_filter) -> Vec<usize> {
         0x05 => vec![index + 1 + usize::from(instruction.jt), index + 1 + usize::from(instruction.jf)],
         _ => vec![index + 1],
     }
+}
+
+#[test]
+fn a_herald_hangs_up_when_nobody_is_left() {
+    let (ours, theirs) = socket_pair().unwrap();
+    let filter = Filter::standard();
+    let mut command = Command::new("sh");
+    command.args(["-c", "sleep 0.5 & read line"]).stdin(Stdio::piped());
+    // SAFETY: the filter and the socket were made before the fork; what is done with them calls the kernel only.
+    unsafe {
+        command.pre_exec(move || {
+            rustix::thread::set_no_new_privs(true)?;
+            let herald = filter.load_heralded()?;
+            message::send(&theirs, &Reply::Started, &[herald.as_fd()])
+        });
+    }
+    let mut child = command.spawn().unwrap();
+    drop(command);
+    let (_, heralds) = message::receive::<Reply>(&ours).unwrap().unwrap();
+    let hung_up = |seconds| {
+        let mut herald = [PollFd::new(&heralds[0], PollFlags::IN)];
+        poll(&mut herald, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap();
+        herald[0].revents().contains(PollFlags::HUP)
+    };
+    assert!(!hung_up(0), "it waits for its input");
+    assert!(child.wait().unwrap().code().is_some());
+    assert!(!hung_up(0), "a child of its goes on");
+    assert!(hung_up(20), "nobody does");
 }
 
 /// What `work` came to in a forked child, and how the child ended; one that died has said nothing. `work` must be
