@@ -69,7 +69,9 @@ struct Shelf {
 
 impl Pool {
     pub(crate) fn new(settings: &PoolSettings) -> Pool {
-        let parkable = settings.languages.iter().filter(|(language, _, _)| language.parking.is_some());
+        // Nobody is there who would prime one.
+        let waits = |language: &Language| language.parking.is_some_and(|parking| parking.primer.is_empty());
+        let parkable = settings.languages.iter().filter(|(language, _, _)| waits(language));
         let shelves = parkable.map(|(language, min, max)| Shelf::new(*language, *min, *max)).collect();
         Pool {
             max_age: settings.max_age,
@@ -232,6 +234,7 @@ pub(crate) fn could_suit(parking: &Parking, sandbox: &SandboxSpec, execution: &E
     sandbox.workspace.is_none()
         && sandbox.network == Network::None
         && args.is_empty()
+        && parking.primer.is_empty()
         && !source.named_by_caller
         && source.name.as_str() == parking.source
         && parking.takes(&source.text)

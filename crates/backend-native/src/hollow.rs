@@ -34,7 +34,7 @@ impl Hollow {
         entrance.admit_child_of(zygote, readiness).await?;
         // Nobody else is to hold the ends of its streams.
         drop(entrance);
-        Parked::when_booted(execution, terms, source.as_str(), stdin, zygote.memory()).await
+        Parked::when_booted(execution, terms, source.as_str(), b"", stdin, zygote.memory()).await
     }
 
     fn is_good_for(&mut self, owner: u32, runtime: &Stamped) -> bool {

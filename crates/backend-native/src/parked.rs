@@ -124,13 +124,14 @@ impl Parked {
         execution: NativeExecution,
         terms: ParkedTerms,
         source: &str,
+        primer: &[u8],
         stdin: OwnedFd,
         shared: u64,
     ) -> Result<Parked, BackendError> {
         let mut execution = execution;
         let gate = match terms.plan.birth {
             Birth::Forked { .. } => execution.approve_program().await?,
-            Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source).await?,
+            Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source, primer).await?,
         };
         let usage = execution.cgroup().map(Usage::of).transpose();
         let uncounted = |error: CgroupError| setup("count what a parked box has")(io::Error::other(error));
@@ -371,18 +372,54 @@ fn kernels(resource: Resource) -> io::Result<rustix::process::Resource> {
 }
 
 /// A pipe can be opened for writing without waiting only when somebody has it open for reading.
-async fn wait_for_reader(execution: &mut NativeExecution, source: &str) -> Result<OwnedFd, BackendError> {
-    let began = Instant::now();
-    let mut pause = FIRST_LOOK;
-    loop {
+async fn wait_for_reader(
+    execution: &mut NativeExecution,
+    source: &str,
+    primer: &[u8],
+) -> Result<OwnedFd, BackendError> {
+    let mut waiting = Waiting::begin();
+    let gate = loop {
         match open_gate(execution, source) {
-            Ok(gate) => return Ok(gate),
-            Err(Errno::NXIO) if began.elapsed() < BOOT_LIMIT && execution.lives() => {}
-            Err(error) => return Err(setup("wait for the runtime of a parked box")(error.into())),
+            Ok(gate) => break gate,
+            Err(Errno::NXIO) => waiting.look_again_later(execution).await?,
+            Err(error) => return Err(not_waiting(error)),
         }
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LAST_LOOK);
+    };
+    if !primer.is_empty() {
+        rustix::io::write(&gate, primer).map_err(not_waiting)?;
+        while rustix::io::ioctl_fionread(&gate).map_err(not_waiting)? > 0 {
+            waiting.look_again_later(execution).await?;
+        }
     }
+    Ok(gate)
+}
+
+/// Looking whether a runtime has booted, less and less often.
+struct Waiting {
+    began: Instant,
+    pause: Duration,
+}
+
+impl Waiting {
+    fn begin() -> Waiting {
+        Waiting { began: Instant::now(), pause: FIRST_LOOK }
+    }
+
+    async fn look_again_later(&mut self, execution: &mut NativeExecution) -> Result<(), BackendError> {
+        if !execution.lives() {
+            return Err(not_waiting(Errno::PIPE));
+        }
+        if self.began.elapsed() >= BOOT_LIMIT {
+            return Err(not_waiting(Errno::TIMEDOUT));
+        }
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LAST_LOOK);
+        Ok(())
+    }
+}
+
+fn not_waiting(error: Errno) -> BackendError {
+    setup("wait for the runtime of a parked box")(error.into())
 }
 
 fn open_gate(execution: &NativeExecution, source: &str) -> rustix::io::Result<OwnedFd> {

@@ -211,7 +211,8 @@ impl Native {
         let source = draft.source.clone();
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
-        Parked::when_booted(booting, made_from, source.as_str(), ours, 0).await
+        let primer = language.parking.map_or(&b""[..], |parking| parking.primer);
+        Parked::when_booted(booting, made_from, source.as_str(), primer, ours, 0).await
     }
 
     /// Builds a box for a zygote's child to enter.

@@ -119,17 +119,20 @@ pub struct Row {
 }
 
 /// A runtime that can be started before there is code for it: it boots, opens the file of the code, and waits, because
-/// that is a pipe into which nobody has written yet. It must be a runtime that boots first and opens its file then.
+/// that is a pipe into which nobody has written yet.
 #[derive(Debug, Clone, Copy)]
 pub struct Parking {
     /// What the code's file is called after its preparation, if the caller has not named it and it is no module.
     pub source: &'static str,
     /// Names in the working directory that it has looked for by then. A file of such a name comes too late.
     pub looked_for: &'static [&'static str],
-    /// Code that makes it go back in its file, which cannot be done in a pipe.
+    /// Code that makes it go back in its file, which cannot be done in a pipe, or that must not have a primer before it.
     pub rewinds: &'static [Rewind],
     /// The most bytes of code for which this is faster than starting it anew.
     pub most_code: usize,
+    /// What is written into the pipe at first for a runtime that opens its file before it boots: it takes this for nothing,
+    /// and has booted when it has read it.
+    pub primer: &'static [u8],
     /// Whether it has read all of its code before it runs any of it.
     pub reads_first: bool,
     /// What it does before it waits.
@@ -147,13 +150,15 @@ pub struct Rehearsal {
     pub variable: &'static str,
 }
 
-/// What makes a runtime go back in the file of the code.
+/// What makes a runtime go back in the file of the code, or take a primer for something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rewind {
     /// This text in a comment (after a `#`) in one of the first two lines.
     Comment(&'static str),
     /// This text anywhere.
     Anywhere(&'static str),
+    /// This text at the beginning.
+    Beginning(&'static str),
 }
 
 impl Parking {
@@ -176,6 +181,7 @@ impl Rewind {
         let has = |part: &[u8], text: &str| part.windows(text.len()).any(|window| window == text.as_bytes());
         match self {
             Rewind::Anywhere(text) => has(code, text),
+            Rewind::Beginning(text) => code.starts_with(text.as_bytes()),
             Rewind::Comment(text) => {
                 let mut comments = code.split(|byte| *byte == b'\n').take(2).filter_map(comment);
                 comments.any(|comment| has(comment, text))
@@ -303,6 +309,7 @@ const fn parked(source: &'static str) -> Parking {
         looked_for: &[],
         rewinds: &[],
         most_code: 256 << 10,
+        primer: b"",
         reads_first: false,
         rehearsal: None,
     }
@@ -471,7 +478,22 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
-        parking: None,
+        parking: Some(Parking {
+            // The user's own gems.
+            looked_for: &[".gem", ".local"],
+            // What follows the end of the code can be read as a file; options and an encoding are looked for where the
+            // file begins.
+            rewinds: &[
+                Rewind::Anywhere("__END__"),
+                Rewind::Beginning("#!"),
+                Rewind::Beginning("\u{feff}"),
+                Rewind::Comment("coding"),
+            ],
+            // The mark of UTF-8, which is the encoding of every script that does not say otherwise.
+            primer: "\u{feff}".as_bytes(),
+            reads_first: true,
+            ..parked("main.rb")
+        }),
         image: Some("ruby:3.3-alpine"),
         package: "ruby",
     },
@@ -564,7 +586,13 @@ pub static ROWS: &[Row] = &[
         },
         stages: &[run(&["{runtime}", "--vanilla", "{source}"])],
         env: &[],
-        parking: None,
+        parking: Some(Parking {
+            // The user's own packages.
+            looked_for: &["R"],
+            // An empty line; errors do not tell where they are.
+            primer: b"\n",
+            ..parked("main.R")
+        }),
         image: Some("r-base:4.4.1"),
         package: "r-base-core",
     },

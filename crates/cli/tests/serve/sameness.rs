@@ -366,6 +366,86 @@ fn bash_cannot_tell() {
 }
 
 #[test]
+fn ruby_cannot_tell() {
+    assert_same(
+        "ruby",
+        &[
+            (Waiting, "p $0, __FILE__, __dir__, __LINE__, __method__, ARGV, $PROGRAM_NAME, $:, $\"[-3..]"),
+            (
+                Waiting,
+                "p __ENCODING__, 'é'.encoding, 'é'.bytes, Encoding.default_external, Encoding.default_internal",
+            ),
+            (
+                Waiting,
+                "p Process.pid, Process.ppid, ENV.to_a.sort, Dir.pwd, Process.uid, $stdin.tty?, $stdout.sync",
+            ),
+            (Waiting, "# frozen_string_literal: true\np 'a'.frozen?"),
+            (Waiting, "=begin\nnothing\n=end\np __LINE__"),
+            (Waiting, "def f = raise('here')\nf"),
+            (Waiting, "puts 1\nclass\n"),
+            (Waiting, "p x y"),
+            (
+                Waiting,
+                "BEGIN { puts 'first' }\nEND { puts 'last' }\nat_exit { puts 'later' }\nputs 'now'\nexit 3",
+            ),
+            (Waiting, "puts File.read(__FILE__), File.file?(__FILE__)"),
+            (Waiting, "p gets, $<.filename, caller, binding.local_variables, self.to_s"),
+            (Waiting, "require_relative 'helper'\np X, $LOADED_FEATURES.last"),
+            (Waiting, "p Dir.children('/proc/self/fd').map(&:to_i).select { |fd| fd < 3 }.sort"),
+            (
+                Waiting,
+                "puts fork { puts 'child'; $stdout.flush; exit! 4 }.then { |pid| Process.wait2(pid)[1].exitstatus }",
+            ),
+            (Waiting, "Thread.new { puts 'thread' }.join; Process.kill(:TERM, $$); sleep 1"),
+            (Waiting, "puts 'x' * 300_000; $stderr.puts 'written'; abort 'gone'"),
+            (
+                Waiting,
+                "warn 'w'; p defined?(DATA), $VERBOSE, $-w, RubyVM::InstructionSequence.of(method(:puts)).nil?",
+            ),
+            (New, "p DATA.read\n__END__\nafter"),
+            (New, "#!/usr/bin/env ruby -w\np $VERBOSE"),
+            (New, "# coding: iso-8859-1\np __ENCODING__"),
+            (New, "\u{feff}p __ENCODING__"),
+        ],
+        &json!({"stdin": "in\n", "files": [{"path": "helper.rb", "content": "X = 1"}]}),
+    );
+    let gem = json!({"files": [{"path": ".gem/x", "content": ""}]});
+    assert_same("ruby", &[(New, "p Gem.path.size")], &gem);
+}
+
+#[test]
+fn r_cannot_tell() {
+    assert_same(
+        "r",
+        &[
+            (
+                Waiting,
+                "print(commandArgs()); print(getwd()); print(Sys.getpid()); print(sort(names(Sys.getenv())))",
+            ),
+            (Waiting, "x y"),
+            (Waiting, "cat(1, '\\n')\nx y"),
+            (Waiting, "cat(1, '\\n')\nx <- (2 +\n\n\n }"),
+            (Waiting, "f <- function() stop('here')\nf()"),
+            (Waiting, "warning('careful'); print(search()); quit(status = 3)"),
+            (
+                Waiting,
+                "print(readLines(file('stdin'))); print(interactive()); print(sys.call()); print(.libPaths())",
+            ),
+            (
+                Waiting,
+                "source('helper.R'); print(x); print(readLines('main.R')); print(file.info('main.R')$isdir)",
+            ),
+            (Waiting, "'ünïcode' -> s; print(nchar(s)); print(Encoding(s)); print(l10n_info()$`UTF-8`)"),
+            (Waiting, "set.seed(1); print(runif(2)); print(exists('.Random.seed'))"),
+            (Waiting, "message(strrep('x', 100000)); tools::pskill(Sys.getpid(), 15); Sys.sleep(1)"),
+        ],
+        &json!({"stdin": "in\n", "files": [{"path": "helper.R", "content": "x <- 1"}]}),
+    );
+    let library = json!({"files": [{"path": "R/x", "content": ""}]});
+    assert_same("r", &[(New, "cat(1)")], &library);
+}
+
+#[test]
 fn other_languages_cannot_tell() {
     let stdin = json!({"stdin": "first\nsecond\n"});
     assert_same(
