@@ -11,7 +11,8 @@ use crate::cell::Cell;
 use crate::served::Start;
 
 /// The languages of which boxes can wait.
-const WAITING: [&str; 9] = ["python", "javascript", "typescript", "bash", "sh", "zsh", "php", "perl", "lua"];
+const WAITING: [&str; 11] =
+    ["python", "javascript", "typescript", "bash", "sh", "zsh", "ruby", "php", "perl", "lua", "r"];
 /// Less than what a waiting box takes, by what else counts.
 const MOST_INPUT: usize = 240 << 10;
 /// Less than the kernel takes as one argument.
