@@ -1,6 +1,6 @@
 """The measurements of bench/warm. Each says what is wanted and what came of it; the exit status says whether all was kept.
 
-    warm.py BELLJAR ROUNDS [--save FILE]
+    warm.py BELLJAR ROUNDS IMAGE [--save FILE]
 """
 
 import collections
@@ -25,14 +25,20 @@ SNIPPETS = {
 }
 PANDAS = "import pandas\nprint(pandas.Series([1]).sum())"
 CALLERS, BURST, STOCK = 64, 200, 200
+# The flags of `belljar bench`, which are the limits that a run has by default.
+DOCKER_RUN = (
+    "run --rm --network none --read-only --memory 256m --memory-swap 256m --pids-limit 50 --cpus 1 --cap-drop ALL"
+    " --security-opt no-new-privileges --user 65534:65534 --tmpfs /tmp:size=64m --workdir /tmp"
+).split()
 
-belljar, rounds = os.path.abspath(sys.argv[1]), int(sys.argv[2])
+belljar, rounds, image = os.path.abspath(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 findings = []
 
 
 def main():
     with Server("[pool.languages.python]\n[pool.languages.javascript]\n[pool.languages.bash]\n") as server:
         latencies(server)
+        beside_docker(server)
         memory(server)
     with Server("[pool.languages.python]\nmin = 0\nmax = 0\n") as server:
         miss(server)
@@ -64,6 +70,18 @@ def latencies(server):
     inside = sorted(took["python"][1])
     p50, p99 = statistics.median(inside), inside[math.ceil(len(inside) * 0.99) - 1]
     find("python, warm: p99 over p50", f"{p99:.2f} / {p50:.2f} ms = {p99 / p50:.1f}, wanted at most 3", p99 <= 3 * p50)
+
+
+def beside_docker(server):
+    inside, outside = [], []
+    docker = [shutil.which("docker"), *DOCKER_RUN, image, "python3", "-c", "print(1)"]
+    for _ in range(max(5, rounds // 4)):
+        outside.append(bare(docker))
+        server.until_one_waits("python")
+        took = server.timed("python", "print(1)", "warm")
+        if took is not None:
+            inside.append(took)
+    compare("python, warm, and docker run", inside, outside, 1 / 200, "docker run")
 
 
 def miss(server):
@@ -161,11 +179,11 @@ def memory(server):
     find("memory of a waiting Python (PSS)", f"{share / 1e6:.2f} MB, wanted 3", share <= 3e6)
 
 
-def compare(name, inside, outside, most):
+def compare(name, inside, outside, most, other="bare"):
     if not inside:
         return find(name, "no run was of this kind", False)
     p50, bare50 = statistics.median(inside), statistics.median(outside)
-    said = f"{p50:.2f} ms, bare {bare50:.2f}: 1/{bare50 / p50:.1f}, wanted 1/{1 / most:.0f} ({len(inside)} runs)"
+    said = f"{p50:.2f} ms, {other} {bare50:.2f}: 1/{bare50 / p50:.1f}, wanted 1/{1 / most:.0f} ({len(inside)} runs)"
     return find(name, said, p50 <= bare50 * most)
 
 
