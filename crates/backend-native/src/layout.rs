@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
@@ -49,6 +50,30 @@ pub(crate) struct Ground<'a> {
     /// Cgroup directories that the keeper removes if we die.
     pub(crate) orphans: Vec<PathBuf>,
     pub(crate) landlock: bool,
+    pub(crate) base: Arc<BaseSystem>,
+}
+
+/// The parts of this host that every box shows, where they are on the host: a link as the same link, anything else
+/// read-only. What the host does not have, a box does not have either.
+#[derive(Debug)]
+pub(crate) struct BaseSystem(Vec<(&'static Path, Part)>);
+
+#[derive(Debug)]
+enum Part {
+    Link(PathBuf),
+    Shown,
+}
+
+impl BaseSystem {
+    /// As it is now.
+    pub(crate) fn look() -> Arc<BaseSystem> {
+        let part = |path: &'static Path| match std::fs::symlink_metadata(path) {
+            Ok(found) if found.is_symlink() => Some((path, Part::Link(std::fs::read_link(path).ok()?))),
+            Ok(_) => Some((path, Part::Shown)),
+            Err(_) => None,
+        };
+        Arc::new(BaseSystem(BASE_SYSTEM.iter().map(Path::new).filter_map(part).collect()))
+    }
 }
 
 /// A plan, and the contents of the files that it mentions.
@@ -58,6 +83,7 @@ pub(crate) struct Draft {
     pub(crate) contents: Vec<u8>,
     /// What the code's own file is called in the working directory.
     pub(crate) source: BoxPath,
+    pub(crate) base: Arc<BaseSystem>,
 }
 
 /// When the code and its files come.
@@ -88,7 +114,7 @@ pub(crate) fn draft(
     layout.step(Step::Loopback);
     layout.step(Step::PrivateMounts);
     layout.step(Step::Root);
-    BASE_SYSTEM.iter().for_each(|path| layout.show(Path::new(path)));
+    layout.show(&ground.base);
     DEVICES.iter().for_each(|path| layout.bind(Path::new(path), BindMode::Device));
     for (path, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
     {
@@ -148,7 +174,7 @@ pub(crate) fn draft(
         commands,
         heralded: false,
     };
-    Ok(Draft { plan, contents, source })
+    Ok(Draft { plan, contents, source, base: ground.base })
 }
 
 /// A plan under construction.
@@ -173,17 +199,14 @@ impl Layout {
         self.step(Step::Bind { source, path: path.to_owned(), mode });
     }
 
-    /// Shows a part of the host where it is on the host: a link as the same link, anything else read-only. What
-    /// the host does not have, the box does not have either.
-    fn show(&mut self, path: &Path) {
-        match std::fs::symlink_metadata(path) {
-            Ok(found) if found.is_symlink() => {
-                if let Ok(target) = std::fs::read_link(path) {
-                    self.step(Step::Symlink { path: path.to_owned(), target });
+    fn show(&mut self, base: &BaseSystem) {
+        for (path, part) in &base.0 {
+            match part {
+                Part::Link(target) => {
+                    self.step(Step::Symlink { path: path.into(), target: target.clone() });
                 }
+                Part::Shown => self.bind(path, BindMode::ReadOnly),
             }
-            Ok(_) => self.bind(path, BindMode::ReadOnly),
-            Err(_) => {}
         }
     }
 }
@@ -329,6 +352,7 @@ mod tests {
             cgroup: CgroupEntry::V1 { tasks: vec!["/cgroup/memory/box/tasks".into()] },
             orphans: Vec::new(),
             landlock: true,
+            base: BaseSystem::look(),
         };
         draft(sandbox, execution, Supply::Now, ground)
     }

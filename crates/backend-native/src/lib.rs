@@ -47,7 +47,7 @@ use crate::execution::{NativeExecution, Terms};
 use crate::hollow::Spares;
 use crate::host::Host;
 use crate::keeper::Keeper;
-use crate::layout::{Draft, Ground, Supply};
+use crate::layout::{BaseSystem, Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::warden::Warden;
@@ -206,6 +206,7 @@ impl Native {
             host::identity(self.host.opener, keeper),
             cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
             cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
+            BaseSystem::look(),
         );
         layout::draft(sandbox, execution, supply, ground)
     }
@@ -216,9 +217,10 @@ impl Native {
         identity: Identity,
         cgroup: CgroupEntry,
         orphans: Vec<PathBuf>,
+        base: Arc<BaseSystem>,
     ) -> Ground<'a> {
         let landlock = self.host.landlock > 0;
-        Ground { runtime, identity, opener: self.host.opener, cgroup, orphans, landlock }
+        Ground { runtime, identity, opener: self.host.opener, cgroup, orphans, landlock, base }
     }
 }
 

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
@@ -29,6 +30,7 @@ use rustix::process::Rlimit;
 use crate::bustle;
 use crate::cgroup::{BoxCgroup, CgroupError};
 use crate::execution::{NativeExecution, Terms, setup};
+use crate::layout::BaseSystem;
 
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
@@ -81,6 +83,7 @@ impl Usage {
 /// What a parked box was made from.
 pub(crate) struct ParkedTerms {
     pub(crate) plan: Plan,
+    pub(crate) base: Arc<BaseSystem>,
     pub(crate) limits: BoxLimits,
     pub(crate) enforcement: Enforcement,
     pub(crate) runtime: Stamped,
@@ -511,6 +514,7 @@ mod tests {
             cgroup: CgroupEntry::V1 { tasks: vec!["/cgroup/tasks".into()] },
             orphans: Vec::new(),
             landlock: true,
+            base: BaseSystem::look(),
         };
         layout::draft(sandbox, execution, Supply::Later, ground).unwrap().plan
     }
@@ -523,6 +527,7 @@ mod tests {
         let usual = self::sandbox(LimitsRequest::default(), &[]);
         let terms = ParkedTerms {
             plan: plan(&usual, &self::execution(LimitsRequest::default())),
+            base: BaseSystem::look(),
             limits: usual.limits,
             enforcement: usual.enforcement.clone(),
             runtime: Stamped::new(runtime()),
@@ -591,6 +596,7 @@ mod tests {
         other.commands[0].program = "/opt/other".into();
         let terms = |plan: Plan| ParkedTerms {
             plan,
+            base: BaseSystem::look(),
             limits: sandbox.limits,
             enforcement: sandbox.enforcement.clone(),
             runtime: Stamped::new(runtime()),

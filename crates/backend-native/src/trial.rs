@@ -14,7 +14,7 @@ use belljar_jail::plan::{CgroupEntry, Opener};
 
 use crate::host::{self, Obstacle};
 use crate::keeper::Keeper;
-use crate::layout::{self, Draft, Ground, Supply};
+use crate::layout::{self, BaseSystem, Draft, Ground, Supply};
 
 /// Whether a box can be built and a program runs in it.
 pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obstacle> {
@@ -78,6 +78,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         cgroup: CgroupEntry::None,
         orphans: Vec::new(),
         landlock,
+        base: BaseSystem::look(),
     };
     layout::draft(&sandbox, &execution, Supply::Now, ground).map_err(|_| impossible())
 }

@@ -91,8 +91,7 @@ impl Native {
                 return None;
             }
         };
-        let runtime = parked.terms().runtime.runtime();
-        let wanted = self.plan_like(&parked.terms().plan, sandbox, execution, runtime).ok()?;
+        let wanted = self.plan_like(parked.terms(), sandbox, execution).ok()?;
         if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
             return None;
         }
@@ -112,13 +111,12 @@ impl Native {
             return Ok(Sought::Unfit);
         }
         while let Some(parked) = pool.take(language) {
-            let ParkedTerms { plan, runtime, .. } = parked.terms();
-            if !runtime.is_as_it_was() {
+            if !parked.terms().runtime.is_as_it_was() {
                 pool.put_back(language, parked);
                 pool.clear(language);
                 break;
             }
-            let wanted = self.plan_like(plan, sandbox, execution, runtime.runtime())?;
+            let wanted = self.plan_like(parked.terms(), sandbox, execution)?;
             if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit);
@@ -141,12 +139,13 @@ impl Native {
     /// The plan that would have been made for this request, had it been there when this box was made.
     fn plan_like(
         &self,
-        made: &Plan,
+        made_from: &ParkedTerms,
         sandbox: &SandboxSpec,
         execution: &ExecutionSpec,
-        runtime: &Runtime,
     ) -> Result<Plan, BackendError> {
-        let ground = self.ground(runtime, made.identity, made.cgroup.clone(), made.orphans.clone());
+        let ParkedTerms { plan: Plan { identity, cgroup, orphans, .. }, base, runtime, .. } = made_from;
+        let (cgroup, orphans) = (cgroup.clone(), orphans.clone());
+        let ground = self.ground(runtime.runtime(), *identity, cgroup, orphans, base.clone());
         Ok(layout::draft(sandbox, execution, Supply::Later, ground)?.plan)
     }
 
@@ -246,7 +245,8 @@ impl Native {
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
-        let made_from = ParkedTerms { plan: draft.plan.clone(), limits, enforcement, runtime };
+        let (plan, base) = (draft.plan.clone(), draft.base.clone());
+        let made_from = ParkedTerms { plan, base, limits, enforcement, runtime };
         Ok(Blueprint { keeper, cgroup, draft, terms, made_from })
     }
 

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::limits::BoxLimits;
 use belljar_jail::plan::CgroupEntry;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
@@ -902,8 +903,18 @@ fn write_value(file: &Path, value: &str) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
 }
 
+/// No file that is read here is longer.
+const LONGEST_FILE: usize = 4096;
+
 fn read_text(file: &Path) -> Result<String, CgroupError> {
-    fs::read_to_string(file).map_err(|source| CgroupError::Read { file: file.to_owned(), source })
+    let read = || -> io::Result<String> {
+        let open = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        // Enough for all of any of them, so that it is read at once; what is asked for anew can have changed.
+        let mut text = Vec::with_capacity(LONGEST_FILE);
+        rustix::io::read(&open, rustix::buffer::spare_capacity(&mut text))?;
+        String::from_utf8(text).map_err(io::Error::other)
+    };
+    read().map_err(|source| CgroupError::Read { file: file.to_owned(), source })
 }
 
 /// A file that is one number.
