@@ -1,6 +1,8 @@
 """The measurements of bench/warm. Each says what is wanted and what came of it; the exit status says whether all was kept.
 
-    warm.py BELLJAR ROUNDS IMAGE [--save FILE]
+    warm.py BELLJAR ROUNDS FILE [IMAGE]
+
+What came of it is added to FILE. With an image: only what is compared with `docker run`, which leaves a daemon behind it.
 """
 
 import collections
@@ -31,14 +33,17 @@ DOCKER_RUN = (
     " --security-opt no-new-privileges --user 65534:65534 --tmpfs /tmp:size=64m --workdir /tmp"
 ).split()
 
-belljar, rounds, image = os.path.abspath(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+belljar, rounds, file, image = os.path.abspath(sys.argv[1]), int(sys.argv[2]), sys.argv[3], (sys.argv[4:] or [None])[0]
 findings = []
 
 
 def main():
+    if image:
+        with Server("[pool.languages.python]\n") as server:
+            beside_docker(server)
+        return report()
     with Server("[pool.languages.python]\n[pool.languages.javascript]\n[pool.languages.bash]\n") as server:
         latencies(server)
-        beside_docker(server)
         memory(server)
     with Server("[pool.languages.python]\nmin = 0\nmax = 0\n") as server:
         miss(server)
@@ -52,7 +57,7 @@ def main():
     with Server(f"[pool]\nmemory = '2G'\n[pool.languages.python]\nmin = {STOCK}\nmax = {STOCK}\n", wait=False) as server:
         refill(server)
         burst(server)
-    report()
+    return report()
 
 
 def latencies(server):
@@ -77,6 +82,8 @@ def beside_docker(server):
     docker = [shutil.which("docker"), *DOCKER_RUN, image, "python3", "-c", "print(1)"]
     for _ in range(max(5, rounds // 4)):
         outside.append(bare(docker))
+        # What the daemon still has to clean up is not ours to pay for.
+        time.sleep(0.2)
         server.until_one_waits("python")
         took = server.timed("python", "print(1)", "warm")
         if took is not None:
@@ -195,10 +202,10 @@ def report():
     for finding in findings:
         verdict = {True: "kept", False: "NOT KEPT", None: ""}[finding["kept"]]
         print(f"{finding['name']:<32} {finding['said']:<64} {verdict}")
-    if "--save" in sys.argv:
-        with open(sys.argv[sys.argv.index("--save") + 1], "w") as file:
-            json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "findings": findings}, file, indent=1)
-    sys.exit(0 if all(finding["kept"] for finding in findings) else 1)
+    before = json.load(open(file))["findings"] if image else []
+    with open(file, "w") as target:
+        json.dump({"kernel": os.uname().release, "cpus": os.cpu_count(), "findings": before + findings}, target, indent=1)
+    return 0 if all(finding["kept"] for finding in findings) else 1
 
 
 def bare(command):
@@ -229,9 +236,13 @@ def busy():
 
 def descendants(pid):
     found = []
-    for task in os.listdir(f"/proc/{pid}/task"):
-        for child in open(f"/proc/{pid}/task/{task}/children").read().split():
-            found += [int(child)] + descendants(int(child))
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in open(f"/proc/{pid}/task/{task}/children").read().split():
+                found += [int(child)] + descendants(int(child))
+    except OSError:
+        # It has ended meanwhile.
+        pass
     return found
 
 
@@ -322,4 +333,4 @@ class Server:
         return took if result["start"] == start else None
 
 
-main()
+sys.exit(main())
