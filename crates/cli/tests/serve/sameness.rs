@@ -293,6 +293,10 @@ fn node_cannot_tell() {
                 Waiting,
                 "console.log(require('fs').readdirSync('/etc').sort(), require('fs').readdirSync('/etc/belljar'))",
             ),
+            (
+                Waiting,
+                "const fs = require('fs'); fs.writeSync(1, [1, 2].map(fd => fs.readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8').match(/flags:.*/)[0]).join())",
+            ),
             (Waiting, "process.stdout.write('x'.repeat(300000), () => console.error('written'))"),
             (
                 Waiting,

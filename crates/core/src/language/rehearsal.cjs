@@ -1,4 +1,5 @@
-// Runs in a Node that waits for its code: what the first `console.log` would load is there when the code comes.
+// Runs in a Node that waits for its code: what the first `console.log` would load is there when the code comes. The program's own
+// streams are left alone: to look at them is to set them up, which is the program's to do.
 'use strict';
 
 delete require.cache[__filename];
@@ -6,9 +7,12 @@ delete require.cache[__filename];
 if (process.env.NODE_OPTIONS !== `--require=${__filename}`) return;
 delete process.env.NODE_OPTIONS;
 
+require('tty');
+const { Socket } = require('net');
 const { Writable } = require('stream');
 const nowhere = new Writable({ write: (chunk, encoding, done) => done() });
-const rehearsed = new console.Console(nowhere, nowhere);
+// Whether to colour is decided by looking at stderr.
+const rehearsed = new console.Console({ stdout: nowhere, stderr: nowhere, colorMode: false });
 rehearsed.log(1, 'a', { a: [1] });
 rehearsed.error(new Error('rehearsed').message);
-for (const stream of [process.stdout, process.stderr]) stream.write('');
+new Socket().destroy();
