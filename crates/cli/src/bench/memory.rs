@@ -14,7 +14,8 @@ use serde::Serialize;
 /// The processes around a box.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Supervisor {
-    /// The sum of the peaks. Pages that they share are counted for each, so the truth is less.
+    /// The sum of the peaks. Two processes with one memory are counted once; of others, pages that they share are counted
+    /// for each, so the truth is less.
     pub(super) peak_bytes: u64,
     pub(super) processes: Vec<Process>,
 }
@@ -24,12 +25,23 @@ pub(super) struct Supervisor {
 pub(super) struct Process {
     name: String,
     peak_bytes: u64,
+    /// What is where in its memory.
+    #[serde(skip)]
+    maps: String,
+}
+
+impl Process {
+    /// Whether the two have one memory, as the undertaker and its maker have: what is random in it is the same, and they have
+    /// never had more than each other.
+    fn shares_memory_with(&self, other: &Process) -> bool {
+        self.peak_bytes == other.peak_bytes && !self.maps.is_empty() && self.maps == other.maps
+    }
 }
 
 impl fmt::Display for Supervisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at its peak (", Megabytes(self.peak_bytes))?;
-        for (position, Process { name, peak_bytes }) in self.processes.iter().enumerate() {
+        for (position, Process { name, peak_bytes, .. }) in self.processes.iter().enumerate() {
             let comma = if position == 0 { "" } else { ", " };
             write!(f, "{comma}{name} {}", Megabytes(*peak_bytes))?;
         }
@@ -83,8 +95,12 @@ fn look_at(pid: u32, program: &PathBuf, found: &mut Vec<Process>) {
     if fs::read_link(format!("/proc/{pid}/exe")).ok().as_ref() != Some(program) {
         return;
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    found.extend(read_status(&status));
+    let read = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    if let Some(process) = read_process(&read("status"), read("maps"))
+        && !found.iter().any(|other| process.shares_memory_with(other))
+    {
+        found.push(process);
+    }
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     for child in children.split_ascii_whitespace().filter_map(|child| child.parse().ok()) {
         look_at(child, program, found);
@@ -92,10 +108,10 @@ fn look_at(pid: u32, program: &PathBuf, found: &mut Vec<Process>) {
 }
 
 /// Reads name and peak out of `/proc/PID/status`; a process that has ended has no peak any more.
-fn read_status(status: &str) -> Option<Process> {
+fn read_process(status: &str, maps: String) -> Option<Process> {
     let value = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let kilobytes: u64 = value("VmHWM:")?.strip_suffix(" kB")?.parse().ok()?;
-    Some(Process { name: value("Name:")?.to_owned(), peak_bytes: kilobytes * 1024 })
+    Some(Process { name: value("Name:")?.to_owned(), peak_bytes: kilobytes * 1024, maps })
 }
 
 #[cfg(test)]
@@ -105,8 +121,18 @@ mod tests {
     #[test]
     fn the_peak_is_read_from_the_kernels_own_figure() {
         let status = "Name:\tbelljar\nVmPeak:\t  9000 kB\nVmHWM:\t    5120 kB\nVmRSS:\t    4000 kB\n";
-        assert_eq!(read_status(status), Some(Process { name: "belljar".into(), peak_bytes: 5_242_880 }));
-        assert_eq!(read_status("Name:\tbelljar\nState:\tZ (zombie)\n"), None);
+        let read = read_process(status, String::new()).unwrap();
+        assert_eq!((&*read.name, read.peak_bytes), ("belljar", 5_242_880));
+        assert_eq!(read_process("Name:\tbelljar\nState:\tZ (zombie)\n", String::new()), None);
+    }
+
+    #[test]
+    fn one_memory_of_two_processes_is_one() {
+        let process = |peak_bytes, maps: &str| Process { name: "a".into(), peak_bytes, maps: maps.into() };
+        assert!(process(5, "7f00-7f01 rw").shares_memory_with(&process(5, "7f00-7f01 rw")));
+        assert!(!process(5, "7f00-7f01 rw").shares_memory_with(&process(5, "7e00-7e01 rw")));
+        assert!(!process(5, "7f00-7f01 rw").shares_memory_with(&process(4, "7f00-7f01 rw")));
+        assert!(!process(5, "").shares_memory_with(&process(5, "")), "nothing is known of either");
     }
 
     #[test]
@@ -122,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_supervisor_is_shown_in_megabytes() {
-        let process = |name: &str, peak_bytes| Process { name: name.into(), peak_bytes };
+        let process = |name: &str, peak_bytes| Process { name: name.into(), peak_bytes, maps: String::new() };
         let supervisor = Supervisor {
             peak_bytes: 7_950_000,
             processes: vec![process("a", 5_000_000), process("b", 2_950_000)],
