@@ -127,7 +127,7 @@ pub struct Parking {
     /// Names in the working directory that it has looked for by then. A file of such a name comes too late.
     pub looked_for: &'static [&'static str],
     /// Code that makes it go back in its file, which cannot be done in a pipe, or that must not have a primer before it.
-    pub rewinds: &'static [Rewind],
+    pub hindrances: &'static [Hindrance],
     /// The most bytes of code for which this is faster than starting it anew.
     pub most_code: usize,
     /// What is written into the pipe at first for a runtime that opens its file before it boots: it takes this for nothing,
@@ -150,9 +150,9 @@ pub struct Rehearsal {
     pub variable: &'static str,
 }
 
-/// What makes a runtime go back in the file of the code, or take a primer for something.
+/// What keeps code from coming through a pipe: it makes the runtime go back in its file, or take a primer for something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rewind {
+pub enum Hindrance {
     /// This text in a comment (after a `#`) in one of the first two lines.
     Comment(&'static str),
     /// This text anywhere.
@@ -165,7 +165,7 @@ impl Parking {
     /// Whether this code can be read from a pipe just as from a file.
     #[must_use]
     pub fn takes(&self, code: &[u8]) -> bool {
-        code.len() <= self.most_code && !self.rewinds.iter().any(|rewind| rewind.occurs_in(code))
+        code.len() <= self.most_code && !self.hindrances.iter().any(|hindrance| hindrance.occurs_in(code))
     }
 
     /// Whether a file of this path, relative to the working directory, would come too late.
@@ -176,13 +176,13 @@ impl Parking {
     }
 }
 
-impl Rewind {
+impl Hindrance {
     fn occurs_in(self, code: &[u8]) -> bool {
         let has = |part: &[u8], text: &str| part.windows(text.len()).any(|window| window == text.as_bytes());
         match self {
-            Rewind::Anywhere(text) => has(code, text),
-            Rewind::Beginning(text) => code.starts_with(text.as_bytes()),
-            Rewind::Comment(text) => {
+            Hindrance::Anywhere(text) => has(code, text),
+            Hindrance::Beginning(text) => code.starts_with(text.as_bytes()),
+            Hindrance::Comment(text) => {
                 let mut comments = code.split(|byte| *byte == b'\n').take(2).filter_map(comment);
                 comments.any(|comment| has(comment, text))
             }
@@ -307,7 +307,7 @@ const fn parked(source: &'static str) -> Parking {
     Parking {
         source,
         looked_for: &[],
-        rewinds: &[],
+        hindrances: &[],
         most_code: 256 << 10,
         primer: b"",
         reads_first: false,
@@ -362,7 +362,7 @@ pub static ROWS: &[Row] = &[
             // The user's own packages are looked for while booting.
             looked_for: &[".local"],
             // A declared encoding makes it read its file anew.
-            rewinds: &[Rewind::Comment("coding")],
+            hindrances: &[Hindrance::Comment("coding")],
             reads_first: true,
             ..parked("main.py")
         }),
@@ -483,11 +483,11 @@ pub static ROWS: &[Row] = &[
             looked_for: &[".gem", ".local"],
             // What follows the end of the code can be read as a file; options and an encoding are looked for where the
             // file begins.
-            rewinds: &[
-                Rewind::Anywhere("__END__"),
-                Rewind::Beginning("#!"),
-                Rewind::Beginning("\u{feff}"),
-                Rewind::Comment("coding"),
+            hindrances: &[
+                Hindrance::Anywhere("__END__"),
+                Hindrance::Beginning("#!"),
+                Hindrance::Beginning("\u{feff}"),
+                Hindrance::Comment("coding"),
             ],
             // The mark of UTF-8, which is the encoding of every script that does not say otherwise.
             primer: "\u{feff}".as_bytes(),
@@ -541,7 +541,7 @@ pub static ROWS: &[Row] = &[
         env: &[],
         parking: Some(Parking {
             // What follows is read through a handle on the file, in which programs like to seek.
-            rewinds: &[Rewind::Anywhere("__DATA__"), Rewind::Anywhere("__END__")],
+            hindrances: &[Hindrance::Anywhere("__DATA__"), Hindrance::Anywhere("__END__")],
             ..parked("main.pl")
         }),
         image: Some("perl:5.40-slim"),
