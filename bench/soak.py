@@ -82,7 +82,7 @@ class Watch:
     COLUMNS = ["runs", "processes", "cgroups", "mounts", "descriptors", "server MB", "around boxes MB", "zygote MB", "boxes MB"]
 
     def __init__(self, address, server):
-        self.address, self.server = address, server
+        self.address, self.server = address, in_exile(server)
         self.last = None
 
     def look(self, runs):
@@ -131,6 +131,12 @@ class Watch:
         for folder, names, _ in os.walk("/sys/fs/cgroup"):
             found.extend(os.path.join(folder, name) for name in names if mark in name)
         return found
+
+
+def in_exile(steward):
+    """The process that serves, if root started it: it has another user than who stayed behind."""
+    children = read(f"/proc/{steward}/task/{steward}/children").split()
+    return next((int(pid) for pid in children if os.stat(f"/proc/{pid}").st_uid != os.geteuid()), steward)
 
 
 def read(path):

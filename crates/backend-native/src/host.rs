@@ -143,10 +143,16 @@ fn own_ids() -> (u32, u32) {
         Some((first, count))
     });
     let Some((first, count)) = ranges.max_by_key(|(_, count)| *count) else { return (ID_BASE, ID_SLOTS) };
-    if first.saturating_add(count) > ID_BASE + 2 * ID_SLOTS {
+    if first <= ID_BASE && first.saturating_add(count) >= ID_BASE + 2 * ID_SLOTS {
         return (ID_BASE, ID_SLOTS);
     }
     (first + count / 2, (count / 4).max(1))
+}
+
+/// The first of the ids that boxes get, and how many they are.
+pub(crate) fn ids_of_boxes() -> (u32, u32) {
+    let (base, slots) = own_ids();
+    (base, 2 * slots)
 }
 
 /// Orders one trial box, and says how it ended: its exit code.
@@ -164,7 +170,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     match keeper.order(draft.plan, &draft.contents, &ends) {
         Ok(()) => {}
         Err(OrderError::Unsent(error)) => return Err(cannot(error)),
-        Err(OrderError::Failed(Fault { doing, errno })) => return Err(Obstacle { doing, errno }),
+        Err(OrderError::Failed(fault)) => return Err(fault.into()),
     }
     let patience = Some(Duration::from_secs(10));
     let socket = keeper.socket().map_err(cannot)?;
@@ -227,6 +233,12 @@ impl Obstacle {
             return "user namespaces are needed: check `sysctl user.max_user_namespaces` and what runs belljar".into();
         }
         "`belljar doctor` shows what this host can do".into()
+    }
+}
+
+impl From<Fault> for Obstacle {
+    fn from(Fault { doing, errno }: Fault) -> Obstacle {
+        Obstacle { doing, errno }
     }
 }
 

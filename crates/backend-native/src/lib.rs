@@ -10,6 +10,7 @@
 mod bustle;
 pub mod cgroup;
 mod execution;
+pub mod exile;
 mod hollow;
 mod host;
 mod keeper;

@@ -81,6 +81,19 @@ impl DockerChoices {
         })
     }
 
+    /// Whether somebody has said something about it: that a server may use it, which takes more than being there.
+    pub(crate) fn is_wanted(&self) -> bool {
+        let DockerChoices { host, runtime, images, pull, of_languages, preferred, .. } = self;
+        let said = (host.is_some(), runtime.is_some(), images.is_some(), pull.is_some());
+        *preferred || !of_languages.is_empty() || said != (false, false, false, false)
+    }
+
+    /// The socket that it listens on.
+    pub(crate) fn socket(&self) -> PathBuf {
+        let named = self.host.as_deref().and_then(|host| host.strip_prefix("unix://"));
+        PathBuf::from(named.unwrap_or("/var/run/docker.sock"))
+    }
+
     /// What the backend is told.
     pub(crate) fn settings(&self, host: &Host, audience: Audience, pool: Option<&PoolSettings>) -> Settings {
         let images = match (&self.images, audience) {

@@ -59,7 +59,17 @@ impl Settings {
         config: Option<&Path>,
         environment: Environment<'_>,
     ) -> Result<Settings, Problem> {
-        let (path, file) = configuration(config, environment)?;
+        Settings::gather_with(flags, &|| Configuration::choose(config, environment), environment)
+    }
+
+    /// The same, with a configuration that somebody else has chosen.
+    pub(crate) fn gather_with(
+        flags: &Choices,
+        choose: &dyn Fn() -> Result<Configuration, Problem>,
+        environment: Environment<'_>,
+    ) -> Result<Settings, Problem> {
+        let Configuration { path, text } = choose()?;
+        let file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
         let shown = path.display().to_string();
         let sources = Sources { environment, config: &shown };
         let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
@@ -363,29 +373,41 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// Where a system service, which has no home, keeps its state.
 const SERVICE_STATE: &str = "/var/lib/belljar";
 
-/// The file that was named, which must exist; else the working directory's; else the user's; else nothing.
-fn configuration(
-    named: Option<&Path>,
-    environment: Environment<'_>,
-) -> Result<(PathBuf, ConfigFile), Problem> {
-    let from_environment = environment("BELLJAR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-    if let Some(path) = named.map(Path::to_owned).or(from_environment) {
-        let text = read(&path).map_err(|cause| unreadable(&path, &cause))?;
-        return Ok((path.clone(), parse(&path, &text)?));
-    }
-    let users = user_directory(environment, "XDG_CONFIG_HOME", ".config").map(|dir| dir.join(FILE_NAME));
-    for path in [Some(PathBuf::from(FILE_NAME)), users].into_iter().flatten() {
-        match read(&path) {
-            Ok(text) => return Ok((path.clone(), parse(&path, &text)?)),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-            // A directory on the way that is not one cannot hold a configuration.
-            Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {}
-            // A home that may not be looked into is somebody else's: `HOME` came along with a change of user.
-            Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied && path.is_absolute() => {}
-            Err(cause) => return Err(unreadable(&path, &cause)),
+/// The configuration that was chosen, and what it says.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    /// As messages name it.
+    pub(crate) path: PathBuf,
+    /// `None`: there is none.
+    pub(crate) text: Option<String>,
+}
+
+impl Configuration {
+    /// The file that was named, which must exist; else the working directory's; else the user's; else nothing.
+    pub(crate) fn choose(
+        named: Option<&Path>,
+        environment: Environment<'_>,
+    ) -> Result<Configuration, Problem> {
+        let from_environment =
+            environment("BELLJAR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+        if let Some(path) = named.map(Path::to_owned).or(from_environment) {
+            let text = Some(read(&path).map_err(|cause| unreadable(&path, &cause))?);
+            return Ok(Configuration { path, text });
         }
+        let users = user_directory(environment, "XDG_CONFIG_HOME", ".config").map(|dir| dir.join(FILE_NAME));
+        for path in [Some(PathBuf::from(FILE_NAME)), users].into_iter().flatten() {
+            match read(&path) {
+                Ok(text) => return Ok(Configuration { path, text: Some(text) }),
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+                // A directory on the way that is not one cannot hold a configuration.
+                Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {}
+                // A home that may not be looked into is somebody else's: `HOME` came along with a change of user.
+                Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied && path.is_absolute() => {}
+                Err(cause) => return Err(unreadable(&path, &cause)),
+            }
+        }
+        Ok(Configuration { path: PathBuf::from(FILE_NAME), text: None })
     }
-    Ok((PathBuf::from(FILE_NAME), ConfigFile::default()))
 }
 
 fn read(path: &Path) -> io::Result<String> {

@@ -357,12 +357,12 @@ fn loopback() -> Result<(), Fault> {
     socket.map_err(io::Error::from).and_then(sys::loopback_up).doing(|| "bring the loopback interface up")
 }
 
-fn private_mounts() -> Result<(), Fault> {
+pub(crate) fn private_mounts() -> Result<(), Fault> {
     let flags = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", flags).doing(|| "make the mounts private")
 }
 
-fn tmpfs(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+pub(crate) fn tmpfs(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let always = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     new_mount("tmpfs", options, always | attributes)
 }
@@ -376,7 +376,7 @@ fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
-fn attach(mount: &OwnedFd, dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+pub(crate) fn attach(mount: &OwnedFd, dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(mount, "", dir, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 

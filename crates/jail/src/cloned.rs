@@ -292,7 +292,14 @@ impl Parts {
         let (mut tasks, mut v2) = (Vec::new(), None);
         match &plan.cgroup {
             CgroupEntry::None => {}
-            CgroupEntry::V1 { tasks: files } => tasks = open_tasks(files)?,
+            CgroupEntry::V1 { tasks: files } => {
+                // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
+                tasks = match plan.identity.init {
+                    Some(init) => sys::acting_as(init.outside, || Ok(open_tasks(files)))
+                        .doing(|| "act as the box's first process")??,
+                    None => open_tasks(files)?,
+                }
+            }
             CgroupEntry::V2 { dir } => v2 = Some(open_cgroup(dir, OFlags::PATH | OFlags::DIRECTORY)?),
         }
         Ok(Parts { sources, tasks, v2 })
@@ -326,7 +333,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
         let code = plan.identity.code.outside;
         let users = users_mapped(*owner, code).doing(|| "map the workspace's owner")?;
         match sys::mount_idmap(tree.as_fd(), users.as_fd()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => {
                 return Err(error).doing(|| "show the workspace as the code's own");
             }
             _ => {}
@@ -336,7 +343,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
 }
 
 /// A user namespace in which one owner is another. It takes a process to make one; it lives just as long.
-fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
+pub(crate) fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
     let maker = rustix::process::getpid();
     match sys::clone_into(libc::CLONE_NEWUSER, None)? {
         (Fork::Child, _) => hold_still(maker),

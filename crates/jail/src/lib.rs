@@ -23,6 +23,7 @@ mod cloned;
 pub mod codec;
 mod confine;
 mod entrant;
+pub mod exile;
 mod fault;
 pub mod ferry;
 mod init;

@@ -94,6 +94,43 @@ coded_enum!(Reply {
     6 => Deserted { status },
 });
 
+/// From a server in exile to its steward.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plea {
+    /// Say what the configuration is now.
+    Configuration,
+    /// Tell systemd that the server is ready.
+    Ready,
+    /// Tell systemd that it is stopping.
+    Stopping,
+}
+
+coded_enum!(Plea { 0 => Configuration, 1 => Ready, 2 => Stopping });
+
+/// What the configuration is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Configured {
+    /// There is one. Beside it: what it says.
+    File {
+        /// As messages name it.
+        path: String,
+    },
+    /// There is none.
+    Nothing {
+        /// Where it would be.
+        path: String,
+    },
+    /// It cannot be read.
+    Unreadable {
+        /// Why.
+        message: String,
+        /// What would help.
+        hint: String,
+    },
+}
+
+coded_enum!(Configured { 0 => File { path }, 1 => Nothing { path }, 2 => Unreadable { message, hint } });
+
 /// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they
 /// give the right to enter the others.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];

@@ -110,9 +110,9 @@ impl Task {
     }
 }
 
-/// The kernel may take a moment to see that a cgroup is empty.
+/// The kernel may take a moment to see that a cgroup is empty; those in it have keepers that remove them.
 fn remove(cgroup: &CStr) {
-    for _ in 0..50 {
+    for _ in 0..1000 {
         match rustix::fs::unlinkat(CWD, cgroup, AtFlags::REMOVEDIR) {
             Err(Errno::BUSY) => drop(poll(&mut [], Some(&A_MOMENT))),
             _ => return,

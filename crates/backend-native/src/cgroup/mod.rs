@@ -13,6 +13,7 @@
 //!
 //! All of this blocks, for microseconds as a rule.
 
+mod grant;
 mod mounts;
 mod name;
 mod systemd;
@@ -36,6 +37,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
+pub use grant::Grant;
 pub use name::BoxName;
 pub use text::{Stale, TextError};
 pub use v1::V1;
@@ -343,6 +345,16 @@ impl BoxCgroup {
             self.groups.pop();
         }
         Ok(())
+    }
+
+    /// Ends and removes the cgroups in it. A box has none; what was granted to a server is full of them.
+    fn remove_those_within(&self) {
+        for dir in self.groups.iter().flat_map(|group| cgroups_in(&group.dir)) {
+            let mut within = BoxCgroup::new(self.version);
+            within.groups.push(Group { dir, controllers: Vec::new() });
+            within.remove_those_within();
+            // Dropping it does the rest.
+        }
     }
 
     fn limit(&self, caps: &Caps) -> Result<(), CgroupError> {
@@ -802,7 +814,7 @@ struct Refusal {
 }
 
 /// What an error and its causes say, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -887,8 +899,18 @@ fn sweep_box(version: Version, homes: &[Group], name: &BoxName) -> bool {
     let at_home = |home: &Group| Group { dir: version.box_dir(&home.dir, name), ..home.clone() };
     let mut leftover = BoxCgroup::new(version);
     leftover.groups = homes.iter().map(at_home).filter(|group| group.dir.exists()).collect();
+    leftover.remove_those_within();
     leftover.end_members();
     leftover.remove_dirs().is_ok()
+}
+
+/// The cgroups in a cgroup.
+fn cgroups_in(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
 }
 
 /// The processes in a cgroup that we can see.

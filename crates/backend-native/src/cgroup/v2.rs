@@ -57,6 +57,15 @@ pub(super) enum Claim {
 /// The leaf that we move to ourselves.
 const LEAF: &str = "keeper";
 
+/// The files of a cgroup that belong to whom it is given to (cgroups(7), "Delegation").
+pub(super) const DELEGATED: [&str; 3] = ["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"];
+
+/// The cgroups that a server makes in the one that was given to it, besides those of boxes.
+pub(super) fn made_by_a_server(granted: &Path) -> Vec<PathBuf> {
+    let boxes = super::parent_name().ok();
+    boxes.as_deref().into_iter().chain([LEAF]).map(|name| granted.join(name)).collect()
+}
+
 /// The controllers that are handed down to boxes.
 const WANTED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 

@@ -23,10 +23,10 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
-use belljar_jail::Fault;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
 use belljar_jail::message::NAMESPACES;
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
+use belljar_jail::{Fault, acting_as};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
@@ -237,7 +237,8 @@ impl Zygote {
     /// Sends a child into a box, where it boots on by itself until it waits for its code.
     pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
         let failed = setup("fork a runtime into the box");
-        let groups = open_groups(entry.cgroup).map_err(&failed)?;
+        // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
+        let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
             landlocked: entry.allowed.is_some(),

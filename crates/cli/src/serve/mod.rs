@@ -1,5 +1,6 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
 
+mod exile;
 pub(crate) mod log;
 mod notify;
 #[cfg(feature = "otel")]
@@ -18,6 +19,7 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::request::{BackendChoice, BackendName};
+use belljar_jail::message::Plea;
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
@@ -26,9 +28,10 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
+use self::exile::{Fate, Home};
 use crate::args::Choices;
 use crate::problem;
-use crate::settings::{Environment, Settings};
+use crate::settings::{Configuration, Environment, Settings};
 use crate::{compose, doctor};
 
 #[derive(Debug, Args)]
@@ -52,7 +55,7 @@ pub(crate) struct ServeArgs {
 
 pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
     match serve(args, environment) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         Err(problem) => {
             problem::report(&problem, false);
             ExitCode::from(problem::COMMAND_FAILED)
@@ -60,11 +63,18 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> {
-    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<ExitCode, Problem> {
+    let choose = || Configuration::choose(args.config.as_deref(), environment);
+    let mut settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
     let config = configured(args, &settings)?;
     let pool = pooled(&settings, &config)?;
+    let listener = listener(args, &settings, &config, environment)?;
+    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener) {
+        Fate::Server(home, listener) => (home, listener),
+        Fate::Steward(status) => return Ok(status),
+    };
     let _log = log::begin(args.log_format, Level::INFO, environment);
+    home.tell();
     raise_open_files();
     warn_of_backends(&config);
     if pool.is_some() && (config.defaults.image.is_some() || !config.defaults.waive.is_empty()) {
@@ -72,20 +82,20 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<(), Problem> 
             "boxes wait, but suit no request with the image or the waivers that requests get by default"
         );
     }
-    let listener = listener(args, &settings, &config, environment)?;
     let engine = compose::pooled_engine(settings.host, pool);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
-    let reload = |app: &App| reloaded(args, environment, exposed, app);
+    let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
     let ready = || {
         announce(address);
-        notify::tell(environment, "READY=1");
+        home.say(environment, Plea::Ready);
     };
     let until = |app: App| async {
         signals::obey(app, ready, reload).await;
-        notify::tell(environment, "STOPPING=1");
+        home.say(environment, Plea::Stopping);
     };
-    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))
+    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
@@ -205,10 +215,12 @@ pub(crate) fn announce(address: Option<SocketAddr>) {
 fn reloaded(
     args: &ServeArgs,
     environment: Environment<'_>,
+    home: &Home,
     exposed: bool,
     app: &App,
 ) -> Result<usize, Problem> {
-    let settings = Settings::gather(&Choices::default(), args.config.as_deref(), environment)?;
+    let choose = || home.configuration(args.config.as_deref(), environment);
+    let settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
     let config = configured(args, &settings)?;
     pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {

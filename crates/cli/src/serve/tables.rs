@@ -26,6 +26,8 @@ const LEAST_BODY_MEMORY: usize = 1 << 20;
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct ServerTable {
     pub(crate) listen: Option<String>,
+    /// Whether a server that root started stays root.
+    pub(crate) keep_root: bool,
     slots: Option<usize>,
     queue: Option<usize>,
     max_body: Option<Scalar>,

@@ -345,7 +345,7 @@ fn boxes_that_wait_go_with_the_server_however_it_ends() {
             waiting(&server, "/sandbox/main.py").len() >= 4
                 && waiting(&server, "/sandbox/main.bash").len() >= 4
         });
-        let (boxes, pid) = (descendants(server.pid()), server.pid());
+        let (boxes, pid) = (descendants(server.started()), server.started());
         assert!(boxes.len() >= 16, "keepers and runtimes: {boxes:?}");
         assert!(rustix::process::geteuid().as_raw() != 0 || !cgroups(pid).is_empty(), "the control");
         server.signal(signal);

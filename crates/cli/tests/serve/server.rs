@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -78,11 +79,24 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).unwrap();
+        kill_process(self.started(), signal).unwrap();
     }
 
-    pub(crate) fn pid(&self) -> Pid {
+    /// The process that was started. If that was by root, it is the steward of the one that serves.
+    pub(crate) fn started(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap()).unwrap()
+    }
+
+    /// The process that serves.
+    pub(crate) fn pid(&self) -> Pid {
+        let started = self.started().as_raw_nonzero();
+        let children = fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap();
+        let is_exiled = |pid: &Pid| {
+            fs::metadata(format!("/proc/{}", pid.as_raw_nonzero()))
+                .is_ok_and(|dir| dir.uid() != rustix::process::geteuid().as_raw())
+        };
+        let mut children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+        children.find(is_exiled).unwrap_or_else(|| self.started())
     }
 
     pub(crate) fn wait(&mut self) -> ExitStatus {

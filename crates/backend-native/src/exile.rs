@@ -1,0 +1,132 @@
+//! What a server that root started needs in order to make boxes without root's rights, and how it gets there.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use belljar_core::language::Language;
+use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
+use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
+use belljar_jail::landlock;
+use belljar_jail::plan::Opener;
+
+use crate::cgroup::{self, Cgroups, Grant};
+use crate::host::{Obstacle, ids_of_boxes};
+use crate::trial;
+
+/// What the server's surroundings are, as [`Settings`](crate::Settings) has them.
+#[derive(Debug, Clone, Default)]
+#[allow(missing_docs, reason = "as in Settings")]
+pub struct Surroundings {
+    pub search_path: OsString,
+    pub home: Option<PathBuf>,
+    pub runtime_dir: Option<PathBuf>,
+    pub state_dir: Option<PathBuf>,
+    pub overrides: Vec<(Language, PathBuf)>,
+}
+
+/// Everything that a server takes along and gets there.
+#[derive(Debug)]
+pub struct Passage {
+    /// Where it goes and what it takes; to be added to.
+    pub terms: Terms,
+    /// Runtimes that only root could have found.
+    pub runtimes: Vec<(Language, PathBuf)>,
+    /// Its part of the cgroups, removed when this is dropped.
+    grant: Option<Grant>,
+    /// How many boxes of crashed predecessors were cleaned up on the way.
+    pub swept: usize,
+}
+
+impl Passage {
+    /// Makes what has to be made as root.
+    ///
+    /// # Errors
+    /// Why there is no way.
+    pub fn prepare(from: &Surroundings) -> Result<Passage, String> {
+        let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
+        let swept = cgroups.sweep();
+        let ids = ids_of_boxes();
+        let user = ids.0 - 1;
+        // Where root has no cgroups to give away, the server would have none either.
+        let grant = match &cgroups {
+            Cgroups::Unavailable { .. } => None,
+            _ => Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?),
+        };
+        let mut terms = Terms { user, ids, ..Terms::default() };
+        if let Some(grant) = &grant {
+            terms.replaced = grant.replaced();
+            terms.cgroup = grant.entrance();
+            terms.orphans = grant.orphans();
+        }
+        terms.luggage.extend(from.state_dir.as_deref().and_then(state));
+        let closed = closed_runtimes(from);
+        terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
+        let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
+        Ok(Passage { terms, runtimes, grant, swept })
+    }
+
+    /// Something to read that only root could reach; what everybody can reach needs no luggage.
+    pub fn take_along(&mut self, path: &Path) {
+        if let Some(path) = path.canonicalize().ok().filter(|path| !exile::is_open_to_all(path)) {
+            self.terms.luggage.push(Luggage { path, held: Held::AsItIs });
+        }
+    }
+
+    /// Leaves, if boxes can be made there.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn leave(&mut self) -> Result<Departure, String> {
+        let mut luggage: Vec<Luggage> = Vec::new();
+        for item in std::mem::take(&mut self.terms.luggage) {
+            if !luggage.contains(&item) {
+                luggage.push(item);
+            }
+        }
+        self.terms.luggage = luggage;
+        let departed = exile::leave(&self.terms, || {
+            let built = trial::box_can_be_built(Opener::Keeper, landlock::abi() > 0);
+            built.map_err(|Obstacle { doing, errno }| belljar_jail::Fault { doing, errno })
+        });
+        let departed = departed.map_err(|fault| Obstacle::from(fault).to_string())?;
+        if let Departure::Left(_) = departed {
+            // It is not the server's to take away.
+            std::mem::forget(self.grant.take());
+        }
+        Ok(departed)
+    }
+}
+
+/// Where what was found out is remembered. It is made here: the server could not.
+fn state(dir: &Path) -> Option<Luggage> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;
+    Some(Luggage { path: dir.canonicalize().ok()?, held: Held::AsItsOwn })
+}
+
+/// The runtimes of this host that nobody but root can reach. Nothing is asked where nothing on the way is closed.
+fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
+    let is_closed = |path: &PathBuf| path.exists() && !exile::is_open_to_all(path);
+    let closed = std::env::split_paths(&from.search_path).any(|dir| is_closed(&dir))
+        || from.overrides.iter().any(|(_, path)| is_closed(path));
+    if !closed {
+        return Vec::new();
+    }
+    let runtimes = Runtimes::new(RuntimeSettings {
+        search_path: from.search_path.clone(),
+        home: from.home.clone(),
+        manager_env: Vec::new(),
+        overrides: from.overrides.clone(),
+        cache_dir: from.state_dir.clone(),
+    });
+    let found = Language::all().filter_map(|language| Some((language, runtimes.find(language).ok()?)));
+    found.filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
+}
+
+/// What of it is closed to others.
+fn needed(runtime: &Runtime) -> Vec<Luggage> {
+    let own = Some(&runtime.program)
+        .filter(|program| !runtime.mounts.iter().any(|mount| program.starts_with(mount)));
+    let paths = runtime.mounts.iter().chain(own).filter(|path| !exile::is_open_to_all(path));
+    paths.map(|path| Luggage { path: path.clone(), held: Held::AsItIs }).collect()
+}
