@@ -83,10 +83,12 @@ class Server:
             [BINARY, "serve", "--listen", "127.0.0.1:0"], cwd=self.directory.name,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
+        self.said = ""
         for line in self.process.stderr:
             if line.startswith("listening on "):
                 self.url = line.split()[-1]
                 return self
+            self.said += line
         expect(False, f"the server ended with {self.process.wait()}")
 
     def __exit__(self, *_):
@@ -130,6 +132,11 @@ def boxed():
 def belljar_processes():
     """The boxed ones, and those of belljar itself, as `pid name`."""
     return {f"{p.pid} {p.name}" for p in _processes() if p.depth > 1 or p.name.startswith("belljar")}
+
+
+def own():
+    """The uid, as the host sees it, of each process of belljar itself: keepers and wardens go by the name of their file."""
+    return {process.pid: process.uid for process in _processes() if process.name in ("belljar", "exe")}
 
 
 def _processes():

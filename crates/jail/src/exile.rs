@@ -169,12 +169,12 @@ fn settle(terms: &Terms, line: OwnedFd, trial: impl FnOnce() -> Result<(), Fault
 fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
     sys::unshare(libc::CLONE_NEWNS).doing(|| "create a mount namespace")?;
     private_mounts()?;
-    carry(&terms.luggage, terms.user)?;
-    replace(&terms.replaced)?;
     if let Some(entrance) = &terms.cgroup {
         std::fs::write(entrance, "0").doing(|| "enter the server's cgroup")?;
         sys::unshare(libc::CLONE_NEWCGROUP).doing(|| "create a cgroup namespace")?;
     }
+    carry(&terms.luggage, terms.user)?;
+    replace(&terms.replaced)?;
     lift_process_limit();
     let groups: Vec<_> = terms.groups.iter().copied().map(Gid::from_raw).collect();
     rustix::thread::set_thread_groups(&groups).doing(|| "leave root's groups")?;

@@ -6,6 +6,7 @@ mod backends;
 mod bad_input;
 mod defaults;
 mod differential;
+mod exile;
 mod failures;
 mod keys;
 mod lifecycle;

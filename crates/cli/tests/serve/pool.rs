@@ -80,7 +80,7 @@ pub(crate) fn lives(pid: Pid) -> bool {
 }
 
 /// The cgroups that belong to a server.
-fn cgroups(server: Pid) -> Vec<PathBuf> {
+pub(crate) fn cgroups(server: Pid) -> Vec<PathBuf> {
     let mark = format!("box-{}-", server.as_raw_nonzero());
     let (mut found, mut pending) = (Vec::new(), vec![(PathBuf::from("/sys/fs/cgroup"), 0)]);
     while let Some((dir, depth)) = pending.pop() {

@@ -1,0 +1,157 @@
+//! A server that root starts has none of root's rights.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::{Value, json};
+
+use crate::pool::{cgroups, descendants, lives, run_warm};
+use crate::server::{Server, eventually};
+
+const POOL: &str = "[pool.languages.python]\nmin = 2\nmax = 2\n[pool.languages.bash]\nmin = 2\nmax = 2\n";
+/// Programs of this backend are what the server is.
+const PROCESS: &str = "[server.allow]\nbackends = ['native', 'process']\n";
+
+fn uid(pid: Pid) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    uids.split_whitespace().next()?.parse().ok()
+}
+
+/// What a shell script has to say that is whatever the server is.
+fn as_the_server(server: &Server, script: &str) -> Value {
+    server.post("/v1/runs", &json!({"language": "sh", "backend": "process", "code": script})).result()
+}
+
+#[test]
+fn nobody_beneath_a_server_is_root_but_who_cleans_up_after_it() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let server = Server::with(POOL, &[]);
+    run_warm(&server, &json!({"language": "python", "code": "print(1)"}));
+    assert_eq!(uid(server.started()), Some(0), "the control");
+    assert_ne!(server.pid(), server.started());
+    let mut tree = descendants(server.pid());
+    assert!(tree.len() >= 8, "warden, keepers, zygote, boxes: {tree:?}");
+    tree.push(server.pid());
+    let roots: Vec<_> = tree.iter().filter(|pid| uid(**pid) == Some(0)).collect();
+    assert!(roots.is_empty(), "{roots:?}");
+    let stewards: Vec<_> =
+        descendants(server.started()).into_iter().filter(|pid| uid(*pid) == Some(0)).collect();
+    assert!(stewards.len() <= 1, "the undertaker: {stewards:?}");
+}
+
+#[test]
+fn what_belongs_to_root_is_out_of_reach_for_the_server() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let open = tempfile::tempdir().unwrap();
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (secret, theirs) = (open.path().join("secret"), open.path().join("theirs"));
+    fs::write(&secret, "planted").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    let attempts = format!(
+        "cat {secret}; echo x > {theirs}; chmod 777 {secret}; mount -t tmpfs none /mnt; kill -0 1 && echo signalled; \
+         for top in /sys/fs/cgroup /sys/fs/cgroup/memory; do echo 1 > $top/cgroup.procs && echo moved; done; \
+         echo 1 > /proc/sys/kernel/hostname; ls /root && echo looked; true",
+        secret = secret.display(),
+        theirs = theirs.display(),
+    );
+    let exiled = Server::with(PROCESS, &[]);
+    let result = as_the_server(&exiled, &attempts);
+    let said = result["stdout"].as_str().unwrap();
+    let harm = ["planted", "signalled", "moved"].into_iter().find(|word| said.contains(word));
+    assert_eq!(harm, None, "{result}");
+    assert!(!theirs.exists() && secret.metadata().unwrap().mode() & 0o777 == 0o600);
+    let kept = Server::with(&format!("[server]\nkeep-root = true\n{PROCESS}"), &[]);
+    let control = as_the_server(&kept, &format!("cat {}; kill -0 1 && echo signalled", secret.display()));
+    assert_eq!(control["stdout"], json!("plantedsignalled\n"), "the control: {control}");
+}
+
+#[test]
+fn a_server_that_is_killed_beneath_its_steward_takes_everything_along_and_is_missed() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let mut server = Server::with(POOL, &[]);
+    run_warm(&server, &json!({"language": "python", "code": "print(1)"}));
+    let tree = descendants(server.started());
+    assert!(!cgroups(server.started()).is_empty(), "the control");
+    kill_process(server.pid(), Signal::KILL).unwrap();
+    assert_eq!(server.wait().code(), Some(128 + 9));
+    assert!(server.log().contains("the server was killed by signal 9"), "{}", server.log());
+    eventually("all are gone", || !tree.iter().any(|pid| lives(*pid)));
+    assert_eq!(cgroups(server.started()), Vec::<std::path::PathBuf>::new());
+}
+
+#[test]
+fn what_a_server_and_its_steward_leave_when_both_are_killed_is_swept_by_the_next() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let mut server = Server::with(POOL, &[]);
+    run_warm(&server, &json!({"language": "python", "code": "print(1)"}));
+    let mut all = descendants(server.started());
+    all.push(server.started());
+    all.iter().for_each(|pid| drop(kill_process(*pid, Signal::KILL)));
+    server.wait();
+    eventually("all are dead", || !all.iter().any(|pid| lives(*pid)));
+    assert!(!cgroups(server.started()).is_empty(), "the control");
+    let _next = Server::start();
+    assert!(cgroups(server.started()).is_empty(), "{:?}", cgroups(server.started()));
+}
+
+#[test]
+fn a_runtime_that_only_root_can_reach_is_found() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let closed = tempfile::tempdir().unwrap();
+    let bin = closed.path().join("tools/bin");
+    fs::create_dir_all(&bin).unwrap();
+    fs::copy("/bin/bash", bin.join("bash")).unwrap();
+    fs::set_permissions(closed.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+    let server = Server::spawn(command, folder);
+    let asked = json!({"language": "bash", "code": "echo $BASH; readlink /proc/$$/exe", "env": {"A": "b"}});
+    let result = server.post("/v1/runs", &asked).result();
+    let program = bin.join("bash").display().to_string();
+    assert_eq!(result["stdout"], json!(format!("{program}\n{program}\n")), "{result}");
+}
+
+#[test]
+fn a_configuration_that_only_root_can_read_is_read_again() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let server = Server::start();
+    assert_eq!(server.get("/v1/backends").status, 200, "the control");
+    let key = format!("[[keys]]\nname = 'a'\nsha256 = '{}'\n", "ab".repeat(32));
+    fs::write(server.config_path(), key).unwrap();
+    fs::set_permissions(server.config_path(), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(server.folder.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    server.signal(Signal::HUP);
+    eventually("a key is wanted", || server.get("/v1/backends").status == 401);
+    fs::remove_file(server.config_path()).unwrap();
+    fs::create_dir(server.config_path()).unwrap();
+    server.signal(Signal::HUP);
+    eventually("the error is logged", || server.log().contains("cannot read the configuration belljar.toml"));
+    assert_eq!(server.get("/v1/backends").status, 401);
+}
+
+#[test]
+fn a_server_of_an_ordinary_user_is_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = if geteuid().is_root() {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_belljar")]);
+        command
+    } else {
+        Command::new(env!("CARGO_BIN_EXE_belljar"))
+    };
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    let state = folder.path().join("state");
+    let server = Server::spawn_in(command, state, folder);
+    assert_eq!(server.get("/healthz").status, 200);
+    assert_eq!(server.pid(), server.started());
+    assert!(!server.log().contains("root's rights"), "{}", server.log());
+    assert!(Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).exists());
+}
