@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// For how long no run may have begun or ended, for it to be quiet.
-const QUIET: Duration = Duration::from_millis(3);
+pub(crate) const QUIET: Duration = Duration::from_millis(3);
 /// The same while there are runs: those that have not ended by then are not about to.
 const QUIET_BESIDE_RUNS: Duration = Duration::from_millis(30);
 /// How long to wait for that: under load that lasts, it never is.
-const PATIENCE: Duration = Duration::from_millis(250);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// When a run has last begun or ended, in microseconds since then.
@@ -40,15 +40,22 @@ pub(crate) fn is_about_one() -> bool {
     RUNS.load(Ordering::Relaxed) <= 1
 }
 
+/// Whether somebody waits for a run.
+pub(crate) fn is_anybody_waiting() -> bool {
+    RUNS.load(Ordering::Relaxed) > 0
+}
+
+/// Whether nobody would notice what is done now.
+pub(crate) fn is_quiet() -> bool {
+    let wanted = if RUNS.load(Ordering::Relaxed) == 0 { QUIET } else { QUIET_BESIDE_RUNS };
+    let idle = micros_since_origin().saturating_sub(LAST.load(Ordering::Relaxed));
+    Duration::from_micros(idle) >= wanted
+}
+
 /// Waits until it is quiet, or until it has waited long enough.
 pub(crate) async fn quiet() {
     let began = Instant::now();
-    while began.elapsed() < PATIENCE {
-        let wanted = if RUNS.load(Ordering::Relaxed) == 0 { QUIET } else { QUIET_BESIDE_RUNS };
-        let idle = Duration::from_micros(micros_since_origin().saturating_sub(LAST.load(Ordering::Relaxed)));
-        if idle >= wanted {
-            return;
-        }
+    while began.elapsed() < PATIENCE && !is_quiet() {
         tokio::time::sleep(QUIET).await;
     }
 }

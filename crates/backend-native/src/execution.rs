@@ -18,11 +18,11 @@ use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::bustle::{self, Waited};
+use crate::bustle::Waited;
 use crate::cgroup::{BoxCgroup, Counters};
+use crate::graveyard::bury_later;
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
@@ -38,16 +38,6 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The most output that is taken in at once.
 const BUFFER: usize = 64 * 1024;
-
-/// Boxes that may be taken apart beside the runs at a time. If these are not enough, runs wait for their own.
-const MOST_BURIALS: u32 = 256;
-static BURIALS: Semaphore = Semaphore::const_new(MOST_BURIALS as usize);
-
-/// Waits until no box is being taken apart any more.
-pub(crate) async fn all_buried() {
-    // It fails only if the semaphore was closed, which nobody does.
-    let _ = BURIALS.acquire_many(MOST_BURIALS).await;
-}
 
 /// What an execution needs to know of the request.
 pub(crate) struct Terms {
@@ -474,21 +464,18 @@ impl NativeExecution {
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
-        self.waited_for = None;
-        match (self.start, BURIALS.try_acquire()) {
+        // Who looks after graves comes by for as long as there are runs, so this one ends when it has left its own.
+        let _waited = self.waited_for.take();
+        match self.start {
             // Whoever did not wait for the box to be made need not wait for it to be taken apart.
-            (Start::Warm | Start::Zygote, Ok(permit)) => drop(tokio::spawn(async move {
-                let _permit = permit;
-                self.take_apart_later().await;
-            })),
-            (Start::Warm | Start::Zygote | Start::Cold, _) => self.take_apart()?,
+            Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
+            Start::Cold => self.take_apart()?,
         }
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 
-    /// Hangs up when there is nothing more urgent to do, and lets the keeper end the box and remove its cgroups.
-    async fn take_apart_later(mut self) {
-        bustle::quiet().await;
+    /// Hangs up, and lets the keeper end the box and remove its cgroups.
+    pub(crate) async fn take_apart_now(mut self) {
         self.keeper.say_goodbye();
         let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
         let _ = tokio::time::timeout(PATIENCE, gone).await;

@@ -11,6 +11,7 @@ mod bustle;
 pub mod cgroup;
 mod execution;
 pub mod exile;
+mod graveyard;
 mod hollow;
 mod host;
 mod keeper;
@@ -271,9 +272,13 @@ impl Backend for Native {
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
         let zygotes = self.clone().keep_current(pool.clone());
+        let graves = graveyard::tend({
+            let pool = pool.clone();
+            move || pool.is_closed()
+        });
         let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
         Some(Box::pin(async {
-            tokio::join!(zygotes, boxes);
+            tokio::join!(zygotes, boxes, graves);
         }))
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
-use belljar_core::limits::BoxLimits;
+use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::outcome::Start;
 use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_host::runtimes::Runtime;
@@ -82,11 +82,20 @@ impl Usage {
 
 /// What a parked box was made from.
 pub(crate) struct ParkedTerms {
-    pub(crate) plan: Plan,
+    pub(crate) plan: Arc<Plan>,
     pub(crate) base: Arc<BaseSystem>,
     pub(crate) limits: BoxLimits,
+    pub(crate) execution_limits: ExecutionLimits,
     pub(crate) enforcement: Enforcement,
     pub(crate) runtime: Stamped,
+}
+
+impl ParkedTerms {
+    /// Whether a request that [`could_suit`] has the limits that the box was made with. Then there is nothing left by which
+    /// its plan could differ, and it need not be made.
+    pub(crate) fn have_limits_of(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
+        (sandbox.limits, execution.limits) == (self.limits, self.execution_limits)
+    }
 }
 
 /// A runtime, and whether its program is still the same file.
@@ -312,6 +321,11 @@ pub(crate) fn could_suit(
 /// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
 /// was made with and cannot be changed any more must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
+    (std::ptr::eq(&*terms.plan, wanted) || is_equivalent(&terms.plan, wanted))
+        && terms.enforcement == sandbox.enforcement
+}
+
+fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
     // However its runtime came to be there and its end is heard of, it is the same one.
     let Plan {
         birth: _,
@@ -324,7 +338,7 @@ pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -
         build,
         confinement,
         commands,
-    } = &terms.plan;
+    } = made;
     let Confinement { landlock, rlimits: _ } = confinement;
     (identity, cgroup, orphans, sources, opener, build, commands, landlock)
         == (
@@ -337,8 +351,7 @@ pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -
             &wanted.commands,
             &wanted.confinement.landlock,
         )
-        && rlimits_can_change(&terms.plan, wanted)
-        && terms.enforcement == sandbox.enforcement
+        && rlimits_can_change(made, wanted)
 }
 
 /// Only those that depend on the request, none may go, and none is raised: not everybody may.
@@ -526,9 +539,10 @@ mod tests {
     fn fits(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
         let usual = self::sandbox(LimitsRequest::default(), &[]);
         let terms = ParkedTerms {
-            plan: plan(&usual, &self::execution(LimitsRequest::default())),
+            plan: Arc::new(plan(&usual, &self::execution(LimitsRequest::default()))),
             base: BaseSystem::look(),
             limits: usual.limits,
+            execution_limits: self::execution(LimitsRequest::default()).limits,
             enforcement: usual.enforcement.clone(),
             runtime: Stamped::new(runtime()),
         };
@@ -588,6 +602,28 @@ mod tests {
     }
 
     #[test]
+    fn where_all_limits_are_those_of_the_box_the_plan_is_the_same() {
+        let usual = sandbox(LimitsRequest::default(), &[]);
+        let terms = ParkedTerms {
+            plan: Arc::new(plan(&usual, &execution(LimitsRequest::default()))),
+            base: BaseSystem::look(),
+            limits: usual.limits,
+            execution_limits: execution(LimitsRequest::default()).limits,
+            enforcement: usual.enforcement.clone(),
+            runtime: Stamped::new(runtime()),
+        };
+        let mut asked = execution(LimitsRequest::default());
+        asked.files.push(file("a.py", 10));
+        asked.stdin = Stdin::Bytes(vec![0]);
+        asked.source.text = b"print(2)".to_vec();
+        assert!(terms.have_limits_of(&usual, &asked));
+        assert_eq!(*terms.plan, plan(&usual, &asked));
+        let limits = LimitsRequest { cpu_time: Some(Duration::from_secs(1)), ..LimitsRequest::default() };
+        assert!(!terms.have_limits_of(&usual, &execution(limits)), "the control");
+        assert_ne!(*terms.plan, plan(&usual, &execution(limits)), "the control");
+    }
+
+    #[test]
     fn another_runtime_is_another_plan() {
         let (sandbox, execution) =
             (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
@@ -595,9 +631,10 @@ mod tests {
         let mut other = wanted.clone();
         other.commands[0].program = "/opt/other".into();
         let terms = |plan: Plan| ParkedTerms {
-            plan,
+            plan: Arc::new(plan),
             base: BaseSystem::look(),
             limits: sandbox.limits,
+            execution_limits: execution.limits,
             enforcement: sandbox.enforcement.clone(),
             runtime: Stamped::new(runtime()),
         };

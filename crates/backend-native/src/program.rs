@@ -16,27 +16,31 @@ const PF_EXITING: u64 = 0x4;
 const HIDDEN: u64 = 1;
 
 /// One process, by its directory in `/proc`, which is empty when that process is gone.
-pub(crate) struct Program(OwnedFd);
+pub(crate) struct Program {
+    directory: OwnedFd,
+    pid: Option<Pid>,
+}
 
 impl Program {
     pub(crate) fn at(directory: OwnedFd) -> Program {
-        Program(directory)
+        let pid = Stat::read(&directory).map(|stat| stat.pid);
+        Program { directory, pid }
     }
 
     /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
     pub(crate) fn exit_status(&self) -> Option<i32> {
-        let stat = Stat::read(&self.0)?;
+        let stat = Stat::read(&self.directory)?;
         (stat.threads <= 1).then(|| stat.exit_status()).flatten()
     }
 
     /// How it ends, if all of its threads are about to, as a herald has said.
     pub(crate) fn heralded_status(&self) -> Option<i32> {
-        Stat::read(&self.0)?.exit_status()
+        Stat::read(&self.directory)?.exit_status()
     }
 
     /// Whether its status would be told to us.
     pub(crate) fn is_readable(&self) -> bool {
-        Stat::read(&self.0).is_some_and(|stat| stat.code > HIDDEN)
+        Stat::read(&self.directory).is_some_and(|stat| stat.code > HIDDEN)
     }
 
     /// Has it go on elsewhere than on this CPU when `wake` wakes it. Whoever waits for its end then hears of it while the
@@ -54,7 +58,8 @@ impl Program {
 
     /// Returns what it may use otherwise, if that is more than this CPU.
     fn leave_this_cpu(&self) -> Option<(Pid, CpuSet)> {
-        let pid = Stat::read(&self.0)?.pid;
+        // It lives, as far as its keeper has said, so that the number is still its own.
+        let pid = self.pid?;
         let all = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
         let mut others = all;
         others.unset(rustix::thread::sched_getcpu());

@@ -142,11 +142,15 @@ impl Native {
         made_from: &ParkedTerms,
         sandbox: &SandboxSpec,
         execution: &ExecutionSpec,
-    ) -> Result<Plan, BackendError> {
-        let ParkedTerms { plan: Plan { identity, cgroup, orphans, .. }, base, runtime, .. } = made_from;
+    ) -> Result<Arc<Plan>, BackendError> {
+        let ParkedTerms { plan, base, runtime, .. } = made_from;
+        if made_from.have_limits_of(sandbox, execution) {
+            return Ok(plan.clone());
+        }
+        let Plan { identity, cgroup, orphans, .. } = &**plan;
         let (cgroup, orphans) = (cgroup.clone(), orphans.clone());
         let ground = self.ground(runtime.runtime(), *identity, cgroup, orphans, base.clone());
-        Ok(layout::draft(sandbox, execution, Supply::Later, ground)?.plan)
+        Ok(Arc::new(layout::draft(sandbox, execution, Supply::Later, ground)?.plan))
     }
 
     /// Makes a box that waits for a run of this language.
@@ -245,8 +249,9 @@ impl Native {
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
-        let (plan, base) = (draft.plan.clone(), draft.base.clone());
-        let made_from = ParkedTerms { plan, base, limits, enforcement, runtime };
+        let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
+        let execution_limits = execution.limits;
+        let made_from = ParkedTerms { plan, base, limits, execution_limits, enforcement, runtime };
         Ok(Blueprint { keeper, cgroup, draft, terms, made_from })
     }
 

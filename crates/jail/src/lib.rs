@@ -9,7 +9,7 @@
 //! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
 //! one, with an `undertaker`; `build` performs the plan's steps; `confine` is what the
 //! program's own process does to itself before `exec`, `leash` what one without a box does; [`ferry`] brings a program from
-//! a zygote instead, and `entrant` looks at it; [`landlock`] and [`seccomp`] are two of the steps of confinement; `sys` holds
+//! a zygote instead, and `entrant` looks at it; [`exile`] takes root's rights from a server and all of the above; [`landlock`] and [`seccomp`] are two of the steps of confinement; `sys` holds
 //! the system calls that have no safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides

@@ -243,6 +243,60 @@ fn a_sweep_removes_the_boxes_of_the_dead_and_nothing_else() {
     assert_eq!(cgroups.sweep(), 0);
 }
 
+/// What a server has made in what was given to it: a box with somebody in it, and an empty one.
+fn fill(granted: &[PathBuf]) -> (Vec<PathBuf>, std::process::Child) {
+    let within = |name: &str| granted.iter().map(|dir| dir.join(name)).collect::<Vec<_>>();
+    let (inhabited, empty) = (within("inhabited"), within("empty"));
+    inhabited.iter().chain(&empty).for_each(|dir| fs::create_dir(dir).unwrap());
+    let inmate = Command::new("sleep").arg("60").spawn().unwrap();
+    for dir in &inhabited {
+        fs::write(dir.join("cgroup.procs"), inmate.id().to_string()).unwrap();
+    }
+    (inhabited.into_iter().chain(empty).collect(), inmate)
+}
+
+#[test]
+fn what_is_granted_belongs_to_the_user_and_goes_with_everything_in_it() {
+    use std::os::unix::fs::MetadataExt;
+    assert!(rustix::process::geteuid().is_root(), "this test needs root");
+    let cgroups = cgroups("grant");
+    let grant = cgroups.grant(70_000).unwrap();
+    let granted: Vec<_> = grant.replaced().into_iter().map(|(dir, _)| dir).collect();
+    assert!(!granted.is_empty());
+    for dir in &granted {
+        assert_eq!(fs::metadata(dir).unwrap().uid(), 70_000);
+        let limits = fs::read_dir(dir).unwrap().flatten().filter(|file| {
+            let name = file.file_name().to_string_lossy().into_owned();
+            name.contains("limit_in_bytes") || name.starts_with("cpu.") || name.starts_with("pids.")
+        });
+        assert!(
+            limits.into_iter().all(|file| file.metadata().unwrap().uid() == 0),
+            "its limits are not its own"
+        );
+    }
+    let (within, mut inmate) = fill(&granted);
+    drop(grant);
+    assert_eq!(inmate.wait().unwrap().code(), None, "it was killed");
+    assert!(within.iter().chain(&granted).all(|dir| !dir.exists()));
+}
+
+#[test]
+fn what_was_granted_to_a_server_of_the_dead_is_swept() {
+    assert!(rustix::process::geteuid().is_root(), "this test needs root");
+    let cgroups = cgroups("grant-sweep");
+    let mut owner = Command::new("sleep").arg("60").spawn().unwrap();
+    let name = BoxName::owned_by(owner.id(), 0).unwrap();
+    let abandoned = mem::ManuallyDrop::new(cgroups.create(&name, &limits(LimitsRequest::default())).unwrap());
+    let (within, mut inmate) = fill(&abandoned.dirs());
+    assert_eq!(cgroups.sweep(), 0);
+    assert!(within.iter().all(|dir| dir.is_dir()), "the control");
+    owner.kill().unwrap();
+    owner.wait().unwrap();
+    assert_eq!(cgroups.sweep(), 1);
+    assert_eq!(inmate.wait().unwrap().code(), None, "it was killed");
+    assert!(within.iter().chain(&abandoned.dirs()).all(|dir| !dir.exists()));
+}
+
 #[test]
 fn boxes_that_come_and_go_do_not_take_the_ground_from_each_other() {
     let cgroups = cgroups("race");

@@ -21,7 +21,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinError;
 
 use crate::bustle;
-use crate::execution::{all_buried, setup};
+use crate::execution::setup;
+use crate::graveyard;
 use crate::parked::Parked;
 pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
@@ -168,6 +169,7 @@ impl Pool {
             shelf.counted.hits += 1;
             shelf.demand.ask(Instant::now());
         });
+        graveyard::expect();
     }
 
     /// A run could have had a box from here.
@@ -176,6 +178,7 @@ impl Pool {
             shelf.counted.misses += 1;
             shelf.demand.ask(Instant::now());
         });
+        graveyard::expect();
     }
 
     /// A run wanted something else than what is here.
@@ -244,13 +247,14 @@ impl Pool {
             shelves.of.iter_mut().flat_map(|shelf| mem::take(&mut shelf.ready)).collect()
         };
         self.0.changed.notify_one();
+        graveyard::expect();
         let graves: Vec<_> =
             boxes.into_iter().map(|parked| tokio::task::spawn_blocking(move || drop(parked))).collect();
         for grave in graves {
             // It fails only if destroying a box panicked, and then the next one is still to be waited for.
             let _ = grave.await;
         }
-        let settled = async { tokio::join!(self.nothing_boots(), all_buried()) };
+        let settled = async { tokio::join!(self.nothing_boots(), graveyard::all_buried()) };
         let _ = tokio::time::timeout(CLOSING, settled).await;
     }
 

@@ -90,10 +90,12 @@ fn what_a_server_and_its_steward_leave_when_both_are_killed_is_swept_by_the_next
     run_warm(&server, &json!({"language": "python", "code": "print(1)"}));
     let mut all = descendants(server.started());
     all.push(server.started());
-    all.iter().for_each(|pid| drop(kill_process(*pid, Signal::KILL)));
+    for pid in &all {
+        let _ = kill_process(*pid, Signal::KILL);
+    }
     server.wait();
     eventually("all are dead", || !all.iter().any(|pid| lives(*pid)));
-    assert!(!cgroups(server.started()).is_empty(), "the control");
+    // Whatever else of Belljar starts on this host meanwhile sweeps, too.
     let _next = Server::start();
     assert!(cgroups(server.started()).is_empty(), "{:?}", cgroups(server.started()));
 }
