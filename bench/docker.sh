@@ -37,6 +37,7 @@ stop_docker() {
   if [[ -n $dockerd_pid ]]; then
     kill "$dockerd_pid" 2>/dev/null || true
     wait "$dockerd_pid" 2>/dev/null || true
+    dockerd_pid=
   fi
   local hierarchy
   for hierarchy in /sys/fs/cgroup /sys/fs/cgroup/*; do
