@@ -10,7 +10,7 @@ use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
 
 use crate::cgroup::{self, Cgroups, Grant};
-use crate::host::{Obstacle, ids_of_boxes};
+use crate::host::{self, Obstacle, ids_of_boxes};
 use crate::trial;
 
 /// What the server's surroundings are, as [`Settings`](crate::Settings) has them.
@@ -31,6 +31,8 @@ pub struct Passage {
     pub terms: Terms,
     /// Runtimes that only root could have found.
     pub runtimes: Vec<(Language, PathBuf)>,
+    /// Where it remembers what it finds out. Not where root does: root believes what is there.
+    pub state_dir: Option<PathBuf>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
     /// How many boxes of crashed predecessors were cleaned up on the way.
@@ -46,7 +48,7 @@ impl Passage {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         let ids = ids_of_boxes();
-        let user = ids.0 - 1;
+        let user = host::user_beside(ids.0);
         // Where root has no cgroups to give away, the server would have none either.
         let grant = match &cgroups {
             Cgroups::Unavailable { .. } => None,
@@ -58,11 +60,13 @@ impl Passage {
             terms.cgroup = grant.entrance();
             terms.orphans = grant.orphans();
         }
-        terms.luggage.extend(from.state_dir.as_deref().and_then(state));
+        let state_dir = from.state_dir.as_deref().and_then(make_state_dir);
+        let held = Held::AsItsOwn;
+        terms.luggage.extend(state_dir.clone().map(|path| Luggage { path, held }));
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
         let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
-        Ok(Passage { terms, runtimes, grant, swept })
+        Ok(Passage { terms, runtimes, state_dir, grant, swept })
     }
 
     /// Something to read that only root could reach; what everybody can reach needs no luggage.
@@ -70,6 +74,12 @@ impl Passage {
         if let Some(path) = path.canonicalize().ok().filter(|path| !exile::is_open_to_all(path)) {
             self.terms.luggage.push(Luggage { path, held: Held::AsItIs });
         }
+    }
+
+    /// Something that root has made, to be believed and not to be changed.
+    pub fn take_to_believe(&mut self, path: &Path) {
+        let held = Held::AsItsOwnToRead;
+        self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
     }
 
     /// Leaves, if boxes can be made there.
@@ -97,11 +107,12 @@ impl Passage {
     }
 }
 
-/// Where what was found out is remembered. It is made here: the server could not.
-fn state(dir: &Path) -> Option<Luggage> {
+/// Beneath the directory where root remembers. It is made here: the server could not.
+fn make_state_dir(dir: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;
-    Some(Luggage { path: dir.canonicalize().ok()?, held: Held::AsItsOwn })
+    let dir = dir.join("exile");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+    dir.canonicalize().ok()
 }
 
 /// The runtimes of this host that nobody but root can reach. Nothing is asked where nothing on the way is closed.

@@ -40,7 +40,7 @@ fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
     let none = Arc::new(Subprocess::bare(settings));
-    let (docker, wasm) = (docker(&host, &runs), wasm(host.state_dir.clone()));
+    let (docker, wasm) = (docker(&host, &runs), wasm(host.wasm_dir.clone()));
     Engine::new(vec![native(host, runs), docker, wasm, process, none], prepare)
 }
 

@@ -47,6 +47,8 @@ pub(crate) struct Host {
     pub(crate) home: Option<PathBuf>,
     pub(crate) runtime_dir: Option<PathBuf>,
     pub(crate) state_dir: Option<PathBuf>,
+    /// Where the modules of the wasm backend are, in a directory of their own.
+    pub(crate) wasm_dir: Option<PathBuf>,
     pub(crate) temp_dir: PathBuf,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
@@ -448,13 +450,15 @@ fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Langu
 }
 
 fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Host {
+    let state_dir = absolute(environment("BELLJAR_STATE_DIR"))
+        .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
+        .or_else(|| Some(PathBuf::from(SERVICE_STATE)));
     Host {
         search_path: environment("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
         home: absolute(environment("HOME")),
         runtime_dir: absolute(environment("XDG_RUNTIME_DIR")),
-        state_dir: absolute(environment("BELLJAR_STATE_DIR"))
-            .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
-            .or_else(|| Some(PathBuf::from(SERVICE_STATE))),
+        wasm_dir: state_dir.clone(),
+        state_dir,
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         runtimes,
         docker: DockerChoices::default(),

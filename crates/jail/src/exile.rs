@@ -61,6 +61,8 @@ pub enum Held {
     AsItIs,
     /// What is root's there is the server's, and can be changed.
     AsItsOwn,
+    /// What is root's there is the server's, to be read.
+    AsItsOwnToRead,
 }
 
 /// On which side of the border this process is now.
@@ -184,6 +186,8 @@ fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
     rustix::thread::set_thread_res_gid(gid, gid, gid).doing(|| "become the server's group")?;
     rustix::thread::set_thread_res_uid(uid, uid, uid).doing(|| "become the server's user")?;
+    sys::leave_keys().doing(|| "leave root's keys")?;
+    sys::close_inherited().doing(|| "close what was open")?;
     live_with(line).doing(|| "tie the server's life to its maker's")
 }
 
@@ -231,19 +235,17 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
         let tree = open_tree(path)?;
-        match held {
-            Held::AsItIs => {
-                let read_only = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
-                let shut = sys::mount_setattr(tree.as_fd(), read_only, Subtree::Whole);
-                shut.doing(|| named("show for reading", path))?;
+        if *held != Held::AsItIs {
+            let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
+            // On a filesystem that cannot do this it stays root's, of no use to the server.
+            if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
+                continue;
             }
-            Held::AsItsOwn => {
-                let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
-                // On a filesystem that cannot do this it stays root's, of no use to the server.
-                if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
-                    continue;
-                }
-            }
+        }
+        if *held != Held::AsItsOwn {
+            let read_only = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
+            let shut = sys::mount_setattr(tree.as_fd(), read_only, Subtree::Whole);
+            shut.doing(|| named("show for reading", path))?;
         }
         trees.push((tree, path));
     }

@@ -419,6 +419,36 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) {
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
+/// Closes what this program was started with, but for the three streams: its own descriptors are all to be closed by `exec`,
+/// and those that came with it are not.
+pub(crate) fn close_inherited() -> io::Result<()> {
+    let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|number| *number > 2)
+        .collect();
+    for number in numbers {
+        // SAFETY: takes an integer, and says what flags the descriptor has, if there is one.
+        let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            // SAFETY: every descriptor that a Rust value of this program owns was opened to be closed by `exec`.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
+}
+
+/// Takes the keys of whoever started this process out of its reach: it gets an empty keyring for its session.
+pub(crate) fn leave_keys() -> io::Result<()> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    let nameless = std::ptr::null::<libc::c_char>();
+    // SAFETY: without a name there is nothing for the kernel to read.
+    match checked(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, nameless) }) {
+        // A kernel without keyrings has none to leave.
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 /// Marks every descriptor from this number on to be closed by `exec`.
 pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
     let flags = libc::CLOSE_RANGE_CLOEXEC;

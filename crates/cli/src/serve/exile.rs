@@ -93,6 +93,7 @@ pub(super) fn depart(
             // The first of a language counts.
             let others = std::mem::take(&mut settings.host.runtimes);
             settings.host.runtimes = passage.runtimes.into_iter().chain(others).collect();
+            settings.host.state_dir = passage.state_dir;
             Fate::Server(Home::Exile(line), listener)
         }
         Ok((Departure::Stayed(server), passage)) => {
@@ -108,6 +109,9 @@ pub(super) fn depart(
 fn travel(host: &Host, config: &Config) -> Result<(Departure, Passage), String> {
     let mut passage = Passage::prepare(&surroundings(host))?;
     reach_docker(host, &mut passage);
+    if let Some(dir) = &host.wasm_dir {
+        passage.take_to_believe(&dir.join("wasm"));
+    }
     for workspaces in callers(config).map(|allowance| &allowance.workspaces) {
         if let Workspaces::Beneath(roots) = workspaces {
             roots.iter().for_each(|root| passage.take_along(root));

@@ -70,6 +70,35 @@ fn what_belongs_to_root_is_out_of_reach_for_the_server() {
 }
 
 #[test]
+fn nothing_of_roots_comes_along_but_what_is_needed() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let folder = tempfile::tempdir().unwrap();
+    let secret = folder.path().join("secret");
+    fs::write(&secret, "planted").unwrap();
+    let state = folder.path().join("state");
+    let script = format!("exec 9<{}; exec {} \"$@\"", secret.display(), env!("CARGO_BIN_EXE_belljar"));
+    let mut command = Command::new("bash");
+    command.args(["-c", &script, "belljar", "serve", "--listen", "127.0.0.1:0"]);
+    let server = Server::spawn_in(command, state.clone(), folder);
+    assert_eq!(server.get("/healthz").status, 200);
+    let holds = |pid: Pid| {
+        let open = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path == secret)
+    };
+    assert!(holds(server.started()), "the control");
+    assert!(!holds(server.pid()));
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
+    assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "{status}");
+    // What root remembers is believed by root, so the server remembers elsewhere.
+    let written =
+        |dir: &Path| fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.path().is_file()).count();
+    assert!(written(&state.join("exile")) > 0, "the control");
+    let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid().as_raw_nonzero())).unwrap();
+    let mut shown = mounts.lines().filter(|line| line.split(' ').nth(4) == state.to_str());
+    assert!(shown.all(|line| line.contains(" - tmpfs ")), "the rest of it is covered: {mounts}");
+}
+
+#[test]
 fn a_server_that_is_killed_beneath_its_steward_takes_everything_along_and_is_missed() {
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let mut server = Server::with(POOL, &[]);
