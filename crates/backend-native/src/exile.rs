@@ -1,6 +1,9 @@
 //! What a server that root started needs in order to make boxes without root's rights, and how it gets there.
 
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::language::Language;
@@ -8,9 +11,10 @@ use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::cgroup::{self, Cgroups, Grant};
-use crate::host::{self, Obstacle, ids_of_boxes};
+use crate::host::{Obstacle, ids_of_boxes};
 use crate::trial;
 
 /// What the server's surroundings are, as [`Settings`](crate::Settings) has them.
@@ -48,11 +52,14 @@ impl Passage {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         let ids = ids_of_boxes();
-        let user = host::user_beside(ids.0);
+        // Beside those of boxes. Always the same, because what it remembers belongs to it.
+        let user = ids.0 - 1;
         // Where root has no cgroups to give away, the server would have none either.
         let grant = match &cgroups {
             Cgroups::Unavailable { .. } => None,
-            _ => Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?),
+            Cgroups::V1(_) | Cgroups::V2(_) => {
+                Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?)
+            }
         };
         let mut terms = Terms { user, ids, ..Terms::default() };
         if let Some(grant) = &grant {
@@ -60,8 +67,8 @@ impl Passage {
             terms.cgroup = grant.entrance();
             terms.orphans = grant.orphans();
         }
-        let state_dir = from.state_dir.as_deref().and_then(make_state_dir);
-        let held = Held::AsItsOwn;
+        let state_dir = from.state_dir.as_deref().and_then(|dir| make_state_dir(dir, user).ok());
+        let held = Held::Given;
         terms.luggage.extend(state_dir.clone().map(|path| Luggage { path, held }));
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
@@ -78,7 +85,7 @@ impl Passage {
 
     /// Something that root has made, to be believed and not to be changed.
     pub fn take_to_believe(&mut self, path: &Path) {
-        let held = Held::AsItsOwnToRead;
+        let held = Held::AsItsOwn;
         self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
     }
 
@@ -107,12 +114,15 @@ impl Passage {
     }
 }
 
-/// Beneath the directory where root remembers. It is made here: the server could not.
-fn make_state_dir(dir: &Path) -> Option<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
+/// Beneath the directory where root remembers. It is made here: the server could not. It belongs to the server on disk, too:
+/// were it root's there and only shown as the server's, so would be a set-uid program that the server puts there.
+fn make_state_dir(dir: &Path, user: u32) -> io::Result<PathBuf> {
     let dir = dir.join("exile");
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
-    dir.canonicalize().ok()
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(&dir, flags, Mode::empty())?;
+    rustix::fs::fchown(opened, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
+    dir.canonicalize()
 }
 
 /// The runtimes of this host that nobody but root can reach. Nothing is asked where nothing on the way is closed.

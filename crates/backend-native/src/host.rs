@@ -155,12 +155,6 @@ pub(crate) fn ids_of_boxes() -> (u32, u32) {
     (base, 2 * slots)
 }
 
-/// A user beside those of boxes: one for each process, where there is room for that.
-pub(crate) fn user_beside(first_of_boxes: u32) -> u32 {
-    let spread = if first_of_boxes == ID_BASE { std::process::id() % 0x1_0000 } else { 0 };
-    first_of_boxes - 1 - spread
-}
-
 /// Orders one trial box, and says how it ended: its exit code.
 pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obstacle> {
     let null = || -> io::Result<OwnedFd> {

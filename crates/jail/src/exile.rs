@@ -59,10 +59,10 @@ pub struct Luggage {
 pub enum Held {
     /// To be read, as far as everybody may read what is in it.
     AsItIs,
-    /// What is root's there is the server's, and can be changed.
+    /// To be read, with what is root's there shown as the server's, so that it believes it.
     AsItsOwn,
-    /// What is root's there is the server's, to be read.
-    AsItsOwnToRead,
+    /// To be changed: it belongs to the server.
+    Given,
 }
 
 /// On which side of the border this process is now.
@@ -235,18 +235,17 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
         let tree = open_tree(path)?;
-        if *held != Held::AsItIs {
+        if *held == Held::AsItsOwn {
             let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
             // On a filesystem that cannot do this it stays root's, of no use to the server.
             if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
                 continue;
             }
         }
-        if *held != Held::AsItsOwn {
-            let read_only = u64::from(MountAttrFlags::MOUNT_ATTR_RDONLY.bits());
-            let shut = sys::mount_setattr(tree.as_fd(), read_only, Subtree::Whole);
-            shut.doing(|| named("show for reading", path))?;
-        }
+        let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Given);
+        let tamed = sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole);
+        tamed.doing(|| named("tame", path))?;
         trees.push((tree, path));
     }
     let closed: BTreeSet<_> = trees.iter().filter_map(|(_, path)| closed_above(path)).collect();
