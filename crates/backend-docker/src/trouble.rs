@@ -69,7 +69,8 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
     let hint = if observed == Some(io::ErrorKind::NotFound) {
         "install Docker and start it, or name its socket: DOCKER_HOST=unix:///PATH"
     } else if observed == Some(io::ErrorKind::PermissionDenied) {
-        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker rootless"
+        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker \
+         rootless; for a server that root started, name the socket: DOCKER_HOST=unix:///PATH"
     } else if observed.is_some() {
         "start the daemon: systemctl start docker"
     } else {
