@@ -311,3 +311,44 @@ fn lets_others(path: &Path, wanted: u32) -> bool {
 fn named(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str, mode: u32) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("belljar-exile-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a/b")).unwrap();
+        for below in ["a/b", "a", ""] {
+            std::fs::set_permissions(dir.join(below), Permissions::from_mode(0o755)).unwrap();
+        }
+        std::fs::set_permissions(dir.join("a"), Permissions::from_mode(mode)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn what_lies_in_a_closed_directory_is_not_open_to_all() {
+        let (open, closed, listed) = (dir("open", 0o755), dir("closed", 0o700), dir("listed", 0o754));
+        let found = [&open, &closed, &listed]
+            .map(|dir| (is_open_to_all(&dir.join("a/b")), closed_above(&dir.join("a/b"))));
+        let itself = [&open, &closed, &listed].map(|dir| is_open_to_all(&dir.join("a")));
+        let missing = is_open_to_all(&open.join("nothing"));
+        for dir in [&open, &closed, &listed] {
+            std::fs::remove_dir_all(dir).unwrap();
+        }
+        assert_eq!(found[0], (true, None));
+        assert_eq!(found[1], (false, Some(closed.join("a"))));
+        assert_eq!(found[2], (false, Some(listed.join("a"))), "it can be read, and not entered");
+        assert_eq!(itself, [true, false, false]);
+        assert!(!missing);
+    }
+
+    #[test]
+    fn of_several_closed_directories_the_first_on_the_way_counts() {
+        let top = dir("several", 0o700);
+        std::fs::set_permissions(top.join("a/b"), Permissions::from_mode(0o700)).unwrap();
+        let found = closed_above(&top.join("a/b/c"));
+        std::fs::remove_dir_all(&top).unwrap();
+        assert_eq!(found, Some(top.join("a")));
+    }
+}
