@@ -30,7 +30,7 @@ impl Waited {
 
 impl Drop for Waited {
     fn drop(&mut self) {
-        RUNS.fetch_sub(1, Ordering::Relaxed);
+        RUNS.fetch_sub(1, Ordering::Release);
         LAST.store(micros_since_origin(), Ordering::Relaxed);
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn is_about_one() -> bool {
 
 /// Whether somebody waits for a run.
 pub(crate) fn is_anybody_waiting() -> bool {
-    RUNS.load(Ordering::Relaxed) > 0
+    RUNS.load(Ordering::Acquire) > 0
 }
 
 /// Whether nobody would notice what is done now.

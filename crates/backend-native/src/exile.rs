@@ -11,7 +11,6 @@ use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
-use rustix::fs::{Gid, Mode, OFlags, Uid};
 
 use crate::cgroup::{self, Cgroups, Grant};
 use crate::host::{Obstacle, ids_of_boxes};
@@ -35,12 +34,19 @@ pub struct Passage {
     pub terms: Terms,
     /// Runtimes that only root could have found.
     pub runtimes: Vec<(Language, PathBuf)>,
-    /// Where it remembers what it finds out. Not where root does: root believes what is there.
-    pub state_dir: Option<PathBuf>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
     /// How many boxes of crashed predecessors were cleaned up on the way.
     pub swept: usize,
+}
+
+/// Why a server stays where it was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstruction {
+    /// It has no rights over the host, only over a container.
+    Needless,
+    /// It cannot leave.
+    Cannot(String),
 }
 
 impl Passage {
@@ -48,12 +54,16 @@ impl Passage {
     ///
     /// # Errors
     /// Why there is no way.
-    pub fn prepare(from: &Surroundings) -> Result<Passage, String> {
+    pub fn prepare(from: &Surroundings) -> Result<Passage, Obstruction> {
+        let ids = ids_of_boxes().ok_or(Obstruction::Needless)?;
+        // Beside those of boxes, and another for each server: whoever has one is not to have them all.
+        let user = ids.0 - 1 - std::process::id() % (ids.1 / 2);
+        Passage::to_be(user, ids, from).map_err(Obstruction::Cannot)
+    }
+
+    fn to_be(user: u32, ids: (u32, u32), from: &Surroundings) -> Result<Passage, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
-        let ids = ids_of_boxes();
-        // Beside those of boxes. Always the same, because what it remembers belongs to it.
-        let user = ids.0 - 1;
         // Where root has no cgroups to give away, the server would have none either.
         let grant = match &cgroups {
             Cgroups::Unavailable { .. } => None,
@@ -67,13 +77,11 @@ impl Passage {
             terms.cgroup = grant.entrance();
             terms.orphans = grant.orphans();
         }
-        let state_dir = from.state_dir.as_deref().and_then(|dir| make_state_dir(dir, user).ok());
-        let held = Held::Given;
-        terms.luggage.extend(state_dir.clone().map(|path| Luggage { path, held }));
+        terms.luggage.extend(from.state_dir.as_deref().and_then(|dir| remembered(dir).ok()));
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
         let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
-        Ok(Passage { terms, runtimes, state_dir, grant, swept })
+        Ok(Passage { terms, runtimes, grant, swept })
     }
 
     /// Something to read that only root could reach; what everybody can reach needs no luggage.
@@ -93,7 +101,7 @@ impl Passage {
     ///
     /// # Errors
     /// Why not.
-    pub fn leave(&mut self) -> Result<Departure, String> {
+    pub fn leave(&mut self) -> Result<Departure, Obstruction> {
         let mut luggage: Vec<Luggage> = Vec::new();
         for item in std::mem::take(&mut self.terms.luggage) {
             if !luggage.contains(&item) {
@@ -105,7 +113,7 @@ impl Passage {
             let built = trial::box_can_be_built(Opener::Keeper, landlock::abi() > 0);
             built.map_err(|Obstacle { doing, errno }| belljar_jail::Fault { doing, errno })
         });
-        let departed = departed.map_err(|fault| Obstacle::from(fault).to_string())?;
+        let departed = departed.map_err(|fault| Obstruction::Cannot(Obstacle::from(fault).to_string()))?;
         if let Departure::Left(_) = departed {
             // It is not the server's to take away.
             std::mem::forget(self.grant.take());
@@ -114,15 +122,10 @@ impl Passage {
     }
 }
 
-/// Beneath the directory where root remembers. It is made here: the server could not. It belongs to the server on disk, too:
-/// were it root's there and only shown as the server's, so would be a set-uid program that the server puts there.
-fn make_state_dir(dir: &Path, user: u32) -> io::Result<PathBuf> {
-    let dir = dir.join("exile");
-    DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(&dir, flags, Mode::empty())?;
-    rustix::fs::fchown(opened, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
-    dir.canonicalize()
+/// What root has found out. It is made if it is not there, for there to be a place.
+fn remembered(dir: &Path) -> io::Result<Luggage> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    Ok(Luggage { path: dir.canonicalize()?, held: Held::Copied })
 }
 
 /// The runtimes of this host that nobody but root can reach. Nothing is asked where nothing on the way is closed.

@@ -58,12 +58,15 @@ pub(crate) async fn tend(is_closed: impl Fn() -> bool) {
     impl Drop for Tending {
         fn drop(&mut self) {
             TENDED.store(false, Ordering::Relaxed);
+            // One may have come at the last moment.
+            waiting().clear();
         }
     }
     TENDED.store(true, Ordering::Relaxed);
     let _tending = Tending;
     loop {
-        if waiting().is_empty() && !bustle::is_anybody_waiting() {
+        // In this order: a run leaves its box before it ends.
+        if !bustle::is_anybody_waiting() && waiting().is_empty() {
             if is_closed() {
                 return;
             }

@@ -149,10 +149,11 @@ fn own_ids() -> (u32, u32) {
     (first + count / 2, (count / 4).max(1))
 }
 
-/// The first of the ids that boxes get, and how many they are.
-pub(crate) fn ids_of_boxes() -> (u32, u32) {
+/// The first of the ids that boxes get, and how many they are, where these are nobody else's. In a container with ids of its
+/// own they may be.
+pub(crate) fn ids_of_boxes() -> Option<(u32, u32)> {
     let (base, slots) = own_ids();
-    (base, 2 * slots)
+    (base == ID_BASE).then_some((base, 2 * slots))
 }
 
 /// Orders one trial box, and says how it ended: its exit code.

@@ -88,10 +88,12 @@ impl DockerChoices {
         *preferred || !of_languages.is_empty() || said != (false, false, false, false)
     }
 
-    /// The socket that it listens on.
-    pub(crate) fn socket(&self) -> PathBuf {
-        let named = self.host.as_deref().and_then(|host| host.strip_prefix("unix://"));
-        PathBuf::from(named.unwrap_or("/var/run/docker.sock"))
+    /// The socket that it listens on, if it is one of this host.
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        match &self.host {
+            None => Some(PathBuf::from("/var/run/docker.sock")),
+            Some(host) => host.strip_prefix("unix://").map(PathBuf::from),
+        }
     }
 
     /// What the backend is told.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use crate::build::{attach, private_mounts, tmpfs};
@@ -61,17 +62,27 @@ pub enum Held {
     AsItIs,
     /// To be read, with what is root's there shown as the server's, so that it believes it.
     AsItsOwn,
-    /// To be changed: it belongs to the server.
-    Given,
+    /// A copy of its files in memory, which belongs to the server and goes with it. Were it kept, whoever takes one server over
+    /// would have the next one, too.
+    Copied,
 }
 
 /// On which side of the border this process is now.
 #[derive(Debug)]
 pub enum Departure {
-    /// It is the server. Beside it: its end of the line to who stayed behind, with whom it does not outlive.
-    Left(OwnedFd),
+    /// It is the server.
+    Left(Line),
     /// It is who stayed behind.
     Stayed(Exiled),
+}
+
+/// From a server to who stayed behind. The server does not outlive the other.
+#[derive(Debug)]
+pub struct Line {
+    /// A pipe: nothing but bytes goes through it.
+    pub pleas: OwnedFd,
+    /// Where answers come in.
+    pub answers: OwnedFd,
 }
 
 /// A server, for who stayed behind.
@@ -81,8 +92,13 @@ pub struct Exiled {
     pub pid: Pid,
     /// The same, for good.
     pub pidfd: OwnedFd,
-    /// The line to it.
-    pub line: OwnedFd,
+    /// What it asks for. Reading does not wait.
+    pub pleas: OwnedFd,
+    /// Where it gets answers. Nothing comes back.
+    pub answers: OwnedFd,
+    /// What it writes to the terminal, if it was started at one: it has none itself, because whoever has one can read what
+    /// is typed there. Reading does not wait.
+    pub output: OwnedFd,
     /// Removes its cgroups if we die with it.
     _undertaker: Undertaker,
 }
@@ -104,15 +120,20 @@ impl Exiled {
 /// What was being done, and what the kernel said.
 pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result<Departure, Fault> {
     let (ours, theirs) = socket_pair().doing(|| "make a socket")?;
+    let (pleas, asking) = pipe().doing(|| "make a pipe")?;
+    let (output, writing) = pipe().doing(|| "make a pipe")?;
     let (pid, pidfd) = match sys::clone_into(0, None).doing(|| "fork")? {
         (Fork::Child, _) => {
-            drop(ours);
-            return Ok(settle(terms, theirs, trial));
+            drop((ours, pleas, output));
+            settle(terms, &theirs, writing, trial);
+            return Ok(Departure::Left(Line { pleas: asking, answers: theirs }));
         }
         (Fork::Parent(pid), pidfd) => (pid, pidfd),
     };
-    drop(theirs);
+    drop((theirs, asking, writing));
     let admitted = admit(terms, pid, &ours).and_then(|()| {
+        // From here on it is only answered, so that it cannot make us hold anything.
+        rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop listening")?;
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to the server")?;
         let undertaker = Undertaker::hire(&terms.orphans, pid, pidfd.as_fd());
         Ok((undertaker.doing(|| "start an undertaker")?, pidfd))
@@ -120,7 +141,9 @@ pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result
     match admitted {
         Ok((undertaker, pidfd)) => {
             undertaker.let_mounts_go();
-            Ok(Departure::Stayed(Exiled { pid, pidfd, line: ours, _undertaker: undertaker }))
+            let answers = ours;
+            let exiled = Exiled { pid, pidfd, pleas, answers, output, _undertaker: undertaker };
+            Ok(Departure::Stayed(exiled))
         }
         Err(fault) => {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -128,6 +151,13 @@ pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result
             Err(fault)
         }
     }
+}
+
+/// Who reads does not wait, and who writes does.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::io::ioctl_fionbio(&reader, true)?;
+    Ok((reader, writer))
 }
 
 /// Gives one that has left its users, and waits until it has settled.
@@ -154,17 +184,30 @@ fn map_users(pid: Pid, terms: &Terms) -> io::Result<()> {
     std::fs::write(format!("{dir}/uid_map"), &map)
 }
 
-fn settle(terms: &Terms, line: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) -> Departure {
-    let settled = cross(terms, &line).and_then(|()| trial());
-    let reply = match settled {
+/// Ends this process if it cannot settle.
+fn settle(terms: &Terms, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) {
+    let settled = leave_the_terminal(&output).doing(|| "leave the terminal");
+    drop(output);
+    let reply = match settled.and_then(|()| cross(terms, line)).and_then(|()| trial()) {
         Ok(()) => Reply::Started,
         Err(fault) => fault.into_reply(),
     };
-    let said = message::send(&line, &reply, &[]);
+    let said = message::send(line, &reply, &[]);
     if said.is_err() || reply != Reply::Started {
         sys::exit_now(1);
     }
-    Departure::Left(line)
+}
+
+/// Nothing is read from where this process was started, and what it writes to a terminal goes through a pipe.
+fn leave_the_terminal(output: &OwnedFd) -> io::Result<()> {
+    let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    sys::install(nothing.as_fd(), 0)?;
+    for (number, stream) in [(1, rustix::stdio::stdout()), (2, rustix::stdio::stderr())] {
+        if rustix::termios::isatty(stream) {
+            sys::install(output.as_fd(), number)?;
+        }
+    }
+    Ok(())
 }
 
 /// Everything that takes root's rights, then giving them up.
@@ -175,6 +218,8 @@ fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
         std::fs::write(entrance, "0").doing(|| "enter the server's cgroup")?;
         sys::unshare(libc::CLONE_NEWCGROUP).doing(|| "create a cgroup namespace")?;
     }
+    // What is beneath the working directory could be reached from there, whatever covers it.
+    rustix::process::chdir("/").doing(|| "leave the working directory")?;
     carry(&terms.luggage, terms.user)?;
     replace(&terms.replaced)?;
     lift_process_limit();
@@ -234,20 +279,27 @@ fn replace(directories: &[(PathBuf, PathBuf)]) -> Result<(), Fault> {
 fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
-        let tree = open_tree(path)?;
-        if *held == Held::AsItsOwn {
-            let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
-            // On a filesystem that cannot do this it stays root's, of no use to the server.
-            if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
-                continue;
+        let tree = match held {
+            Held::AsItIs => open_tree(path)?,
+            Held::AsItsOwn => {
+                let tree = open_tree(path)?;
+                let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
+                // On a filesystem that cannot do this it stays root's, of no use to the server.
+                if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
+                    continue;
+                }
+                tree
             }
-        }
+            Held::Copied => copy(path, user).doing(|| named("copy", path))?,
+        };
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Given);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Copied);
         let tamed = sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole);
         tamed.doing(|| named("tame", path))?;
         trees.push((tree, path));
     }
+    // What lies in others comes after them.
+    trees.sort_by_key(|(_, path)| *path);
     let closed: BTreeSet<_> = trees.iter().filter_map(|(_, path)| closed_above(path)).collect();
     for dir in closed {
         let cover = tmpfs(&[("mode", "755"), ("size", "1m")], MountAttrFlags::empty());
@@ -259,6 +311,28 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+/// The files of a directory in one of the server's own, without what is in others beneath it.
+fn copy(path: &Path, user: u32) -> io::Result<OwnedFd> {
+    let owner = user.to_string();
+    let options = [("mode", "700"), ("size", "16m"), ("uid", owner.as_str()), ("gid", owner.as_str())];
+    let copy = tmpfs(&options, MountAttrFlags::empty())?;
+    for entry in std::fs::read_dir(path)?.flatten() {
+        // Others may be writing there; what is gone meanwhile is missed by nobody.
+        let Ok(from) = std::fs::File::open(entry.path()) else { continue };
+        if !from.metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST_COPY) {
+            continue;
+        }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let to = rustix::fs::openat(&copy, entry.file_name(), flags, Mode::from_raw_mode(0o600))?;
+        rustix::fs::fchown(&to, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
+        io::copy(&mut from.take(LARGEST_COPY), &mut std::fs::File::from(to))?;
+    }
+    Ok(copy)
+}
+
+/// Files of what was found out are not larger.
+const LARGEST_COPY: u64 = 64 << 10;
 
 fn open_tree(path: &Path) -> Result<OwnedFd, Fault> {
     let flags =

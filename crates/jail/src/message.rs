@@ -94,19 +94,6 @@ coded_enum!(Reply {
     6 => Deserted { status },
 });
 
-/// From a server in exile to its steward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Plea {
-    /// Say what the configuration is now.
-    Configuration,
-    /// Tell systemd that the server is ready.
-    Ready,
-    /// Tell systemd that it is stopping.
-    Stopping,
-}
-
-coded_enum!(Plea { 0 => Configuration, 1 => Ready, 2 => Stopping });
-
 /// What the configuration is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Configured {
@@ -145,6 +132,27 @@ const MAX_DESCRIPTORS: usize = 250;
 /// # Errors
 /// As `sendmsg(2)`; `EPIPE` when the other side is gone.
 pub fn send<M: Coded>(socket: impl AsFd, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::empty())
+}
+
+/// The same for somebody who may not read what is sent: then there is no waiting for that.
+///
+/// # Errors
+/// As [`send`], or `EAGAIN`.
+pub fn send_at_once<M: Coded>(
+    socket: impl AsFd,
+    message: &M,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(socket, message, descriptors, SendFlags::DONTWAIT)
+}
+
+fn send_with<M: Coded>(
+    socket: impl AsFd,
+    message: &M,
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
     let bytes = codec::encode(message);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -152,7 +160,8 @@ pub fn send<M: Coded>(socket: impl AsFd, message: &M, descriptors: &[BorrowedFd<
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let slices = [IoSlice::new(&bytes)];
-    rustix::io::retry_on_intr(|| sendmsg(socket.as_fd(), &slices, &mut ancillary, SendFlags::NOSIGNAL))?;
+    let flags = flags | SendFlags::NOSIGNAL;
+    rustix::io::retry_on_intr(|| sendmsg(socket.as_fd(), &slices, &mut ancillary, flags))?;
     Ok(())
 }
 

@@ -101,8 +101,9 @@ impl Task {
                 _ => drop(mounts.take()),
             }
         }
-        // The caller has died, and the kernel is about to end the box.
+        // The caller has died, and the kernel is about to end the box, unless something in it has asked it not to.
         drop(mounts);
+        let _ = rustix::process::pidfd_send_signal(&death, Signal::KILL);
         let mut end = [PollFd::from_borrowed_fd(death.as_fd(), PollFlags::IN)];
         rustix::io::retry_on_intr(|| poll(&mut end, Some(&BOX_PATIENCE)))?;
         self.orphans.iter().for_each(|dir| remove(dir));

@@ -36,6 +36,8 @@ impl Cgroups {
                 for group in &cgroup.groups {
                     give(&group.dir, user)?;
                     v2::DELEGATED.iter().try_for_each(|file| give(&group.dir.join(file), user))?;
+                    // As deep as boxes lie in it. A kernel that cannot say so has its reasons.
+                    let _ = super::write_value(&group.dir.join("cgroup.max.depth"), v2::DEPTH_OF_BOXES);
                 }
                 let entrance = cgroup.groups.first().map(|group| group.dir.join("cgroup.procs"));
                 (pairs(&cgroup, std::iter::once(top.as_path())), entrance)

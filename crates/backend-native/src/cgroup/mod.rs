@@ -13,6 +13,7 @@
 //!
 //! All of this blocks, for microseconds as a rule.
 
+mod clear;
 mod grant;
 mod mounts;
 mod name;
@@ -349,11 +350,9 @@ impl BoxCgroup {
 
     /// Ends and removes the cgroups in it. A box has none; what was granted to a server is full of them.
     fn remove_those_within(&self) {
-        for dir in self.groups.iter().flat_map(|group| cgroups_in(&group.dir)) {
-            let mut within = BoxCgroup::new(self.version);
-            within.groups.push(Group { dir, controllers: Vec::new() });
-            within.remove_those_within();
-            // Dropping it does the rest.
+        for group in &self.groups {
+            // What is left is left for the next sweep.
+            let _ = clear::clear(&group.dir);
         }
     }
 
@@ -876,7 +875,11 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
         match fs::remove_dir(dir) {
             Ok(()) => return Ok(()),
             Err(error) if is_gone(&error) => return Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy
+                    && Instant::now() < deadline
+                    && !clear::holds_others(dir) =>
+            {
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(10));
             }
@@ -902,15 +905,6 @@ fn sweep_box(version: Version, homes: &[Group], name: &BoxName) -> bool {
     leftover.remove_those_within();
     leftover.end_members();
     leftover.remove_dirs().is_ok()
-}
-
-/// The cgroups in a cgroup.
-fn cgroups_in(dir: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
 }
 
 /// The processes in a cgroup that we can see.

@@ -275,6 +275,15 @@ fn what_is_granted_belongs_to_the_user_and_goes_with_everything_in_it() {
         );
     }
     let (within, mut inmate) = fill(&granted);
+    // Deeper than any path.
+    let mut deepest = fs::File::open(&granted[0]).unwrap();
+    for _ in 0..60 {
+        let name = "d".repeat(100);
+        rustix::fs::mkdirat(&deepest, &name, rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::DIRECTORY;
+        deepest = rustix::fs::openat(&deepest, &name, flags, rustix::fs::Mode::empty()).unwrap().into();
+    }
+    drop(deepest);
     drop(grant);
     assert_eq!(inmate.wait().unwrap().code(), None, "it was killed");
     assert!(within.iter().chain(&granted).all(|dir| !dir.exists()));

@@ -60,6 +60,9 @@ const LEAF: &str = "keeper";
 /// The files of a cgroup that belong to whom it is given to (cgroups(7), "Delegation").
 pub(super) const DELEGATED: [&str; 3] = ["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"];
 
+/// How deep boxes lie in what was given to a server.
+pub(super) const DEPTH_OF_BOXES: &str = "2";
+
 /// The cgroups that a server makes in the one that was given to it, besides those of boxes.
 pub(super) fn made_by_a_server(granted: &Path) -> Vec<PathBuf> {
     let boxes = super::parent_name().ok();

@@ -1,23 +1,24 @@
 //! Where the server lives: with what it was started with, or, if that was root, in exile, without any of root's rights.
-//! What stays behind then is the steward, which passes on what it is told and does two things that the server asks it for.
+//! What stays behind then is the steward, which passes on what it is told and does three things that the server asks it for.
 
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use belljar_core::allowance::Workspaces;
-use belljar_jail::exile::{Departure, Exiled};
-use belljar_jail::message::{self, Configured, Plea};
-use belljar_native::exile::{Passage, Surroundings};
+use belljar_jail::exile::{Departure, Exiled, Line};
+use belljar_jail::message::{self, Configured};
+use belljar_native::exile::{Obstruction, Passage, Surroundings};
 use belljar_server::Config;
 use belljar_wire::{Code, Problem};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, geteuid, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -26,20 +27,50 @@ use super::{callers, notify};
 use crate::problem;
 use crate::settings::{Configuration, Environment, Host, Settings};
 
+/// How long the server may take to end after the runs that it waits for.
+const PATIENCE: Duration = Duration::from_secs(15);
+
 /// Where the server lives.
 pub(super) enum Home {
-    /// Where it was started, with the rights that it was started with. If these are root's and were not to be, why.
-    Here(Option<String>),
+    /// Where it was started, with the rights that it was started with.
+    Here,
     /// In exile, with a line to its steward.
-    Exile(OwnedFd),
+    Exile(Line),
+}
+
+/// What becomes of this process.
+pub(super) enum Fate {
+    /// It is the server, which listens here.
+    Server(Home, TcpListener),
+    /// The server has come and gone.
+    Steward(ExitCode),
+}
+
+/// What the server asks for, as the byte that it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Plea {
+    /// Say what the configuration is now.
+    Configuration = b'c' as isize,
+    /// Tell systemd that the server is ready.
+    Ready = b'r' as isize,
+    /// Tell systemd that it is stopping.
+    Stopping = b's' as isize,
+}
+
+impl Plea {
+    const ALL: [Plea; 3] = [Plea::Configuration, Plea::Ready, Plea::Stopping];
+
+    fn byte(self) -> u8 {
+        self as u8
+    }
 }
 
 impl Home {
     /// What an operator should know of it.
     pub(super) fn tell(&self) {
         match self {
-            Home::Here(None) => {}
-            Home::Here(Some(why)) => tracing::warn!(why, "the server keeps root's rights"),
+            Home::Here if geteuid().is_root() => tracing::warn!("the server keeps root's rights"),
+            Home::Here => {}
             Home::Exile(_) => tracing::info!("the server has left root's rights behind"),
         }
     }
@@ -51,7 +82,7 @@ impl Home {
         environment: Environment<'_>,
     ) -> Result<Configuration, Problem> {
         match self {
-            Home::Here(_) => Configuration::choose(named, environment),
+            Home::Here => Configuration::choose(named, environment),
             Home::Exile(line) => ask_for_configuration(line),
         }
     }
@@ -59,9 +90,9 @@ impl Home {
     /// Has systemd told how the server is: it listens to the process that it started.
     pub(super) fn say(&self, environment: Environment<'_>, plea: Plea) {
         match self {
-            Home::Here(_) => tell_systemd(environment, plea),
+            Home::Here => tell_systemd(environment, plea),
             Home::Exile(line) => {
-                if let Err(cause) = message::send(line, &plea, &[]) {
+                if let Err(cause) = rustix::io::write(&line.pleas, &[plea.byte()]) {
                     tracing::warn!(%cause, "the steward does not listen");
                 }
             }
@@ -69,44 +100,41 @@ impl Home {
     }
 }
 
-/// What becomes of this process.
-pub(super) enum Fate {
-    /// It is the server, which listens here.
-    Server(Home, TcpListener),
-    /// The server has come and gone.
-    Steward(ExitCode),
-}
-
-/// Leaves root's rights behind, if this is root and it can be done.
+/// Leaves root's rights behind, if this is root.
 pub(super) fn depart(
     settings: &mut Settings,
     config: &Config,
     environment: Environment<'_>,
     choose: &dyn Fn() -> Result<Configuration, Problem>,
     listener: TcpListener,
-) -> Fate {
+) -> Result<Fate, Problem> {
     if !geteuid().is_root() || settings.server.keep_root {
-        return Fate::Server(Home::Here(None), listener);
+        return Ok(Fate::Server(Home::Here, listener));
     }
     match travel(&settings.host, config) {
         Ok((Departure::Left(line), passage)) => {
             // The first of a language counts.
             let others = std::mem::take(&mut settings.host.runtimes);
             settings.host.runtimes = passage.runtimes.into_iter().chain(others).collect();
-            settings.host.state_dir = passage.state_dir;
-            Fate::Server(Home::Exile(line), listener)
+            Ok(Fate::Server(Home::Exile(line), listener))
         }
         Ok((Departure::Stayed(server), passage)) => {
             drop(listener);
-            let status = Steward { server: &server, environment, choose }.serve();
+            let patience = config.drain + PATIENCE;
+            let status = Steward { server: &server, environment, choose, patience }.serve();
             drop(passage);
-            Fate::Steward(status)
+            Ok(Fate::Steward(status))
         }
-        Err(why) => Fate::Server(Home::Here(Some(why)), listener),
+        Err(Obstruction::Needless) => Ok(Fate::Server(Home::Here, listener)),
+        Err(Obstruction::Cannot(why)) => {
+            let message = format!("cannot leave root's rights behind: {why}");
+            let hint = "start the server as an ordinary user, or write keep-root = true in [server] for one that is root";
+            Err(Problem::new(Code::Internal, message, hint))
+        }
     }
 }
 
-fn travel(host: &Host, config: &Config) -> Result<(Departure, Passage), String> {
+fn travel(host: &Host, config: &Config) -> Result<(Departure, Passage), Obstruction> {
     let mut passage = Passage::prepare(&surroundings(host))?;
     reach_docker(host, &mut passage);
     if let Some(dir) = &host.wasm_dir {
@@ -130,10 +158,16 @@ fn surroundings(host: &Host) -> Surroundings {
     }
 }
 
-/// Docker obeys whoever reaches its socket, as root. So the server reaches it only where somebody said that it is to use it.
+/// Docker obeys whoever reaches its socket, as root. So the server reaches it only where somebody said that it is to use it,
+/// and only by a group that is for that.
 fn reach_docker(host: &Host, passage: &mut Passage) {
-    let Some(socket) = host.docker.is_wanted().then(|| host.docker.socket()) else { return };
-    if let Ok(found) = socket.metadata() {
+    const GROUP_MAY_USE: u32 = 0o060;
+    let Some(socket) = host.docker.socket().filter(|_| host.docker.is_wanted()) else { return };
+    let Ok(found) = socket.metadata() else { return };
+    if !found.file_type().is_socket() {
+        return;
+    }
+    if found.mode() & GROUP_MAY_USE == GROUP_MAY_USE && found.gid() != 0 {
         passage.terms.groups.push(found.gid());
     }
     if let Some(dir) = socket.parent() {
@@ -141,13 +175,13 @@ fn reach_docker(host: &Host, passage: &mut Passage) {
     }
 }
 
-fn ask_for_configuration(line: &OwnedFd) -> Result<Configuration, Problem> {
+fn ask_for_configuration(line: &Line) -> Result<Configuration, Problem> {
     let unheard = |cause: io::Error| {
         let message = format!("the steward does not answer: {cause}");
         Problem::new(Code::Internal, message, "start the server anew")
     };
-    message::send(line, &Plea::Configuration, &[]).map_err(unheard)?;
-    let heard = message::receive(line).map_err(unheard)?;
+    rustix::io::write(&line.pleas, &[Plea::Configuration.byte()]).map_err(|cause| unheard(cause.into()))?;
+    let heard = message::receive(&line.answers).map_err(unheard)?;
     let (configured, beside) = heard.ok_or_else(|| unheard(io::ErrorKind::BrokenPipe.into()))?;
     match (configured, beside.into_iter().next()) {
         (Configured::File { path }, Some(file)) => {
@@ -171,11 +205,13 @@ fn tell_systemd(environment: Environment<'_>, plea: Plea) {
     }
 }
 
-/// Who stays behind as root.
+/// Who stays behind as root. Whatever the server does, it waits for nothing but the server's end.
 struct Steward<'a> {
     server: &'a Exiled,
     environment: Environment<'a>,
     choose: &'a dyn Fn() -> Result<Configuration, Problem>,
+    /// How long the server may take after it was told to stop.
+    patience: Duration,
 }
 
 impl Steward<'_> {
@@ -186,7 +222,9 @@ impl Steward<'_> {
             problem::report(&Problem::new(Code::Internal, message, "start it anew"), false);
             let _ = pidfd_send_signal(&self.server.pidfd, Signal::KILL);
         }
-        match self.server.end().map(ended) {
+        let ended = self.server.end().map(Ended::from_status);
+        self.pass_on_output();
+        match ended {
             Ok(Ended::Exited(code)) => ExitCode::from(code),
             Ok(Ended::Killed(signal)) => {
                 let message = format!("the server was killed by signal {signal}");
@@ -198,65 +236,130 @@ impl Steward<'_> {
     }
 
     fn attend(&self) -> io::Result<()> {
-        let signals = [(SIGTERM, Signal::TERM), (SIGINT, Signal::INT), (SIGHUP, Signal::HUP)];
-        let mut heard = Vec::with_capacity(signals.len());
-        for (number, signal) in signals {
-            let (ours, theirs) = UnixStream::pair()?;
-            signal_hook::low_level::pipe::register(number, theirs)?;
-            ours.set_nonblocking(true)?;
-            heard.push((ours, signal));
-        }
-        let mut on_the_line = true;
+        let told = [(SIGTERM, Signal::TERM), (SIGINT, Signal::INT), (SIGHUP, Signal::HUP)];
+        let told = told.map(|(number, signal)| Told::listen_for(number, signal));
+        let told = told.into_iter().collect::<io::Result<Vec<_>>>()?;
+        let (mut server, mut deadline) = (Connected { asks: true, writes: true }, None);
         loop {
-            let mut fds = vec![PollFd::new(&self.server.pidfd, PollFlags::IN)];
-            fds.extend(heard.iter().map(|(stream, _)| PollFd::new(stream, PollFlags::IN)));
-            if on_the_line {
-                fds.push(PollFd::new(&self.server.line, PollFlags::IN));
-            }
-            rustix::io::retry_on_intr(|| poll(&mut fds, None))?;
-            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if ready[0] {
+            let Woken { ended, told: signals, pleas, output } = self.wait(&told, server, deadline)?;
+            if ended {
                 return Ok(());
             }
-            for ((stream, signal), _) in heard.iter().zip(&ready[1..]).filter(|(_, ready)| **ready) {
-                while (&*stream).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
-                let _ = pidfd_send_signal(&self.server.pidfd, *signal);
+            for signal in signals {
+                let _ = pidfd_send_signal(&self.server.pidfd, signal);
+                if signal != Signal::HUP {
+                    deadline.get_or_insert_with(|| Instant::now() + self.patience);
+                }
             }
-            if on_the_line && ready[heard.len() + 1] {
-                on_the_line = self.obey();
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let _ = pidfd_send_signal(&self.server.pidfd, Signal::KILL);
+                deadline = None;
+            }
+            if pleas {
+                server.asks = self.obey();
+            }
+            if output {
+                server.writes = self.pass_on_output();
             }
         }
     }
 
-    /// Does what the server asks for. `false`: it has hung up.
+    fn wait(&self, told: &[Told], server: Connected, deadline: Option<Instant>) -> io::Result<Woken> {
+        let Connected { asks, writes } = server;
+        let (pleas, output) = (asks.then_some(&self.server.pleas), writes.then_some(&self.server.output));
+        let mut fds = vec![PollFd::new(&self.server.pidfd, PollFlags::IN)];
+        fds.extend(told.iter().map(|told| PollFd::new(&told.heard, PollFlags::IN)));
+        fds.extend(pleas.into_iter().chain(output).map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))?;
+        let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut next = || ready.next().unwrap_or_default();
+        let ended = next();
+        let told = told.iter().filter(|_| next()).map(Told::signal).collect();
+        Ok(Woken { ended, told, pleas: asks && next(), output: writes && next() })
+    }
+
+    /// Does what the server asks for. `false`: it has hung up, or does not hear the answer.
     fn obey(&self) -> bool {
-        match message::receive(&self.server.line) {
-            Ok(Some((Plea::Configuration, _))) => self.hand_over_configuration().is_ok(),
-            Ok(Some((plea @ (Plea::Ready | Plea::Stopping), _))) => {
+        let mut said = [0; 16];
+        let Ok(length @ 1..) = rustix::io::read(&self.server.pleas, &mut said) else { return false };
+        said[..length].iter().all(|byte| match Plea::ALL.into_iter().find(|plea| plea.byte() == *byte) {
+            Some(Plea::Configuration) => self.hand_over_configuration().is_ok(),
+            Some(plea @ (Plea::Ready | Plea::Stopping)) => {
                 tell_systemd(self.environment, plea);
                 true
             }
-            Ok(None) | Err(_) => false,
-        }
+            None => false,
+        })
     }
 
     fn hand_over_configuration(&self) -> io::Result<()> {
-        let line = &self.server.line;
+        let say = |configured: &Configured, beside: &[BorrowedFd<'_>]| {
+            message::send_at_once(&self.server.answers, configured, beside)
+        };
         match (self.choose)() {
             Ok(Configuration { path, text: Some(text) }) => {
                 let mut file = File::from(memfd_create("configuration", MemfdFlags::CLOEXEC)?);
                 file.write_all(text.as_bytes())?;
                 file.rewind()?;
-                message::send(line, &Configured::File { path: shown(&path.display()) }, &[file.as_fd()])
+                say(&Configured::File { path: shown(&path.display()) }, &[file.as_fd()])
             }
             Ok(Configuration { path, text: None }) => {
-                message::send(line, &Configured::Nothing { path: shown(&path.display()) }, &[])
+                say(&Configured::Nothing { path: shown(&path.display()) }, &[])
             }
             Err(Problem { error, .. }) => {
                 let (message, hint) = (shown(&error.message), shown(&error.hint));
-                message::send(line, &Configured::Unreadable { message, hint }, &[])
+                say(&Configured::Unreadable { message, hint }, &[])
             }
         }
+    }
+
+    /// Writes what the server has written to the terminal. `false`: it will not write any more.
+    fn pass_on_output(&self) -> bool {
+        let mut piece = [0; 4096];
+        loop {
+            match rustix::io::read(&self.server.output, &mut piece) {
+                Ok(length @ 1..) => drop(io::stderr().write_all(&piece[..length])),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return true,
+                Ok(0) | Err(_) => return false,
+            }
+        }
+    }
+}
+
+/// Which of its pipes the server still has.
+#[derive(Clone, Copy)]
+struct Connected {
+    asks: bool,
+    writes: bool,
+}
+
+/// What there is to do.
+struct Woken {
+    ended: bool,
+    told: Vec<Signal>,
+    pleas: bool,
+    output: bool,
+}
+
+/// A signal that is passed on.
+struct Told {
+    heard: UnixStream,
+    signal: Signal,
+}
+
+impl Told {
+    fn listen_for(number: i32, signal: Signal) -> io::Result<Told> {
+        let (heard, telling) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(number, telling)?;
+        heard.set_nonblocking(true)?;
+        Ok(Told { heard, signal })
+    }
+
+    fn signal(&self) -> Signal {
+        while (&self.heard).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
+        self.signal
     }
 }
 
@@ -270,11 +373,13 @@ enum Ended {
     Killed(u8),
 }
 
-/// A status as `waitpid` gives it.
-fn ended(status: i32) -> Ended {
-    let byte = |value: i32| u8::try_from(value & 0xff).unwrap_or(u8::MAX);
-    match status & 0x7f {
-        0 => Ended::Exited(byte(status >> 8)),
-        signal => Ended::Killed(byte(signal)),
+impl Ended {
+    /// As `waitpid` gives it.
+    fn from_status(status: i32) -> Ended {
+        let byte = |value: i32| u8::try_from(value & 0xff).unwrap_or(u8::MAX);
+        match status & 0x7f {
+            0 => Ended::Exited(byte(status >> 8)),
+            signal => Ended::Killed(byte(signal)),
+        }
     }
 }

@@ -19,7 +19,6 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::request::{BackendChoice, BackendName};
-use belljar_jail::message::Plea;
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
@@ -28,7 +27,7 @@ use clap::Args;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
-use self::exile::{Fate, Home};
+use self::exile::{Fate, Home, Plea};
 use crate::args::Choices;
 use crate::problem;
 use crate::settings::{Configuration, Environment, Settings};
@@ -69,7 +68,7 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<ExitCode, Pro
     let config = configured(args, &settings)?;
     let pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
-    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener) {
+    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener)? {
         Fate::Server(home, listener) => (home, listener),
         Fate::Steward(status) => return Ok(status),
     };

@@ -89,13 +89,71 @@ fn nothing_of_roots_comes_along_but_what_is_needed() {
     assert!(!holds(server.pid()));
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
     assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "{status}");
-    // What root remembers is believed by root, so the server remembers elsewhere.
-    let written =
-        |dir: &Path| fs::read_dir(dir).unwrap().flatten().filter(|entry| entry.path().is_file()).count();
-    assert!(written(&state.join("exile")) > 0, "the control");
+    // What root remembers is believed by root, and by the next server: what this one does to it goes with it.
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid().as_raw_nonzero())).unwrap();
-    let mut shown = mounts.lines().filter(|line| line.split(' ').nth(4) == state.to_str());
-    assert!(shown.all(|line| line.contains(" - tmpfs ")), "the rest of it is covered: {mounts}");
+    let mut shown = mounts.lines().filter(|line| line.split(' ').nth(4) == state.to_str()).peekable();
+    assert!(shown.peek().is_some() && shown.all(|line| line.contains(" - tmpfs ")), "{mounts}");
+    let place =
+        |name: &str| fs::read_link(format!("/proc/{}/{name}", server.pid().as_raw_nonzero())).unwrap();
+    assert_eq!((place("cwd"), place("fd/0")), ("/".into(), "/dev/null".into()));
+}
+
+#[test]
+fn a_server_has_no_terminal_and_is_heard_at_it() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use std::io::Read;
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
+    let stream = || fs::OpenOptions::new().read(true).write(true).open(&name).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_belljar"))
+        .args(["serve", "--listen", "127.0.0.1:0"])
+        .current_dir("/tmp")
+        .stdin(stream())
+        .stdout(stream())
+        .stderr(stream())
+        .spawn()
+        .unwrap();
+    let (mut screen, mut said) = (fs::File::from(terminal), String::new());
+    while !said.contains("listening on http://") {
+        let mut piece = [0; 512];
+        let length = screen.read(&mut piece).unwrap();
+        said += &String::from_utf8_lossy(&piece[..length]);
+    }
+    let steward = Pid::from_child(&child);
+    let server = descendants(steward).into_iter().find(|pid| uid(*pid) != Some(0)).unwrap();
+    let open = |pid: Pid| {
+        let entries = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().flatten();
+        entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect::<Vec<_>>()
+    };
+    let (its_own, stewards) = (open(server), open(steward));
+    kill_process(steward, Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(stewards.contains(&Path::new(&name).to_owned()), "the control: {stewards:?}");
+    assert!(!its_own.iter().any(|path| path.starts_with("/dev/pts")), "{its_own:?}");
+}
+
+#[test]
+fn a_root_that_cannot_leave_its_rights_behind_does_not_serve_unless_it_is_told_to() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let command = || {
+        let mut command = Command::new("setpriv");
+        let words =
+            ["--bounding-set=-sys_admin", env!("CARGO_BIN_EXE_belljar"), "serve", "--listen", "127.0.0.1:0"];
+        command.args(words);
+        command
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let refused = command().current_dir(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(said.contains("cannot leave root's rights behind") && said.contains("keep-root"), "{said}");
+    fs::write(folder.path().join("belljar.toml"), "[server]\nkeep-root = true\n").unwrap();
+    let server = Server::spawn(command(), folder);
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(server.log().contains("keeps root's rights"), "{}", server.log());
 }
 
 #[test]
