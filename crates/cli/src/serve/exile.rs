@@ -242,6 +242,12 @@ impl Steward<'_> {
         let (mut server, mut deadline) = (Connected { asks: true, writes: true }, None);
         loop {
             let Woken { ended, told: signals, pleas, output } = self.wait(&told, server, deadline)?;
+            if pleas {
+                server.asks = self.obey();
+            }
+            if output {
+                server.writes = self.pass_on_output();
+            }
             if ended {
                 return Ok(());
             }
@@ -254,12 +260,6 @@ impl Steward<'_> {
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
                 let _ = pidfd_send_signal(&self.server.pidfd, Signal::KILL);
                 deadline = None;
-            }
-            if pleas {
-                server.asks = self.obey();
-            }
-            if output {
-                server.writes = self.pass_on_output();
             }
         }
     }

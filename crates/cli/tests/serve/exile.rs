@@ -225,6 +225,37 @@ fn a_configuration_that_only_root_can_read_is_read_again() {
     assert_eq!(server.get("/v1/backends").status, 401);
 }
 
+/// One message, and the process that sent it.
+fn hear(socket: &std::os::unix::net::UnixDatagram) -> (String, i32) {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let mut said = [0; 64];
+    let mut slices = [std::io::IoSliceMut::new(&mut said)];
+    let length = recvmsg(socket, &mut slices, &mut beside, RecvFlags::empty()).unwrap().bytes;
+    let sender = beside.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_nonzero().get()),
+        _ => None,
+    });
+    (String::from_utf8_lossy(&said[..length]).into_owned(), sender.unwrap())
+}
+
+#[test]
+fn systemd_hears_from_the_process_that_it_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let systemd = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    rustix::net::sockopt::set_socket_passcred(&systemd, true).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(["serve", "--listen", "127.0.0.1:0"]).env("NOTIFY_SOCKET", &path);
+    let mut server = Server::spawn(command, folder);
+    let started = server.started().as_raw_nonzero().get();
+    assert_eq!(hear(&systemd), ("READY=1".to_owned(), started));
+    server.signal(Signal::TERM);
+    assert_eq!(hear(&systemd), ("STOPPING=1".to_owned(), started));
+    assert!(server.wait().success());
+}
+
 #[test]
 fn a_server_of_an_ordinary_user_is_one_process() {
     let folder = tempfile::tempdir().unwrap();
