@@ -233,10 +233,12 @@ fn hear(socket: &std::os::unix::net::UnixDatagram) -> (String, i32) {
     let mut said = [0; 64];
     let mut slices = [std::io::IoSliceMut::new(&mut said)];
     let length = recvmsg(socket, &mut slices, &mut beside, RecvFlags::empty()).unwrap().bytes;
-    let sender = beside.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid.as_raw_nonzero().get()),
-        _ => None,
-    });
+    let mut sender = None;
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmCredentials(credentials) = message {
+            sender = Some(credentials.pid.as_raw_nonzero().get());
+        }
+    }
     (String::from_utf8_lossy(&said[..length]).into_owned(), sender.unwrap())
 }
 
