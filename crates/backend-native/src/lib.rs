@@ -74,6 +74,8 @@ pub struct Settings {
     pub many_runs: bool,
     /// The boxes that are to wait for runs.
     pub pool: Option<PoolSettings>,
+    /// How many boxes of crashed predecessors were cleaned up before.
+    pub swept: usize,
 }
 
 /// The native backend on this host.
@@ -83,6 +85,8 @@ pub struct Native {
     offer: Offer,
     /// How many boxes of crashed predecessors were cleaned up, once that was done.
     swept: OnceLock<usize>,
+    /// Those that somebody else cleaned up, who could.
+    swept_before: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
@@ -113,8 +117,9 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        let (swept, spares) = (OnceLock::new(), Spares::default());
-        let native = Native { host, offer, swept, runtimes, standby, pool, zygotes, spares, warden };
+        let (swept, swept_before, spares) = (OnceLock::new(), settings.swept, Spares::default());
+        let native =
+            Native { host, offer, swept, swept_before, runtimes, standby, pool, zygotes, spares, warden };
         if !native.has_standby() {
             native.sweep();
         }
@@ -240,7 +245,7 @@ impl Backend for Native {
     }
 
     fn leaks_cleaned(&self) -> u64 {
-        self.swept.get().map_or(0, |swept| *swept as u64)
+        (self.swept_before + self.swept.get().copied().unwrap_or_default()) as u64
     }
 
     fn offer(&self) -> &Offer {

@@ -60,6 +60,7 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
         standby,
         many_runs,
         pool,
+        swept: host.swept,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
 }

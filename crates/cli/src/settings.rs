@@ -50,6 +50,8 @@ pub(crate) struct Host {
     /// Where the modules of the wasm backend are, in a directory of their own.
     pub(crate) wasm_dir: Option<PathBuf>,
     pub(crate) temp_dir: PathBuf,
+    /// How many boxes of crashed predecessors were cleaned up already.
+    pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
@@ -460,6 +462,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         wasm_dir: state_dir.clone(),
         state_dir,
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
+        swept: 0,
         runtimes,
         docker: DockerChoices::default(),
     }

@@ -325,7 +325,8 @@ fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
 }
 
 /// Shows the workspace's files as the code's own, so that a box which root started can read what root can. A
-/// filesystem that cannot do this shows them as they are, and the code reads what everybody may read.
+/// filesystem that cannot do this, or a keeper in exile that may not, shows them as they are, and the code reads what everybody may
+/// read.
 fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault> {
     for step in &plan.build {
         let Step::Workspace { source, owner: Some(owner), .. } = step else { continue };

@@ -116,6 +116,7 @@ pub(super) fn depart(
             // The first of a language counts.
             let others = std::mem::take(&mut settings.host.runtimes);
             settings.host.runtimes = passage.runtimes.into_iter().chain(others).collect();
+            settings.host.swept = passage.swept;
             Ok(Fate::Server(Home::Exile(line), listener))
         }
         Ok((Departure::Stayed(server), passage)) => {
