@@ -1,31 +1,47 @@
-# The recipes that people and CI share.
+# The recipes that people and CI share. `make help` lists them.
 
-.PHONY: all help test check check-wasm bench openapi tools
+PREFIX ?= /usr/local
+RELEASE_TARGET ?= $(shell uname -m)-unknown-linux-musl
 
-all: ## build the belljar binary and put it on the PATH (cargo's bin folder)
-	cargo install --locked --path crates/cli
+.PHONY: all help release install check check-wasm test test-all bench openapi
+
+all: ## build belljar for this machine: target/release/belljar
+	cargo build --release
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1:/p' $(MAKEFILE_LIST) | awk -F: '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@echo '  make test-X       one phase of the tests:'
+	@ci/test | sed 's/^/    /'
 
-tools: ## install what the tests need: languages, QEMU, bubblewrap
-	ci/tools
+release: ## build the static binary that is shipped (needs the musl target of rustup)
+	@rustc --print target-libdir --target $(RELEASE_TARGET) 2>/dev/null | xargs -I{} test -d {} || { \
+		echo "error: the Rust toolchain has no standard library for $(RELEASE_TARGET)"; \
+		echo "hint: get it with: rustup target add $(RELEASE_TARGET)"; exit 1; }
+	cargo build --release --target $(RELEASE_TARGET)
+	@echo "built target/$(RELEASE_TARGET)/release/belljar"
 
-test: tools ## every test: units, conformance, attacks, leaks, and cgroup v2 in a virtual machine
-	ci/test
-
-check: ## formatting and lints, warnings refused
+check: ## formatting, lints, dependencies and spelling; warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --exclude belljar-wasm --all-targets --quiet -- -D warnings
 	cargo clippy --package belljar-cli --features otel --all-targets --quiet -- -D warnings
 	ci/policy
+	ci/lint
 
-check-wasm: ## the same for the wasm backend, whose dependencies take minutes
+check-wasm: ## the same lints for the wasm backend, whose dependencies take minutes to build
 	cargo clippy --package belljar-cli --package belljar-wasm --features belljar-cli/wasm --all-targets --quiet -- -D warnings
+
+test: ## the tests to run before each commit: a few minutes, installs the few languages it needs
+	@ci/test core
+
+test-all: ## every other phase of the tests: about half an hour, needs root on Debian or Ubuntu
+	@ci/test all
+
+test-%:
+	@ci/test $*
 
 bench: ## measure against bare processes, bubblewrap, nsjail and docker in one run
 	bench/run
 
-openapi: ## write the description of the HTTP interface anew, after a change to it
+openapi: ## write openapi/belljar-v1.json again, after a change to the HTTP interface
 	@mkdir -p build
 	cargo run --quiet --package belljar-cli -- openapi > build/openapi.json && mv build/openapi.json openapi/belljar-v1.json

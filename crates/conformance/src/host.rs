@@ -110,6 +110,21 @@ thread_local! {
     static CURRENT: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) };
 }
 
+/// Whether a program is installed on this host. If it is not, the part of the test that needs it is skipped, which is
+/// recorded.
+///
+/// # Panics
+/// If it is not installed and `CI` or `BELLJAR_REQUIRE` is set.
+#[must_use]
+pub fn installed(program: &str) -> bool {
+    let installed = has_program(User::Root, program);
+    if !installed {
+        let test = std::thread::current().name().unwrap_or("a test").to_owned();
+        skip(&format!("{test}.{program}"), &format!("{program} is not installed"));
+    }
+    installed
+}
+
 /// Records a skip where it can be counted, and fails where skips are not accepted.
 pub(crate) fn skip(what: &str, reason: &str) {
     let name = CURRENT.with_borrow(|name| if name.is_empty() { what.to_owned() } else { name.clone() });

@@ -45,7 +45,7 @@ mod served;
 mod watch;
 
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, Telling, has_program, hold, process_holding, secret};
+pub use host::{Scratch, Telling, has_program, hold, installed, process_holding, secret};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };

@@ -46,25 +46,56 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("java", "class Main { public static void main(String[] a) { System.out.println(\"hello\"); } }"),
 ];
 
+/// The languages that take hundreds of megabytes to install. Their tests are called `large_languages_*` and are a phase
+/// of their own (`make test-languages`).
+const LARGE: &[&str] = &["r", "go", "java"];
+
+fn large() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    PROGRAMS.iter().filter(|(name, _)| LARGE.contains(name))
+}
+
+fn small() -> impl Iterator<Item = &'static (&'static str, &'static str)> {
+    PROGRAMS.iter().filter(|(name, _)| !LARGE.contains(name))
+}
+
 #[test]
 fn every_language_runs_with_only_the_base_system_and_its_mounts_in_sight() {
     let names: Vec<_> = Language::all().map(|language| language.name).collect();
     assert_eq!(names, PROGRAMS.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    assert_each_runs_in_sight_of_its_mounts(small());
+}
 
-    for (name, code) in PROGRAMS {
+#[test]
+fn large_languages_run_with_only_the_base_system_and_their_mounts_in_sight() {
+    assert_each_runs_in_sight_of_its_mounts(large());
+}
+
+fn assert_each_runs_in_sight_of_its_mounts(
+    programs: impl Iterator<Item = &'static (&'static str, &'static str)>,
+) {
+    for (name, code) in programs {
         let runtime = Runtimes::new(callers_settings()).find(language(name)).expect(name);
         assert!(fs::read(&runtime.program).unwrap().starts_with(b"\x7fELF"), "no script: {runtime:?}");
         assert_says_hello(name, code, &runtime);
     }
 }
 
+fn label(name: &str) -> String {
+    let settings = RuntimeSettings { search_path: SYSTEM_PATH.into(), ..RuntimeSettings::default() };
+    Runtimes::new(settings).find(language(name)).expect(name).label
+}
+
+fn assert_labels(programs: &[(&str, &str)]) {
+    for (name, start) in programs {
+        let label = label(name);
+        assert!(label.starts_with(start), "{name}: {label}");
+        assert!(label.ends_with(|c: char| c.is_ascii_digit()), "{name}: {label}");
+    }
+}
+
 #[test]
 fn every_language_of_the_distribution_has_its_usual_label() {
-    let label = |name: &str| {
-        let settings = RuntimeSettings { search_path: SYSTEM_PATH.into(), ..RuntimeSettings::default() };
-        Runtimes::new(settings).find(language(name)).expect(name).label
-    };
-    let programs = [
+    assert_labels(&[
         ("python", "CPython 3."),
         ("javascript", "Node.js "),
         ("typescript", "Node.js "),
@@ -74,24 +105,30 @@ fn every_language_of_the_distribution_has_its_usual_label() {
         ("php", "PHP 8."),
         ("perl", "Perl 5."),
         ("lua", "Lua 5."),
-        ("r", "R 4."),
         ("c", "gcc 1"),
         ("cpp", "g++ 1"),
-        ("go", "Go 1."),
-        ("java", "OpenJDK "),
-    ];
-    for (name, start) in programs {
-        let label = label(name);
-        assert!(label.starts_with(start), "{name}: {label}");
-        assert!(label.ends_with(|c: char| c.is_ascii_digit()), "{name}: {label}");
-    }
+    ]);
     let sh = fs::read_link("/bin/sh").unwrap();
     assert!(label("sh").starts_with(sh.file_name().unwrap().to_str().unwrap()), "{}", label("sh"));
 }
 
 #[test]
+fn large_languages_of_the_distribution_have_their_usual_labels() {
+    assert_labels(&[("r", "R 4."), ("go", "Go 1."), ("java", "OpenJDK ")]);
+}
+
+#[test]
 fn a_language_of_the_distribution_needs_nothing_but_its_configuration() {
-    for (name, _) in PROGRAMS.iter().filter(|(name, _)| *name != "rust") {
+    assert_configuration_is_enough(small().filter(|(name, _)| *name != "rust"));
+}
+
+#[test]
+fn large_languages_of_the_distribution_need_nothing_but_their_configuration() {
+    assert_configuration_is_enough(large());
+}
+
+fn assert_configuration_is_enough(programs: impl Iterator<Item = &'static (&'static str, &'static str)>) {
+    for (name, _) in programs {
         let settings = RuntimeSettings { search_path: "/usr/bin:/bin".into(), ..RuntimeSettings::default() };
         let runtime = Runtimes::new(settings).find(language(name)).expect(name);
         assert!(runtime.program.starts_with("/usr") || runtime.program.starts_with("/bin"), "{runtime:?}");

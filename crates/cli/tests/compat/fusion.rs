@@ -1,5 +1,6 @@
 //! SandboxFusion's API.
 
+use belljar_conformance::installed;
 use serde_json::{Value, json};
 
 use crate::server::{Server, alive, eventually, mark};
@@ -67,17 +68,17 @@ fn every_ending_has_its_status_and_code() {
 #[test]
 fn their_languages_are_ours_where_we_have_them() {
     let server = Server::start();
-    for (language, code) in [
-        ("nodejs", "console.log(42)"),
-        ("typescript", "const n: number = 42; console.log(n)"),
-        ("php", "echo \"42\\n\";"),
-        ("php", "<?php echo \"42\\n\";"),
-        ("R", "cat('42\\n')"),
-        ("lua", "print(42)"),
-        ("perl", "print \"42\\n\""),
-        ("ruby", "puts 42"),
-        ("bash", "echo 42"),
-    ] {
+    let programs = [
+        ("nodejs", "node", "console.log(42)"),
+        ("typescript", "node", "const n: number = 42; console.log(n)"),
+        ("php", "php", "echo \"42\\n\";"),
+        ("php", "php", "<?php echo \"42\\n\";"),
+        ("lua", "lua", "print(42)"),
+        ("perl", "perl", "print \"42\\n\""),
+        ("ruby", "ruby", "puts 42"),
+        ("bash", "bash", "echo 42"),
+    ];
+    for (language, _, code) in programs.into_iter().filter(|(_, program, _)| installed(program)) {
         let answer = run(&server, &json!({"code": code, "language": language}));
         assert_eq!(
             (&answer["status"], &answer["run_result"]["stdout"]),
@@ -88,6 +89,19 @@ fn their_languages_are_ours_where_we_have_them() {
     let answer = run(&server, &json!({"code": "1", "language": "csharp"}));
     assert_eq!(answer["status"], "SandboxError");
     assert!(answer["message"].as_str().unwrap().contains("'csharp' is not available here"));
+}
+
+#[test]
+fn large_languages_are_ours_too() {
+    let server = Server::start();
+    for (language, code) in [
+        ("R", "cat('42\\n')"),
+        ("go", "package main\nimport \"fmt\"\nfunc main() { fmt.Println(42) }"),
+        ("java", "public class Main { public static void main(String[] a) { System.out.println(42); } }"),
+    ] {
+        let answer = run(&server, &json!({"code": code, "language": language}));
+        assert_eq!(answer["run_result"]["stdout"], "42\n", "{language}: {answer}");
+    }
 }
 
 #[test]

@@ -30,15 +30,29 @@ fn runtimes_are_what_is_installed_by_pistons_names() {
             .unwrap_or_else(|| panic!("{name}: {runtimes}"))
             .clone()
     };
-    for name in ["python", "javascript", "typescript", "bash", "c", "c++", "go", "java", "rscript", "dash"] {
-        let version = named(name)["version"].as_str().unwrap().to_owned();
-        let numbers: Vec<&str> = version.split('.').collect();
-        assert!(numbers.len() == 3 && numbers.iter().all(|n| n.parse::<u64>().is_ok()), "{name}: {version}");
+    for name in ["python", "javascript", "typescript", "bash", "c", "c++", "rust", "dash"] {
+        assert_three_numbers(name, &named(name)["version"]);
     }
     assert_eq!(named("python")["aliases"], json!(["py", "python3", "cpython"]));
     assert_eq!(named("javascript")["runtime"], "node");
     let exactly = with(job("py", "print(1)"), "version", named("python")["version"].clone());
     assert_eq!(execute(&server, &exactly)["version"], named("python")["version"]);
+}
+
+#[test]
+fn large_languages_are_listed_by_pistons_names() {
+    let server = Server::start();
+    let runtimes = server.get("/api/v2/runtimes").result();
+    for name in ["go", "java", "rscript"] {
+        let found = runtimes.as_array().unwrap().iter().find(|runtime| runtime["language"] == name);
+        assert_three_numbers(name, &found.unwrap_or_else(|| panic!("{name}: {runtimes}"))["version"]);
+    }
+}
+
+fn assert_three_numbers(name: &str, version: &Value) {
+    let version = version.as_str().unwrap();
+    let numbers: Vec<&str> = version.split('.').collect();
+    assert!(numbers.len() == 3 && numbers.iter().all(|n| n.parse::<u64>().is_ok()), "{name}: {version}");
 }
 
 #[test]

