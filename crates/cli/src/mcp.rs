@@ -12,15 +12,15 @@ use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
-use belljar_wire::{Code, Problem};
+use belljar_wire::Problem;
 use clap::{Args, Subcommand};
 use tracing::Level;
 
 use crate::args::Choices;
 use crate::cancel::Signals;
 use crate::problem;
+use crate::serve::cannot_serve;
 use crate::serve::log::{self, Format};
-use crate::serve::{announce, bind, cannot_serve, is_exposed};
 use crate::settings::{Environment, Settings};
 use crate::{compose, doctor};
 use install::InstallArgs;
@@ -47,23 +47,12 @@ pub(crate) struct McpArgs {
 enum McpCommand {
     /// Write this server into the configuration of an MCP client
     Install(InstallArgs),
-    /// Serve what the protocol's conformance runner asks for, over HTTP
-    #[command(hide = true)]
-    ConformanceFixtures(FixturesArgs),
-}
-
-#[derive(Debug, Args)]
-struct FixturesArgs {
-    /// The address and port to listen on, on loopback
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    listen: String,
 }
 
 pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
     let done = match &args.command {
         None => serve(args, environment),
         Some(McpCommand::Install(install)) => install::install(install, environment),
-        Some(McpCommand::ConformanceFixtures(fixtures)) => serve_fixtures(fixtures),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -104,16 +93,6 @@ fn greet() {
             "This speaks MCP on standard input and output. An MCP client starts it: see belljar mcp install --help"
         );
     }
-}
-
-fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
-    let listener = bind(Some(&args.listen))?;
-    if is_exposed(&listener) {
-        let message = format!("the fixtures are for this machine alone, not for {}", args.listen);
-        return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out"));
-    }
-    announce(listener.local_addr().ok());
-    mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 
 /// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read
