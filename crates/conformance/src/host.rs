@@ -21,7 +21,7 @@ use crate::turn;
 const NOBODY: u32 = 65534;
 
 /// Longer than anything takes that comes to an end, however busy the machine is.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
 /// made it.
