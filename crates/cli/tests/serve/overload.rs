@@ -62,9 +62,12 @@ fn is_idle(server: &Server) -> bool {
 fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
     use std::os::unix::fs::PermissionsExt;
     let (folder, mark) = (tempfile::tempdir().unwrap(), mark());
-    // An interpreter that does not say its version. The thread that builds the box waits for it, for ten seconds.
-    let slow = folder.path().join("lua");
-    std::fs::write(&slow, format!("#!/bin/sh\nexec /bin/sh -c 'sleep 100; exit 1' {mark}\n")).unwrap();
+    // An interpreter that does not say its version once it is to hang. The thread that builds the box waits for it, for
+    // ten seconds.
+    let (slow, hangs) = (folder.path().join("lua"), folder.path().join("hangs"));
+    let wait = format!("exec /bin/sh -c 'sleep 100; exit 1' {mark}");
+    let script = format!("#!/bin/sh\nif [ -e {} ]; then {wait}; fi\nexit 1\n", hangs.display());
+    std::fs::write(&slow, script).unwrap();
     std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
     let server = Server::with(&format!("[runtimes]\nlua = '{}'\n", slow.display()), &[]);
     // On a connection that is known: the thread that hears of the request is then the one that watches the sockets.
@@ -72,6 +75,7 @@ fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
     write!(waiting, "GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address).unwrap();
     assert!(waiting.read(&mut [0; 1024]).unwrap() > 0);
     eventually("nothing else is done", || is_idle(&server));
+    std::fs::write(hangs, "").unwrap();
     let run = json!({"language": "lua", "code": "print(1)"}).to_string();
     let head = "content-type: application/json\r\ncontent-length";
     write!(
