@@ -87,7 +87,7 @@ impl Native {
                 parked
             }
             Err(error) => {
-                self.give_up_zygote(language, &zygote, &error).await;
+                self.give_up_zygote(language, &zygote, &error);
                 return None;
             }
         };
@@ -167,7 +167,7 @@ impl Native {
         let made = made.await;
         match &made {
             Ok(_) => zygote.count_as_good(),
-            Err(error) => self.give_up_zygote(language, &zygote, error).await,
+            Err(error) => self.give_up_zygote(language, &zygote, error),
         }
         made
     }

@@ -36,16 +36,21 @@
     reason = "a test harness: it fails by panicking, tells its skips on stderr and is configured by environment"
 )]
 
+mod brief;
 mod cell;
 mod host;
 mod probe;
 mod request;
 mod result;
 mod served;
+mod turn;
 mod watch;
 
+pub use brief::keep_failures_short;
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, Telling, has_program, hold, installed, process_holding, secret};
+pub use host::{
+    PATIENCE, Scratch, Telling, eventually, has_program, hold, installed, process_holding, secret, survivors,
+};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };

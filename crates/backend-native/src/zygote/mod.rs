@@ -12,8 +12,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as StdUnixDatagram;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
@@ -56,7 +56,10 @@ const MEMORY: u64 = 1 << 30;
 /// The zygotes of a host, one for each language that has one.
 #[derive(Debug, Default)]
 pub(crate) struct Zygotes {
-    of: Mutex<HashMap<&'static str, State>>,
+    /// Locked for a moment only: a run that found it locked would start cold.
+    of: std::sync::Mutex<HashMap<&'static str, State>>,
+    /// Held while one is made.
+    making: Mutex<()>,
     /// Whether each was made once, or tried.
     attempted: watch::Sender<bool>,
 }
@@ -104,6 +107,40 @@ pub(crate) enum Readiness {
     Hasty,
 }
 
+impl Zygotes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, State>> {
+        // Each change is a single call, so a panic leaves the map whole.
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, language: Language) -> Option<Arc<Zygote>> {
+        match self.lock().get(language.name)? {
+            State::Lives(zygote) => Some(zygote.clone()),
+            State::Failed(_) => None,
+        }
+    }
+
+    fn failed_lately(&self, language: Language) -> bool {
+        matches!(self.lock().get(language.name), Some(State::Failed(when)) if when.elapsed() < RESPITE)
+    }
+
+    /// Gives up a zygote, unless it has been replaced by now. Returns whether that counts as a failure, after which the
+    /// next one is not made at once: it does where this one was never of use.
+    fn give_up(&self, language: Language, zygote: &Zygote) -> bool {
+        let mut zygotes = self.lock();
+        let is_current = matches!(
+            zygotes.get(language.name), Some(State::Lives(current)) if std::ptr::eq(&raw const **current, zygote)
+        );
+        let failed = is_current && !zygote.has_served.load(Ordering::Relaxed);
+        if failed {
+            zygotes.insert(language.name, State::Failed(Instant::now()));
+        } else if is_current {
+            zygotes.remove(language.name);
+        }
+        failed
+    }
+}
+
 impl Native {
     /// The zygote of a language, waited for if it is just being made, but not for long: what it imports may hang.
     pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
@@ -113,8 +150,8 @@ impl Native {
         }
         let mut attempted = self.zygotes.attempted.subscribe();
         tokio::time::timeout(MAKING_PATIENCE, attempted.wait_for(|attempted| *attempted)).await.ok()?.ok()?;
-        let zygotes = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.of.lock()).await.ok()?;
-        drop(zygotes);
+        let making = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.making.lock()).await.ok()?;
+        drop(making);
         self.living_zygote(language, runtime).await
     }
 
@@ -127,46 +164,35 @@ impl Native {
     pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
         let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
         let Some(script) = script else { return };
-        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
-        if self.living_zygote(language, runtime).await.is_some() {
+        let _making = self.zygotes.making.lock().await;
+        if self.zygotes.failed_lately(language) || self.living_zygote(language, runtime).await.is_some() {
             return;
-        }
-        let mut zygotes = self.zygotes.of.lock().await;
-        match zygotes.get(language.name) {
-            Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return,
-            Some(State::Failed(when)) if when.elapsed() < RESPITE => return,
-            _ => {}
         }
         let made = self.make_zygote(language, script, runtime).await;
         if let Some(pool) = &self.pool {
             pool.note_zygote(language, made.as_ref().err());
         }
         let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
-        zygotes.insert(language.name, state);
+        self.zygotes.lock().insert(language.name, state);
     }
 
     /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
     pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
-        let zygote = match self.zygotes.of.try_lock().ok()?.get(language.name)? {
-            State::Lives(zygote) => zygote.clone(),
-            State::Failed(_) => return None,
-        };
+        let zygote = self.zygotes.find(language)?;
         zygote.is_good_for(runtime).await.then_some(zygote)
     }
 
     /// Ends all zygotes.
     pub(crate) async fn retire_zygotes(&self) {
-        self.zygotes.of.lock().await.clear();
+        let _making = self.zygotes.making.lock().await;
+        self.zygotes.lock().clear();
     }
 
     /// Has the next zygote made anew: this one does not do what it should. Unless it ever did, not at once.
-    pub(crate) async fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
-        let mut zygotes = self.zygotes.of.lock().await;
-        if zygote.has_served.load(Ordering::Relaxed) {
-            zygotes.remove(language.name);
+    pub(crate) fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
+        if !self.zygotes.give_up(language, zygote) {
             return;
         }
-        zygotes.insert(language.name, State::Failed(Instant::now()));
         if let Some(pool) = &self.pool {
             pool.note_zygote(language, Some(why));
         }

@@ -53,6 +53,19 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
     );
 }
 
+/// Whoever looks for the zygote finds it, also while others do.
+#[test]
+fn runs_that_come_together_are_all_forked() {
+    let server = Server::with(&format!("[server]\nslots = 4\n{FORKED}"), &[]);
+    run_forked(&server, &python("1"));
+    let callers = || {
+        for _ in 0..40 {
+            assert_eq!(server.post("/v1/runs", &python("1")).result()["start"], json!("zygote"));
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(callers))));
+}
+
 #[test]
 fn whoever_goes_away_while_a_child_is_born_leaves_nothing_for_the_next() {
     let server = Server::with(FORKED, &[]);
