@@ -47,7 +47,7 @@ impl Daemon {
     pub(crate) fn offer(&self) -> &Offer {
         let absent = || {
             Offer::by_asking(|_| Standing::Unmet {
-                why: "there is no daemon to speak to".into(),
+                why: "no Docker daemon was found".into(),
                 fix: "install Docker and start it".into(),
             })
         };
@@ -86,7 +86,7 @@ impl Daemon {
             return path.map(PathBuf::from).ok_or_else(|| {
                 trouble::unavailable(
                     format!(
-                        "DOCKER_HOST is '{}', and only sockets of this host can be used",
+                        "DOCKER_HOST is '{}', but only Unix sockets on this host are supported",
                         host.escape_debug()
                     ),
                     "name a socket: DOCKER_HOST=unix:///var/run/docker.sock".into(),

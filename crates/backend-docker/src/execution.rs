@@ -80,7 +80,9 @@ impl DockerExecution {
             Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
             Ok(Err(error)) => return Err(lost(error)),
             Err(_) => {
-                return Err(trouble::setup("start the program in time")(io::ErrorKind::TimedOut.into()));
+                return Err(trouble::setup("start the program: it took too long")(
+                    io::ErrorKind::TimedOut.into(),
+                ));
             }
         }
         let (output, kill_by) = (Vec::new(), None);
@@ -140,11 +142,11 @@ impl DockerExecution {
             None if killed_by_us => Ok(End { signal: Some(SIGKILL), ..End::default() }),
             None => Err(trouble::unavailable(
                 format!(
-                    "the container was ended from outside ({} {})",
+                    "the container was stopped from outside ({} {})",
                     fate.exit_code,
                     self.line.last_words()
                 ),
-                "see whether the daemon was stopped, and its log: systemctl status docker".into(),
+                "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
             )),
         }
     }
@@ -153,7 +155,7 @@ impl DockerExecution {
         let end = self.ended.unwrap_or(End { signal: Some(SIGKILL), ..End::default() });
         let files = match self.terms.collects {
             true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
-                trouble::setup("bring the files back in time")(io::ErrorKind::TimedOut.into())
+                trouble::setup("collect the files: it took too long")(io::ErrorKind::TimedOut.into())
             })??,
             false => Vec::new(),
         };
@@ -180,7 +182,7 @@ impl DockerExecution {
                 Some(Said::Done) | None => return Ok(intake.finish()),
                 Some(other) => return Err(out_of_turn(&other)),
             }
-            .map_err(|why| trouble::setup("bring files back")(io::Error::other(why)))?;
+            .map_err(|why| trouble::setup("collect files")(io::Error::other(why)))?;
         }
     }
 }
@@ -241,7 +243,7 @@ impl Intake {
     fn begin(&mut self, file: LeavingFile) -> Result<(), &'static str> {
         let has_room = file.size <= self.room && self.names > 0;
         if self.missing > 0 || !has_room {
-            return Err("there are more of them, or larger ones, than the box could have");
+            return Err("there are more or larger files than the box can hold");
         }
         self.room -= file.size;
         self.names -= 1;
@@ -253,7 +255,7 @@ impl Intake {
     fn add(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         let left = self.missing.checked_sub(bytes.len() as u64);
         let (Some(left), Some(file)) = (left, self.files.last_mut()) else {
-            return Err("a file is longer than it was said to be");
+            return Err("a file is longer than its announced size");
         };
         self.missing = left;
         file.content.extend_from_slice(bytes);
@@ -290,7 +292,7 @@ async fn until(instant: Option<Instant>) {
 async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, BackendError> {
     let patience = Instant::now() + KILL_PATIENCE;
     loop {
-        let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+        let fate = container.fate().await.map_err(trouble::api("find out how the container ended"))?;
         let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
         if !(fate.running || unexplained) {
             return Ok(fate);
@@ -314,7 +316,7 @@ async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Re
     if let Some(end) = terms.killed(&fate) {
         return Ok(end);
     }
-    let observed = format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error);
+    let observed = format!("its PID 1 ended with {} {} {last_words}", fate.exit_code, fate.error);
     Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
 }
 
@@ -326,12 +328,15 @@ fn failure(errno: i32, doing: &str) -> BackendError {
             hint: "raise the limit with --disk".into(),
         };
     }
-    let source =
-        if errno == 0 { io::Error::other("it did not say why") } else { io::Error::from_raw_os_error(errno) };
+    let source = if errno == 0 {
+        io::Error::other("no reason was given")
+    } else {
+        io::Error::from_raw_os_error(errno)
+    };
     let doing: String = doing.chars().take(200).collect::<String>().escape_debug().to_string();
     BackendError::Setup {
         step: doing,
-        hint: "see whether the image has what the language needs".into(),
+        hint: "check that the image has what the language needs".into(),
         source,
     }
 }
@@ -339,13 +344,13 @@ fn failure(errno: i32, doing: &str) -> BackendError {
 fn lost(error: io::Error) -> BackendError {
     trouble::unavailable(
         format!("the connection to the container was lost: {error}"),
-        "see whether the daemon runs, and its log: systemctl status docker".into(),
+        "check that the daemon runs, and read its log: systemctl status docker".into(),
     )
 }
 
 fn out_of_turn(said: &Said) -> BackendError {
     let said = format!("{said:?}").chars().take(80).collect::<String>();
-    trouble::setup("understand the first process of the container")(io::Error::other(said))
+    trouble::setup("read a message from PID 1 of the container")(io::Error::other(said))
 }
 
 #[cfg(test)]

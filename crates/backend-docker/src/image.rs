@@ -120,7 +120,7 @@ impl Images {
         match (named, own) {
             (Some(named), own) if Some(named) == own || self.permits(named)? => Ok(named.to_owned()),
             (Some(named), _) => Err(unusable(
-                format!("the image '{}' is not among those that may be used here", named.escape_debug()),
+                format!("the image '{}' is not allowed here", named.escape_debug()),
                 "add it to `images` in the table [docker] of the configuration".into(),
             )),
             (None, Some(own)) => Ok(own.to_owned()),
@@ -160,7 +160,8 @@ impl Images {
             other => other,
         };
         let inspected = found.map_err(|error| missing(reference, &error))?;
-        let image = self.describe(reference, inspected).map_err(trouble::setup("look at this program"))?;
+        let image =
+            self.describe(reference, inspected).map_err(trouble::setup("examine the belljar binary"))?;
         if !exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))? {
             self.prepare(api, &image).await?;
         }
@@ -215,8 +216,9 @@ impl Images {
         if exists(api, &image.prepared).await.map_err(&failed)? {
             return Ok(());
         }
-        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
-        let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+        let owner =
+            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
+        let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
         let description = json!({
             "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
         });
@@ -248,14 +250,14 @@ impl Images {
 
     /// An image with nothing in it but what every box has, to try the engine with.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
-        let failed = trouble::api("import an image to try the daemon with");
+        let prepared = self.prepared_name("bare").map_err(trouble::setup("examine the belljar binary"))?;
+        let failed = trouble::api("import a test image");
         if exists(api, &prepared).await.map_err(&failed)? {
             return Ok(prepared);
         }
         let _alone = alone(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
-            let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+            let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
             let path = format!("/images/create?fromSrc=-&repo={}", escaped(&prepared));
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
         }
@@ -317,18 +319,21 @@ fn with_tag(reference: &str) -> String {
 fn missing(reference: &str, error: &ApiError) -> BackendError {
     match error {
         ApiError::Refused { message, .. } if trouble::is_full(message) => {
-            trouble::full(&format!("fetch the image '{reference}'"), message)
+            trouble::full(&format!("pull the image '{reference}'"), message)
         }
         ApiError::Refused { message, .. } => trouble::unavailable(
-            format!("the image '{reference}' is not here and cannot be fetched: {}", printable(message)),
             format!(
-                "fetch it where there is a network (docker pull {reference}), or name another with --image"
+                "the image '{reference}' is not on this host and cannot be pulled: {}",
+                printable(message)
+            ),
+            format!(
+                "pull it where there is a network (docker pull {reference}), or name another with --image"
             ),
         ),
         ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::Unreadable(_) | ApiError::TooLate => {
             trouble::unavailable(
-                format!("the image '{reference}' cannot be had: {error}"),
-                "see that the daemon runs: docker info".into(),
+                format!("the image '{reference}' is not available: {error}"),
+                "check that the daemon runs: docker info".into(),
             )
         }
     }

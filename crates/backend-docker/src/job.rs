@@ -63,7 +63,8 @@ impl Job {
             let contents = files.into_iter().map(|file| file.content).collect();
             return Ok(Job { mould, order, supply, contents, layer: None });
         };
-        let layer = Layer::write(&files).map_err(crate::trouble::setup("lay files over the workspace"))?;
+        let layer =
+            Layer::write(&files).map_err(crate::trouble::setup("put the run's files over the workspace"))?;
         mould.user = owner.unwrap_or(mould.user);
         mould.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
         let supply = Supply { files: Vec::new(), cpu_ms, collect };
@@ -178,7 +179,7 @@ fn find_workspace(dir: &Path) -> Result<Found, BackendError> {
     let path = real_path(dir).map_err(cannot)?;
     if path.to_str().is_none_or(|path| path.contains([',', '\\', '"'])) {
         return Err(unusable(format!(
-            "the workspace '{shown}' has a character in its name that Docker cannot take"
+            "the path of the workspace '{shown}' has a character that Docker does not support"
         )));
     }
     let owner = (found.uid() != 0).then_some((found.uid(), found.gid()));

@@ -216,17 +216,17 @@ impl Docker {
     async fn park(&self, pool: &Pool, language: Language) -> Result<Parked, BackendError> {
         let api = self.api().await?;
         let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
-        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot wait for code"))?;
+        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot be parked"))?;
         let reference = self.images.choose(language, None)?;
         let image = self.images.get_local(&api, &reference).await?;
-        let image = image.ok_or_else(|| cannot_wait("its image is not here"))?;
+        let image = image.ok_or_else(|| cannot_wait("its image has not been pulled"))?;
         let runtime = self.runtime_in(&api, &image, language).await?;
         let Job { mould, order, .. } =
             Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
         let order = order.with_gate(parking.source);
         let lease = pool.max_age() + SPARE_TIME;
         let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
-        let failed = trouble::api("start a container that waits");
+        let failed = trouble::api("start a parked container");
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
         line.tell(&Told::Order(order.clone()));
         container.start().await.map_err(&failed)?;
@@ -244,11 +244,11 @@ impl Docker {
         limits: BoxLimits,
     ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let enforcement = resolve(self.daemon.offer(), &[])
-            .map_err(|_| cannot_wait("the daemon does not keep every guarantee"))?;
+            .map_err(|_| cannot_wait("the daemon cannot enforce every guarantee"))?;
         let usual = LimitsRequest::default().resolve();
-        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the usual limits are out of range"))?;
+        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the default limits are out of range"))?;
         let source = language.parking.map_or(language.source, |parking| parking.source);
-        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its file has no proper name"))?;
+        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its source file has no valid name"))?;
         let sandbox = SandboxSpec::unspecific(limits, enforcement);
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
@@ -288,7 +288,7 @@ impl Docker {
             workspace: None,
         };
         let container = make(api, format!("belljar-ask-{}", unique()), &mould, SPARE_TIME).await?;
-        let failed = trouble::api("ask the image for its runtime");
+        let failed = trouble::api("find the runtime in the image");
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
         line.tell(&Told::Question(runtimes::question(image, language)));
         container.start().await.map_err(&failed)?;
@@ -296,7 +296,7 @@ impl Docker {
             Ok(Ok(Some(Said::Found(found)))) => found,
             other => {
                 let said = format!("{other:?} {}", line.last_words());
-                return Err(trouble::setup("ask the image for its runtime")(std::io::Error::other(said)));
+                return Err(trouble::setup("find the runtime in the image")(std::io::Error::other(said)));
             }
         };
         container.part(line, mould.is_emulated()).await.map_err(failed)?;
@@ -393,7 +393,7 @@ impl Backend for Docker {
             let image = self.images.get_local(&api, &reference).await?;
             let image = image.ok_or_else(|| BackendError::RuntimeMissing {
                 language,
-                hint: format!("fetch its image: docker pull {reference}"),
+                hint: format!("pull its image: docker pull {reference}"),
             })?;
             let runtime = self.runtime_in(&api, &image, language).await?;
             Ok(RuntimeInfo { label: runtime.label, location: format!("{} in {reference}", runtime.program) })
@@ -440,7 +440,8 @@ impl Backend for Docker {
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };
-        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let owner =
+            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let mut description = mould.description(&owner, execution.limits.timeout + SPARE_TIME);
         description["HostConfig"]["SecurityOpt"] =
             serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
@@ -474,11 +475,11 @@ async fn changed(pool: Option<&Pool>) {
 }
 
 fn cannot_wait(why: &str) -> BackendError {
-    trouble::setup("make a container that waits")(std::io::Error::other(why.to_owned()))
+    trouble::setup("make a parked container")(std::io::Error::other(why.to_owned()))
 }
 
 async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {
-    let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+    let owner = Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
     let made = Container::make(api, name, &mould.description(&owner, lease)).await;
     made.map_err(trouble::api("make the container"))
 }

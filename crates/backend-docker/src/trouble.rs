@@ -34,8 +34,8 @@ pub(crate) fn is_full(message: &str) -> bool {
 /// A daemon that has no room for what was to be done.
 pub(crate) fn full(step: &str, message: &str) -> BackendError {
     unavailable(
-        format!("the daemon has no room to {step}: {}", printable(message)),
-        "make room where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
+        format!("the daemon has no disk space left to {step}: {}", printable(message)),
+        "free disk space where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
             .into(),
     )
 }
@@ -69,12 +69,12 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
     let hint = if observed == Some(io::ErrorKind::NotFound) {
         "install Docker and start it, or name its socket: DOCKER_HOST=unix:///PATH"
     } else if observed == Some(io::ErrorKind::PermissionDenied) {
-        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker \
+        "allow this user to use the socket (usermod -aG docker USER, which is equivalent to root), or run Docker \
          rootless; for a server that root started, name the socket: DOCKER_HOST=unix:///PATH"
     } else if observed.is_some() {
         "start the daemon: systemctl start docker"
     } else {
-        "see whether the daemon runs, and its log: systemctl status docker"
+        "check that the daemon runs, and read its log: systemctl status docker"
     };
     unavailable(error.to_string(), hint.to_owned())
 }
@@ -82,7 +82,9 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
 /// A daemon that does not know what we need.
 pub(crate) fn too_old(version: &str, api: ApiVersion) -> BackendError {
     unavailable(
-        format!("the daemon is too old: version {version} speaks {api} of the API, and {OLDEST} is needed"),
+        format!(
+            "the daemon is too old: version {version} has version {api} of the API, and {OLDEST} is needed"
+        ),
         "install Docker 19.03 or later".into(),
     )
 }
@@ -91,11 +93,10 @@ pub(crate) fn too_old(version: &str, api: ApiVersion) -> BackendError {
 pub(crate) fn podman(version: &str) -> BackendError {
     unavailable(
         format!(
-            "what listens there is Podman {}, whose API of Docker's leaves out what a box is made of: the seccomp \
-             profile, the paths that are masked, the owner and the number of files of a disk",
+            "the socket belongs to Podman {}, whose version of Docker's API lacks what a box needs: the seccomp \
+             profile, masked paths, and the owner and number of files of a tmpfs",
             printable(version)
         ),
-        "name the socket of a Docker daemon (DOCKER_HOST=unix:///PATH), or do without one: --backend native"
-            .into(),
+        "name the socket of a Docker daemon (DOCKER_HOST=unix:///PATH), or use --backend native".into(),
     )
 }

@@ -158,7 +158,7 @@ impl NativeExecution {
     /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program and waits for its
     /// code: where that goes in.
     pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
-        self.keeper.say_entered().map_err(setup("have the program looked at"))?;
+        self.keeper.say_entered().map_err(setup("have the program verified"))?;
         let heard = hear(&mut self.keeper, self.socket.as_ref());
         let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
         match heard? {
@@ -166,7 +166,7 @@ impl NativeExecution {
                 let mut beside = beside.into_iter();
                 let gate = beside.next();
                 self.program = beside.next().map(Program::at);
-                gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
+                gate.ok_or_else(|| setup("open the pipe for the code")(io::ErrorKind::NotFound.into()))
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             Some(_) | None => Err(died()),
@@ -175,7 +175,7 @@ impl NativeExecution {
 
     fn too_late(&self) -> BackendError {
         self.keeper.kill();
-        setup("build the box in time")(io::ErrorKind::TimedOut.into())
+        setup("build the box: it took too long")(io::ErrorKind::TimedOut.into())
     }
 
     /// Orders the box. Also returns the program's ends of its streams.
@@ -269,7 +269,8 @@ impl NativeExecution {
                 let mut beside = beside.into_iter();
                 self.offered = beside.next();
                 if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
-                    self.listen_to(herald, Program::at(place)).map_err(setup("hear of the program's end"))?;
+                    self.listen_to(herald, Program::at(place))
+                        .map_err(setup("wait for the program's end"))?;
                 }
                 Ok(())
             }
@@ -597,10 +598,10 @@ async fn hear(
 ) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
     let Some(socket) = socket else { return Ok(None) };
     loop {
-        socket.readable().await.map_err(setup("hear from the keeper"))?;
+        socket.readable().await.map_err(setup("receive the keeper's report"))?;
         match socket.try_io(Interest::READABLE, || keeper.hear()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other.map_err(setup("hear from the keeper")),
+            other => return other.map_err(setup("receive the keeper's report")),
         }
     }
 }
@@ -635,7 +636,7 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
 
 /// A box that ended before it was one.
 fn died() -> BackendError {
-    setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())
+    setup("build the box: PID 1 died")(io::ErrorKind::BrokenPipe.into())
 }
 
 /// A step of the keeper's or the box's that failed.

@@ -71,16 +71,16 @@ impl Host {
                 0 => "private root, read-only mounts (this kernel has no Landlock)".to_owned(),
                 abi => format!("private root, read-only mounts, Landlock ABI {abi}"),
             }),
-            Guarantee::Network => kept("network namespace with nothing but a loopback".into()),
-            Guarantee::Disk => kept("one tmpfs with a size and a number of files".into()),
+            Guarantee::Network => kept("network namespace with only a loopback interface".into()),
+            Guarantee::Disk => kept("one tmpfs, limited in bytes and number of files".into()),
             Guarantee::Syscalls => kept("seccomp allow-list".into()),
             Guarantee::Privileges => kept(match self.opener {
-                Opener::Keeper => "no capabilities, no_new_privs, a host uid for each box".into(),
+                Opener::Keeper => "no capabilities, no_new_privs, a separate host uid for each box".into(),
                 Opener::Init if rustix::process::geteuid().is_root() => return root_outside(),
                 Opener::Init => "no capabilities, no_new_privs, a user namespace for each box".into(),
             }),
             Guarantee::Pids if self.counts_processes && !self.cgroups_keep(Guarantee::Pids) => {
-                kept("RLIMIT_NPROC in a user namespace of its own".into())
+                kept("RLIMIT_NPROC in the box's own user namespace".into())
             }
             Guarantee::Memory | Guarantee::Pids | Guarantee::Cpu => self.cgroups.standing(guarantee),
         }
@@ -94,7 +94,7 @@ impl Host {
 /// A root that may not give boxes host uids of their own runs the code as itself, as far as the host can tell.
 fn root_outside() -> Standing {
     Standing::Unmet {
-        why: "this root cannot give the code another uid on the host".into(),
+        why: "root cannot give the code a separate uid on the host".into(),
         fix: "run belljar as an ordinary user, or give it CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID".into(),
     }
 }
@@ -161,7 +161,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     let null = || -> io::Result<OwnedFd> {
         Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
-    let cannot = |error: io::Error| Obstacle::new("order a trial box", &error);
+    let cannot = |error: io::Error| Obstacle::new("send the plan of a trial box", &error);
     let [stdin, stdout, stderr] = [null(), null(), null()];
     let ends = ProgramEnds {
         stdin: stdin.map_err(cannot)?,
@@ -178,12 +178,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Recv, patience)
         .map_err(|error| cannot(error.into()))?;
     loop {
-        match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
+        match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
             Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
             Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {
-                return Err(Obstacle::new("hear from the keeper", &io::ErrorKind::BrokenPipe.into()));
+                return Err(Obstacle::new("receive the keeper's report", &io::ErrorKind::BrokenPipe.into()));
             }
         }
     }
@@ -213,7 +213,7 @@ impl Obstacle {
         if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
             && !rustix::process::geteuid().is_root()
         {
-            return "AppArmor keeps ordinary users from making user namespaces: \
+            return "AppArmor forbids user namespaces for ordinary users: \
                     `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
                 .into();
         }

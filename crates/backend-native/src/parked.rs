@@ -146,7 +146,8 @@ impl Parked {
             Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source, primer).await?,
         };
         let usage = execution.cgroup().map(Usage::of).transpose();
-        let uncounted = |error: CgroupError| setup("count what a parked box has")(io::Error::other(error));
+        let uncounted =
+            |error: CgroupError| setup("read the counters of a parked box")(io::Error::other(error));
         let usage = usage.map_err(uncounted)?.unwrap_or_default();
         let booted = usage.memory.max(shared);
         Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), usage, booted })
@@ -223,7 +224,7 @@ impl Parked {
         let Parked { execution: mut running, terms: ParkedTerms { runtime, .. }, gate, stdin, usage, .. } =
             self;
         let code = std::mem::take(&mut execution.source.text);
-        stdin::feed_rest(gate, code, poured).map_err(setup("hand over the code"))?;
+        stdin::feed_rest(gate, code, poured).map_err(setup("write the code into the box"))?;
         let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
         stdin::feed(stdin, input).map_err(setup("feed stdin"))?;
         let terms = Terms {

@@ -273,12 +273,12 @@ impl Native {
     ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
-            resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;
+            resolve(&self.offer, &[]).map_err(|_| cannot("this host cannot enforce every guarantee"))?;
         let (usual, execution_limits) =
-            LimitsRequest::default().resolve().map_err(|_| cannot("the usual limits are out of range"))?;
+            LimitsRequest::default().resolve().map_err(|_| cannot("the default limits are out of range"))?;
         let limits = self.pool.as_ref().map_or(usual, Pool::limits);
-        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot wait for code"))?;
-        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its file has no proper name"))?;
+        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot be parked"))?;
+        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its source file has no valid name"))?;
         let sandbox = SandboxSpec::unspecific(limits, enforcement);
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }

@@ -88,19 +88,21 @@ impl Supervised {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let supervisor = Supervisor::start().map_err(setup("start the supervisor"))?;
-        supervisor.order(order, [stdin, stdout_end, stderr_end]).map_err(setup("order the program"))?;
+        supervisor
+            .order(order, [stdin, stdout_end, stderr_end])
+            .map_err(setup("send the program to the supervisor"))?;
         let (stdout, stderr, buffer) = (Some(stdout), Some(stderr), Vec::with_capacity(BUFFER));
         let (main, ended, abandoned) = (None, None, false);
         let mut running =
             Supervised { supervisor, stdout, stderr, buffer, terms, main, ended, abandoned, scratch };
         match tokio::time::timeout(START_LIMIT, running.hear_start()).await {
             Ok(started) => started.map(|()| running),
-            Err(_) => Err(setup("start the program in time")(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(setup("start the program: it took too long")(io::ErrorKind::TimedOut.into())),
         }
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match self.supervisor.hear().await.map_err(setup("hear from the supervisor"))? {
+        match self.supervisor.hear().await.map_err(setup("receive the supervisor's report"))? {
             Some(Said::Started { main }) => {
                 self.main = Pid::from_raw(main);
                 Ok(())
@@ -124,7 +126,7 @@ impl Supervised {
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
                 () = tokio::time::sleep(LAST_WORDS), if self.abandoned => Happened::Silence,
                 said = self.supervisor.hear(), if self.ended.is_none() => {
-                    Happened::Said(said.map_err(setup("hear from the supervisor"))?)
+                    Happened::Said(said.map_err(setup("receive the supervisor's report"))?)
                 }
             };
             match happened {
@@ -369,8 +371,9 @@ fn pipe() -> io::Result<(Receiver, OwnedFd)> {
 pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     move |source| BackendError::Setup {
         step: step.to_owned(),
-        hint: "check the limits on open files and processes (ulimit -n, ulimit -u) and the room in TMPDIR"
-            .into(),
+        hint:
+            "check the limits on open files and processes (ulimit -n, ulimit -u) and the free space in TMPDIR"
+                .into(),
         source,
     }
 }

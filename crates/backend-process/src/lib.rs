@@ -77,11 +77,11 @@ impl Subprocess {
     /// `none`: with a timeout alone.
     #[must_use]
     pub fn bare(settings: Settings) -> Subprocess {
-        Subprocess::new(BackendName::None, settings, |_| "nothing is done about it: there is a timeout alone")
+        Subprocess::new(BackendName::None, settings, |_| "not enforced: this backend has only a timeout")
     }
 
     fn new(name: BackendName, settings: Settings, why: impl Fn(Guarantee) -> &'static str) -> Subprocess {
-        let fix = "use a backend that keeps it: leave --backend out";
+        let fix = "use a sandbox: leave --backend out";
         let unmet = |guarantee| Standing::Unmet { why: why(guarantee).to_owned(), fix: fix.to_owned() };
         Subprocess {
             name,
@@ -207,13 +207,17 @@ impl Backend for Subprocess {
 /// What `process` does where a real backend would keep a guarantee.
 fn instead(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Filesystem => "the code sees what you see; it only starts in a directory of its own",
-        Guarantee::Network => "the code reaches what you reach",
-        Guarantee::Memory => "RLIMIT_DATA for each process, and a look at all of them every 20 ms",
-        Guarantee::Pids => "a look at all processes every 20 ms, RLIMIT_NPROC behind it",
-        Guarantee::Cpu => "CPU time is looked at every 20 ms, RLIMIT_CPU behind it; there is no rate",
-        Guarantee::Disk => "RLIMIT_FSIZE for each file, nothing for all of them",
-        Guarantee::Syscalls => "there is no filter",
+        Guarantee::Filesystem => {
+            "the code can access all files that you can; it only starts in its own directory"
+        }
+        Guarantee::Network => "the code can reach whatever you can reach",
+        Guarantee::Memory => "RLIMIT_DATA for each process, and a check of all of them every 20 ms",
+        Guarantee::Pids => "a check of all processes every 20 ms, and RLIMIT_NPROC as a second line",
+        Guarantee::Cpu => {
+            "CPU time is checked every 20 ms, RLIMIT_CPU is a second line; the rate is not limited"
+        }
+        Guarantee::Disk => "RLIMIT_FSIZE for each file; the total is not limited",
+        Guarantee::Syscalls => "there is no syscall filter",
         Guarantee::Privileges => {
             "the code runs as you; no_new_privs keeps set-uid programs from giving it more"
         }

@@ -53,10 +53,10 @@ impl Execution for WasmExecution {
     fn finish(mut self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
         Box::pin(async move {
             while !matches!(self.next().await, Event::Ended) {}
-            let lost = || Err(io::Error::other("its end was taken twice"));
+            let lost = || Err(io::Error::other("its result was taken twice"));
             self.link.take_end().unwrap_or_else(lost).map_err(|source| BackendError::Setup {
                 step: "run the module to its end".into(),
-                hint: "this is a fault of Belljar's own; `belljar wasm install` gets the modules anew".into(),
+                hint: "this is a bug in Belljar; `belljar wasm install` installs the modules again".into(),
                 source,
             })
         })

@@ -220,6 +220,6 @@ struct TellOfLoss(Arc<Link<End>>);
 
 impl Drop for TellOfLoss {
     fn drop(&mut self) {
-        self.0.end(Err(io::Error::other("its thread ended without a word")));
+        self.0.end(Err(io::Error::other("its thread ended without a result")));
     }
 }

@@ -23,7 +23,7 @@ pub enum InstallError {
         hint: String,
     },
     /// It is not what it should be.
-    #[error("{what} has the hash {found}, and {expected} was expected")]
+    #[error("{what} has the hash {found}, but {expected} was expected")]
     NotTheSame {
         /// What was got.
         what: String,
@@ -50,11 +50,10 @@ impl InstallError {
         match self {
             InstallError::NotGot { hint, .. } => hint.clone(),
             InstallError::NotTheSame { .. } => {
-                "somebody has changed the package; to use it all the same, name its file: --from FILE"
-                    .to_owned()
+                "the package has changed; to use it anyway, name its file: --from FILE".to_owned()
             }
             InstallError::NotPut { .. } => {
-                "see that the state directory (BELLJAR_STATE_DIR) is yours and has room".to_owned()
+                "check that the state directory (BELLJAR_STATE_DIR) is yours and has free space".to_owned()
             }
         }
     }
@@ -135,7 +134,7 @@ impl Workshop {
 
     /// One file of a package of npm's registry.
     fn unpack(&self, package: &str, file: &str, progress: Progress<'_>) -> Result<Vec<u8>, InstallError> {
-        progress(&format!("getting {package} with npm"));
+        progress(&format!("fetching {package} with npm"));
         let npm = "install npm (apt install npm), or name a file that you have: --from FILE";
         let said = self.ask("npm", &["pack", "--silent", "--ignore-scripts", package], package, npm)?;
         let packed = said.trim().lines().last().unwrap_or_default().to_owned();
@@ -147,7 +146,7 @@ impl Workshop {
     /// The directory of a crate's sources.
     fn sources(&self, name: &str, version: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
         let what = format!("{name} {version}");
-        progress(&format!("getting {what} with cargo"));
+        progress(&format!("fetching {what} with cargo"));
         let manifest = format!(
             "[package]\nname = \"workshop\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
              [lib]\npath = \"lib.rs\"\n\
@@ -167,7 +166,7 @@ impl Workshop {
 
     /// The compiler's program.
     fn compiler(&self, package: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
-        progress(&format!("getting {package} with pip"));
+        progress(&format!("fetching {package} with pip"));
         let hint = "install pip (apt install python3-pip), or name a module that you have: --from FILE";
         let words =
             ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target=zig", package];
@@ -178,12 +177,12 @@ impl Workshop {
     /// The module that is compiled from the sources of `QuickJS` and our own.
     fn build(&self, sources: &Path, zig: &Path) -> Result<Vec<u8>, InstallError> {
         crate::quickjs::lay_out(&self.0, sources)
-            .map_err(|source| not_put("lay out the sources of QuickJS", source))?;
+            .map_err(|source| not_put("prepare the sources of QuickJS", source))?;
         let zig = zig.display().to_string();
         let hint = "name a module that you have: --from FILE";
         self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
         std::fs::read(self.0.join(crate::quickjs::MODULE))
-            .map_err(|source| not_put("read what was compiled", source))
+            .map_err(|source| not_put("read the compiled module", source))
     }
 
     /// Runs a program in here, and returns what it printed.

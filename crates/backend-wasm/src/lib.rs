@@ -111,7 +111,7 @@ impl Wasm {
         let step = format!("load the module of {}", interpreter.name);
         let module = module.map_err(|source| BackendError::Setup {
             step,
-            hint: format!("get it anew: belljar wasm install {}", interpreter.name),
+            hint: format!("install it again: belljar wasm install {}", interpreter.name),
             source,
         })?;
         self.loaded().insert(installed.sha256.clone(), module.clone());
@@ -125,7 +125,7 @@ impl Wasm {
     fn find(&self, language: Language) -> Result<(&'static Interpreter, Installed), BackendError> {
         let missing = |hint: String| BackendError::RuntimeMissing { language, hint };
         let interpreter = Interpreter::of(language).ok_or_else(|| {
-            missing("there is no WebAssembly module for it; another backend may have it".to_owned())
+            missing("there is no WebAssembly module for it; use another backend".to_owned())
         })?;
         let installed = self.shelf()?.find(interpreter);
         let hint = || format!("belljar wasm install {}", interpreter.name);
@@ -139,7 +139,7 @@ impl Wasm {
     }
 
     fn shelf(&self) -> Result<&Shelf, BackendError> {
-        let reason = "there is no state directory that modules could lie in";
+        let reason = "there is no state directory for modules";
         self.shelf.as_ref().ok_or_else(|| unavailable(reason.into(), "set BELLJAR_STATE_DIR"))
     }
 }
@@ -220,16 +220,14 @@ impl Backend for Wasm {
 /// By what means each guarantee is kept.
 fn how(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Filesystem => {
-            "files in memory; of the host's, the workspace alone, opened beneath it to be read"
-        }
-        Guarantee::Network => "the system that a module finds has no sockets",
-        Guarantee::Memory => "the engine refuses to let memory grow; files count as memory",
-        Guarantee::Pids => "one thread; the system has no call that would make another, or a process",
-        Guarantee::Cpu => "one thread, interrupted every 5 ms to look at its CPU clock",
-        Guarantee::Disk => "files lie in memory, and are counted before they are written",
-        Guarantee::Syscalls => "nothing of the code runs natively; no call of it is passed on to the kernel",
-        Guarantee::Privileges => "a module has no identity, and no call that would use ours",
+        Guarantee::Filesystem => "files are in memory; of the host, only the workspace can be read",
+        Guarantee::Network => "the module's system interface has no sockets",
+        Guarantee::Memory => "the engine refuses to grow memory beyond the limit; files count as memory",
+        Guarantee::Pids => "one thread; no call makes another thread or a process",
+        Guarantee::Cpu => "one thread, interrupted every 5 ms to check its CPU clock",
+        Guarantee::Disk => "files are in memory, and are counted before they are written",
+        Guarantee::Syscalls => "the code is interpreted; none of its calls is passed on to the kernel",
+        Guarantee::Privileges => "a module has no user id, and no call that uses Belljar's",
     }
 }
 

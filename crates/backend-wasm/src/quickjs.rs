@@ -59,7 +59,7 @@ pub(crate) fn lay_out(workshop: &Path, sources: &Path) -> io::Result<()> {
     let engine = workshop.join("quickjs/quickjs.c");
     let text = std::fs::read_to_string(&engine)?;
     if !text.contains(UNCHECKED) {
-        return Err(io::Error::other("these are not the sources that were expected"));
+        return Err(io::Error::other("these are not the expected sources"));
     }
     std::fs::write(engine, text.replace(UNCHECKED, CHECKED))?;
     std::fs::write(workshop.join("main.c"), MAIN)

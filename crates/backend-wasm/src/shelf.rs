@@ -129,7 +129,7 @@ impl Shelf {
     fn sealed(&self, name: &str) -> io::Result<File> {
         let note = self.read_note(&format!("{name}.seal"))?;
         let (sha256, seal) =
-            note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("a broken seal"))?;
+            note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("its seal is malformed"))?;
         let mut file = self.open(name)?;
         if fingerprint(&file.metadata()?) != seal {
             let mut bytes = Vec::new();
@@ -236,8 +236,7 @@ fn check_ours(about: &fs::Metadata, path: &Path) -> io::Result<()> {
     if ours && about.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let message =
-        format!("{} can be written by others, so that what lies there is not trusted", path.display());
+    let message = format!("{} is writable by other users, so its contents are not trusted", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 

@@ -130,7 +130,7 @@ impl Allowance {
             refusal(
                 Field::Language,
                 format!("the language '{language}' is not allowed here"),
-                format!("allowed are {}", listed(allowed)),
+                format!("allowed: {}", listed(allowed)),
             )
         })
     }
@@ -155,7 +155,7 @@ impl Allowance {
             refusal(
                 Field::Waive,
                 format!("the guarantee '{guarantee}' may not be waived here"),
-                format!("may be waived: {}", listed(allowed)),
+                format!("guarantees that may be waived: {}", listed(allowed)),
             )
         })
     }
@@ -195,7 +195,7 @@ impl Networks {
             (Networks::Hosts(allowed), _) => format!("none, and allow: with {}", listed(allowed)),
         };
         let message = format!("the network '{wanted}' is not allowed here");
-        Err(refusal(Field::Network, message, format!("allowed are {allowed}")))
+        Err(refusal(Field::Network, message, format!("allowed: {allowed}")))
     }
 }
 
@@ -207,12 +207,12 @@ impl Workspaces {
             return Ok(());
         }
         let hint = if roots.is_empty() {
-            "send what the code needs as files".to_owned()
+            "send the files that the code needs with the request instead".to_owned()
         } else {
             let roots: Vec<_> = roots.iter().map(|root| root.display()).collect();
-            format!("allowed is what is beneath {}", listed(&roots))
+            format!("workspaces are allowed under {}", listed(&roots))
         };
-        let message = format!("the workspace '{}' may not be shown", path.display());
+        let message = format!("the workspace '{}' is not allowed here", path.display());
         Err(refusal(Field::Workspace, message, hint))
     }
 }

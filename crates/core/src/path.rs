@@ -23,7 +23,7 @@ impl BoxPath {
             Err(Invalid::new(
                 Field::Files,
                 format!("the path '{}' {why}", text.escape_debug()),
-                "name a place beneath the working directory, such as data/input.csv",
+                "use a path inside the working directory, such as data/input.csv",
             ))
         };
         if text.is_empty() {

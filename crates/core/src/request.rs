@@ -197,8 +197,8 @@ impl EnvVar {
             if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain) {
                 return Err(Invalid::new(
                     Field::Env,
-                    format!("'{}' is not the name of an environment variable", name.escape_debug()),
-                    "write --env NAME=VALUE, the name of letters, digits and underscores",
+                    format!("'{}' is not a valid name for an environment variable", name.escape_debug()),
+                    "write --env NAME=VALUE, with a name of letters, digits and underscores",
                 ));
             }
         }
@@ -238,8 +238,9 @@ fn check_strings<'a>(
             return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
         }
         if text.len() > MAX_STRING || total > MAX_STRINGS {
-            let message =
-                format!("an {what} may have {MAX_STRING} bytes, and all of them together {MAX_STRINGS}");
+            let message = format!(
+                "an {what} may have at most {MAX_STRING} bytes, and all of them together at most {MAX_STRINGS}"
+            );
             return Err(Invalid::too_large(field, message, "pass large data on standard input or as a file"));
         }
     }

@@ -76,7 +76,7 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
     if !backend.provides(network) {
         return Err(RunError::Invalid(Invalid {
             field: Field::Network,
-            message: format!("the {} backend cannot give a box the network '{network}'", backend.name()),
+            message: format!("the {} backend does not support the network '{network}'", backend.name()),
             hint: network_hint(backend).to_owned(),
             too_large: false,
         }));
@@ -90,6 +90,6 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
 fn network_hint(backend: &dyn Backend) -> &'static str {
     match backend.provides(&Network::Full) {
         true => "leave --network out, or write --network full",
-        false => "leave --network out: a box then reaches nothing but itself",
+        false => "leave --network out: the code then has no network",
     }
 }

@@ -357,7 +357,7 @@ async fn a_guarantee_that_the_host_cannot_keep_refuses_the_run_unless_waived() {
     let mut script = Script::of(vec![], Ending::Exited(0));
     script.unmet = vec![Guarantee::Memory, Guarantee::Cpu];
     let error = play(script.clone(), defaults()).await.unwrap_err();
-    let said = "the native backend cannot keep 'memory', 'cpu' here: the host has none";
+    let said = "the native backend cannot guarantee 'memory', 'cpu' here: the host has none";
     assert_eq!(error.to_string(), said);
     let mut waiving = defaults();
     waiving.sandbox.waived = vec![Guarantee::Memory, Guarantee::Cpu];
@@ -465,7 +465,7 @@ async fn a_network_that_the_backend_lacks_is_refused() {
     let mut asked = defaults();
     asked.sandbox.network = Network::Full;
     let error = play(Script::of(vec![], Ending::Exited(0)), asked).await.unwrap_err();
-    assert_eq!(error.to_string(), "the native backend cannot give a box the network 'full'");
+    assert_eq!(error.to_string(), "the native backend does not support the network 'full'");
 }
 
 #[tokio::test(start_paused = true)]

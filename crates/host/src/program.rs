@@ -79,7 +79,7 @@ pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<B
         if given(wanted) {
             return Err(BackendError::Unusable {
                 field: Field::Files,
-                message: format!("the file '{wanted}' would replace the code of the same name"),
+                message: format!("the file '{wanted}' would overwrite the code, which has the same name"),
                 hint: format!("give it another name in the box: --file {wanted}:OTHER"),
             });
         }

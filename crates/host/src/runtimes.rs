@@ -224,15 +224,15 @@ fn is_script(path: &Path) -> bool {
 enum Refusal {
     #[error("{} is not a program that can be run", path.display())]
     NoProgram { path: PathBuf },
-    #[error("{} does not say what it is: {source}", path.display())]
+    #[error("{} did not report its version: {source}", path.display())]
     NoAnswer { path: PathBuf, source: ask::NoAnswer },
-    #[error("{} does not say what it is in the expected way", path.display())]
+    #[error("{} reported its version in an unexpected format", path.display())]
     UnclearAnswer { path: PathBuf },
-    #[error("{} is a script that does not say where the real program is", path.display())]
+    #[error("{} is a script, and did not report the path of the real program", path.display())]
     Opaque { path: PathBuf },
-    #[error("it needs {}, which has more in it than a runtime", path.display())]
+    #[error("it needs {}, which contains more than a runtime", path.display())]
     TooBroad { path: PathBuf },
-    #[error("{} may not be read by other users, as whom code runs", path.display())]
+    #[error("other users cannot read {}, and the code runs as another user", path.display())]
     Unreadable { path: PathBuf },
 }
 
@@ -242,7 +242,7 @@ impl Refusal {
             Refusal::NoProgram { .. } => "correct the path in the configuration, or remove it".to_owned(),
             Refusal::Unreadable { path } => format!("chmod -R o+rX {}", path.display()),
             Refusal::TooBroad { .. } => {
-                format!("install it in a directory of its own, or {}", how_to_get(language))
+                format!("install it in its own directory, or {}", how_to_get(language))
             }
             Refusal::NoAnswer { .. } | Refusal::UnclearAnswer { .. } | Refusal::Opaque { .. } => {
                 how_to_get(language)
@@ -256,7 +256,7 @@ impl Refusal {
 fn how_to_get(language: Language) -> String {
     let program = language.runtime.programs.first().unwrap_or(&language.name);
     format!(
-        "install it with `apt-get install {}` or what this system has instead, or put `{program}` on the PATH",
+        "install it with `apt-get install {}` (or this system's package manager), or put `{program}` on the PATH",
         language.package
     )
 }

@@ -128,7 +128,7 @@ impl<'a> Site<'a> {
             }
             Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
             Step::Proc => self.mount_proc().doing(|| "mount /proc"),
-            Step::Pivot => self.pivot().doing(|| "make the new root the root"),
+            Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
             Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
         }

@@ -44,7 +44,7 @@ impl Cloned {
     /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is.
     pub(crate) fn ahead() -> Result<Cloned, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
-        let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs")?;
+        let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity")?;
         match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
             (Fork::Child, _) => live_ahead(theirs, cpus),
             (Fork::Parent(pid), pidfd) => {
@@ -63,7 +63,7 @@ impl Cloned {
         let birth = order.plan.birth;
         let namespaces = OWN | if birth == Birth::Zygote { 0 } else { BORN_INTO };
         if let Birth::Forked { by } = birth {
-            sys::act_as(by).doing(|| "give the box's users to its zygote")?;
+            sys::act_as(by).doing(|| "switch to the zygote's user")?;
         }
         match sys::clone_into(namespaces, into).doing(|| "create the namespaces")? {
             (Fork::Child, _) => {
@@ -71,7 +71,7 @@ impl Cloned {
                 drop(ours);
                 let Order { plan, payload, stdin, stdout, stderr, .. } = order;
                 let (sources, cgroup) = (parts.sources, WayIn::Open(parts.tasks));
-                let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs");
+                let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity");
                 let prepared = match cpus.and_then(Prepared::with_the_plan_at_hand) {
                     Ok(prepared) => prepared,
                     Err(fault) => give_up(&theirs, fault),
@@ -87,19 +87,19 @@ impl Cloned {
             (Fork::Parent(pid), pidfd) => {
                 let cloned = Cloned::new(pid, pidfd, ours)?;
                 if let Birth::Forked { .. } = birth {
-                    sys::act_as(0).doing(|| "be root again")?;
+                    sys::act_as(0).doing(|| "switch back to root")?;
                 }
                 if birth != Birth::Zygote {
                     cloned.map_identity(&order.plan.identity)?;
                 }
-                cloned.go_ahead().doing(|| "let PID 1 go on")?;
+                cloned.go_ahead().doing(|| "let PID 1 continue")?;
                 Ok((cloned, order.plan))
             }
         }
     }
 
     fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
-        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of PID 1")?;
         Ok(Cloned { pid, pidfd, init, mounts: None, settled: false })
     }
 
@@ -130,7 +130,7 @@ impl Cloned {
         let handover = Handover::Box { plan_offset: *plan_offset, plan_length: *plan_length };
         let streams = [&lifeline, payload, stdin, stdout, stderr].into_iter();
         let beside: Vec<_> = streams.chain(&sources).map(|descriptor| descriptor.as_fd()).collect();
-        message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
+        message::send(&self.init, &handover, &beside).doing(|| "send the plan to PID 1")
     }
 
     /// Lets a PID 1 that was made ahead into the box's cgroup, which has its limits.
@@ -138,7 +138,7 @@ impl Cloned {
         let CgroupEntry::V1 { tasks } = cgroup else { return Ok(()) };
         let tasks = open_tasks(tasks)?;
         let beside: Vec<_> = tasks.iter().map(AsFd::as_fd).collect();
-        message::send(&self.init, &Handover::Cgroup, &beside).doing(|| "let PID 1 into the box's cgroup")
+        message::send(&self.init, &Handover::Cgroup, &beside).doing(|| "send the box's cgroup to PID 1")
     }
 
     fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
@@ -296,7 +296,7 @@ impl Parts {
                 // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
                 tasks = match plan.identity.init {
                     Some(init) => sys::acting_as(init.outside, || Ok(open_tasks(files)))
-                        .doing(|| "act as the box's first process")??,
+                        .doing(|| "switch to PID 1's user")??,
                     None => open_tasks(files)?,
                 }
             }
@@ -335,7 +335,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
         let users = users_mapped(*owner, code).doing(|| "map the workspace's owner")?;
         match sys::mount_idmap(tree.as_fd(), users.as_fd()) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => {
-                return Err(error).doing(|| "show the workspace as the code's own");
+                return Err(error).doing(|| "map the workspace's files to the code's user");
             }
             _ => {}
         }

@@ -61,10 +61,11 @@ pub(crate) fn become_zygote(
         prepare(command, confinement, identity, streams)?;
         rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
         let killed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-        killed.doing(|| "tie the zygote's life to its keeper's")?;
-        verify_no_rights(identity).doing(|| "verify that the zygote has no rights")?;
+        killed.doing(|| "set the zygote's parent-death signal")?;
+        verify_no_rights(identity).doing(|| "verify that the zygote has no privileges")?;
         if rustix::process::getppid() != starter {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe)).doing(|| "outlive the keeper");
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe))
+                .doing(|| "start the zygote, because its keeper died");
         }
         sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
         Ok(ready)
@@ -104,7 +105,7 @@ fn prepare(
     identity: &Identity,
     streams: &Streams<'_>,
 ) -> Result<(), Fault> {
-    rustix::process::setsid().doing(|| "begin a session")?;
+    rustix::process::setsid().doing(|| "start a session")?;
     install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
     rustix::process::chdir(&command.cwd)
         .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
@@ -112,7 +113,7 @@ fn prepare(
         sys::set_limit(None, *resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
     }
     empty_bounding_set().doing(|| "empty the capability bounding set")?;
-    take_identity(identity.code, Groups::of(identity)).doing(|| "become the code's user")?;
+    take_identity(identity.code, Groups::of(identity)).doing(|| "switch to the code's user")?;
     drop_capabilities().doing(|| "drop capabilities")
 }
 

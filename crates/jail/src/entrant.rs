@@ -38,16 +38,16 @@ pub(crate) fn approve(
     plan: &Plan,
 ) -> Result<(OwnedFd, OwnedFd), Fault> {
     let entrant = only_child(init).doing(|| "find the process that entered the box")?;
-    let place = place_of(entrant).doing(|| "hold on to the process that entered the box")?;
+    let place = place_of(entrant).doing(|| "open the process that entered the box")?;
     limit(entrant, plan)?;
-    let doubt = |what: &str| format!("verify that what entered the box {what}");
-    in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
-    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
-    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
+    let doubt = |what: &str| format!("verify that the process that entered the box {what}");
+    in_the_same_box(init, entrant).doing(|| doubt("is entirely inside it"))?;
+    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is alive"))?;
+    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no privileges"))?;
     nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
     // It cannot get back anything of that. What it holds while it boots, it has to let go of before it gets its code.
     let gate = await_at_gate(working_dir, plan)?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
+    no_spare_descriptors(entrant, plan).doing(|| doubt("has no spare descriptors"))?;
     Ok((gate, place))
 }
 
@@ -65,12 +65,12 @@ fn place_of(process: Pid) -> io::Result<OwnedFd> {
 fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Result<OwnedFd, Fault> {
     let began = Instant::now();
     let gate = gates(plan).next().and_then(Path::file_name).zip(working_dir);
-    let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find where the code goes in")?;
+    let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find the pipe for the code")?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     loop {
         match rustix::fs::openat(dir, name, flags, Mode::empty()) {
             Err(Errno::NXIO) if began.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
-            opened => return opened.doing(|| "wait for the process that entered the box"),
+            opened => return opened.doing(|| "wait until the process that entered the box reads its code"),
         }
     }
 }

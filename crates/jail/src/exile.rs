@@ -133,10 +133,10 @@ pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result
     drop((theirs, asking, writing));
     let admitted = admit(terms, pid, &ours).and_then(|()| {
         // From here on it is only answered, so that it cannot make us hold anything.
-        rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop listening")?;
-        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to the server")?;
+        rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop reading from the server")?;
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of the server")?;
         let undertaker = Undertaker::hire(&terms.orphans, pid, pidfd.as_fd());
-        Ok((undertaker.doing(|| "start an undertaker")?, pidfd))
+        Ok((undertaker.doing(|| "start the undertaker")?, pidfd))
     });
     match admitted {
         Ok((undertaker, pidfd)) => {
@@ -164,15 +164,15 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 fn admit(terms: &Terms, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
     hear(line, &Reply::Ready)?;
     map_users(pid, terms).doing(|| "map the server's users")?;
-    rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server go on")?;
+    rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server continue")?;
     hear(line, &Reply::Started)
 }
 
 fn hear(line: &OwnedFd, wanted: &Reply) -> Result<(), Fault> {
-    match message::receive::<Reply>(line).doing(|| "hear from the server")? {
+    match message::receive::<Reply>(line).doing(|| "receive the server's report")? {
         Some((reply, _)) if reply == *wanted => Ok(()),
         Some((Reply::Failed { doing, errno }, _)) => Err(Fault { doing, errno }),
-        _ => Err(Fault { doing: "hear from the server".to_owned(), errno: libc::EPIPE }),
+        _ => Err(Fault { doing: "receive the server's report".to_owned(), errno: libc::EPIPE }),
     }
 }
 
@@ -186,7 +186,7 @@ fn map_users(pid: Pid, terms: &Terms) -> io::Result<()> {
 
 /// Ends this process if it cannot settle.
 fn settle(terms: &Terms, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) {
-    let settled = leave_the_terminal(&output).doing(|| "leave the terminal");
+    let settled = leave_the_terminal(&output).doing(|| "detach from the terminal");
     drop(output);
     let reply = match settled.and_then(|()| cross(terms, line)).and_then(|()| trial()) {
         Ok(()) => Reply::Started,
@@ -224,16 +224,16 @@ fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
     replace(&terms.replaced)?;
     lift_process_limit();
     let groups: Vec<_> = terms.groups.iter().copied().map(Gid::from_raw).collect();
-    rustix::thread::set_thread_groups(&groups).doing(|| "leave root's groups")?;
+    rustix::thread::set_thread_groups(&groups).doing(|| "drop root's groups")?;
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).doing(|| "create a user namespace")?;
-    message::send(line, &Reply::Ready, &[]).doing(|| "ask for users")?;
-    wait_for_users(line).doing(|| "wait for users")?;
+    message::send(line, &Reply::Ready, &[]).doing(|| "request the server's user mapping")?;
+    wait_for_users(line).doing(|| "wait for the server's user mapping")?;
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
-    rustix::thread::set_thread_res_gid(gid, gid, gid).doing(|| "become the server's group")?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).doing(|| "become the server's user")?;
-    sys::leave_keys().doing(|| "leave root's keys")?;
-    sys::close_inherited().doing(|| "close what was open")?;
-    live_with(line).doing(|| "tie the server's life to its maker's")
+    rustix::thread::set_thread_res_gid(gid, gid, gid).doing(|| "switch to the server's group")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).doing(|| "switch to the server's user")?;
+    sys::leave_keys().doing(|| "drop root's keyring")?;
+    sys::close_inherited().doing(|| "close inherited descriptors")?;
+    live_with(line).doing(|| "set the server's parent-death signal")
 }
 
 /// Root's processes were not counted; the server's are, and those of its boxes with them. A root that may not lift the limit
@@ -295,7 +295,7 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Copied);
         let tamed = sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole);
-        tamed.doing(|| named("tame", path))?;
+        tamed.doing(|| named("restrict the mount of", path))?;
         trees.push((tree, path));
     }
     // What lies in others comes after them.
@@ -306,7 +306,7 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
         attach(&cover.doing(|| named("cover", &dir))?, CWD, &dir).doing(|| named("cover", &dir))?;
     }
     for (tree, path) in &trees {
-        make_place(tree, path).doing(|| named("make a place for", path))?;
+        make_place(tree, path).doing(|| named("make a mount point for", path))?;
         show(tree, path)?;
     }
     Ok(())

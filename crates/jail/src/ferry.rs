@@ -199,7 +199,7 @@ pub struct Orders {
 }
 
 /// What the end of a part is for: the next process is made there.
-const END: &str = "start a process on the way into a box";
+const END: &str = "start a process that enters a box";
 /// The first number that a descriptor of a zygote's gets.
 const FIRST: i64 = 3;
 /// How long the way in may take, in seconds.
@@ -248,7 +248,7 @@ impl Orders {
                 Some(if answer.len() == HEADER { Ok(()) } else { Err(self.fault(answer)) })
             }
             // There may be two of it.
-            _ => Some(Err(Fault::new("understand a zygote", &io::ErrorKind::InvalidData.into()))),
+            _ => Some(Err(Fault::new("read the zygote's answer", &io::ErrorKind::InvalidData.into()))),
         }
     }
 
@@ -307,7 +307,7 @@ impl List {
     /// Has this process not outlive the one that made it.
     fn be_tied(&mut self) {
         let killed = [libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()];
-        self.call("tie a child's life to its zygote's", libc::SYS_prctl, killed);
+        self.call("set the parent-death signal of a zygote's child", libc::SYS_prctl, killed);
     }
 
     /// The first process: leaves the host for the box, all but its own number.
@@ -315,7 +315,11 @@ impl List {
         let alarm = words(&[0, 0, PATIENCE, 0]);
         let (alarm, itself) = (self.put(&alarm), self.put(b"0"));
         self.be_tied();
-        self.call("limit the time to enter a box", libc::SYS_setitimer, [libc::ITIMER_REAL.into(), alarm, 0]);
+        self.call(
+            "set a timeout for entering a box",
+            libc::SYS_setitimer,
+            [libc::ITIMER_REAL.into(), alarm, 0],
+        );
         for group in groups {
             self.call("enter the box's cgroup", libc::SYS_write, [*group, itself, 1]);
         }
@@ -363,7 +367,7 @@ impl List {
         }
         let clear = [libc::PR_CAP_AMBIENT.into(), libc::PR_CAP_AMBIENT_CLEAR_ALL.into()];
         self.call(doing, libc::SYS_prctl, clear);
-        let (doing, id) = ("become the code's user", i64::from(code.inside));
+        let (doing, id) = ("switch to the code's user", i64::from(code.inside));
         self.call(doing, libc::SYS_setgroups, [0, 0]);
         self.call(doing, libc::SYS_setresgid, [id, id, id]);
         self.call(doing, libc::SYS_setresuid, [id, id, id]);
@@ -372,7 +376,7 @@ impl List {
         let header: Vec<_> = [CAPABILITY_VERSION_3, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
         let (header, none) = (self.put(&header), self.put(&[0; 24]));
         self.call("drop capabilities", libc::SYS_capset, [header, none]);
-        self.call("be dumpable, as after exec", libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1]);
+        self.call("become dumpable, as after exec", libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1]);
         self.call("set no_new_privs", libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS.into(), 1]);
         if let Some(ruleset) = ruleset {
             self.call("apply Landlock", libc::SYS_landlock_restrict_self, [ruleset, 0]);
@@ -395,9 +399,9 @@ impl List {
 
     /// The program: what only it can do for itself.
     fn be_a_program(&mut self, pier: &Pier) {
-        self.call("begin a session", libc::SYS_setsid, []);
+        self.call("start a session", libc::SYS_setsid, []);
         if let Some((place, length)) = pier.restartable {
-            self.call("say where its CPU is wanted", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
+            self.call("register restartable sequences", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
         }
         self.end();
     }
@@ -466,10 +470,10 @@ mod tests {
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
         assert_eq!(first.last(), Some(&"enter the box's namespaces"));
         assert_eq!(second.last(), Some(&"load the syscall filter"));
-        assert_eq!(program, ["begin a session", "say where its CPU is wanted"]);
+        assert_eq!(program, ["start a session", "register restartable sequences"]);
         assert!(rest.is_empty());
         let at = |what| second.iter().position(|doing| *doing == what).unwrap();
-        assert!(at("empty the capability bounding set") < at("become the code's user"));
+        assert!(at("empty the capability bounding set") < at("switch to the code's user"));
         assert!(at("set no_new_privs") < at("apply Landlock"));
         assert!(at("apply Landlock") < at("close spare descriptors"));
     }

@@ -51,7 +51,7 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     pub(crate) fn with_the_plan_at_hand(cpus: Cpus) -> Result<Prepared, Fault> {
-        cpus.stay_on_one().doing(|| "stay on one CPU")?;
+        cpus.stay_on_one().doing(|| "pin PID 1 to one CPU")?;
         Ok(Prepared { program: Filter::standard(), reaper: Filter::reaper(), cpus, done: &[] })
     }
 
@@ -147,9 +147,9 @@ impl Init {
         // Handlers that came with the keeper's memory would let code inside reach PID 1 with their signals.
         sys::default_signals().doing(|| "reset PID 1's signals")?;
         self.take_identity()?;
-        self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
+        self.die_with_the_keeper().doing(|| "set PID 1's parent-death signal")?;
         let offered = self.build()?;
-        self.become_unreadable().doing(|| "make PID 1 unreadable")?;
+        self.become_unreadable().doing(|| "make PID 1 non-dumpable")?;
         match self.plan.birth {
             Birth::Executed | Birth::Zygote => self.run(offered),
             Birth::Forked { .. } => {
@@ -170,7 +170,7 @@ impl Init {
     fn take_identity(&self) -> Result<(), Fault> {
         let id = self.plan.identity.init.unwrap_or(self.plan.identity.code);
         let groups = Groups::of(&self.plan.identity);
-        confine::take_identity(id, groups).doing(|| "become the box's own user")
+        confine::take_identity(id, groups).doing(|| "switch to the box's user")
     }
 
     /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a keeper that
@@ -202,14 +202,14 @@ impl Init {
     /// taken for nothing.
     fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
         let program =
-            Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
+            Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "find the program")?;
         let rules = &self.plan.confinement.landlock;
         let allowed = (!rules.is_empty()).then(|| landlock::ruleset(rules));
         let allowed = allowed.transpose().doing(|| "prepare Landlock")?;
         let beside: Vec<_> = offered.iter().chain(&allowed).map(AsFd::as_fd).collect();
         message::send(&self.keeper, &Reply::Ready, &beside).doing(|| "report to the keeper")?;
         drop((offered, allowed));
-        self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+        self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
         self.wait_for_go_ahead().doing(|| "wait for the program to be approved")?;
         message::send(&self.keeper, &Reply::Started, &[]).doing(|| "report to the keeper")?;
         retire(self.prepared.reaper)?;
@@ -223,7 +223,7 @@ impl Init {
         let commands = std::mem::take(&mut self.plan.commands);
         for (index, command) in commands.iter().enumerate() {
             if index > 0 {
-                end_everyone().doing(|| "end what the last command left behind")?;
+                end_everyone().doing(|| "kill what the last command left behind")?;
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
             let heralded = self.plan.heralded && index + 1 == commands.len();
@@ -237,7 +237,7 @@ impl Init {
             drop(herald);
             if index + 1 == commands.len() {
                 self.streams = None;
-                self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+                self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
                 retire(self.prepared.reaper)?;
             }
             status = reap_until(pid).doing(|| "wait for the program")?;
@@ -263,7 +263,7 @@ impl Init {
             }
         };
         let started = sys::spawn(&mut || {
-            let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
+            let fault = match self.prepared.cpus.use_all().doing(|| "reset the program's CPU affinity") {
                 Ok(()) if *birth == Birth::Zygote => {
                     confine::become_zygote(command, confinement, identity, &streams)
                 }
@@ -276,7 +276,7 @@ impl Init {
         drop(theirs);
         let mut herald = None;
         loop {
-            match message::receive(&ours).doing(|| "hear of the program's start")? {
+            match message::receive(&ours).doing(|| "wait for the program to start")? {
                 None => return Ok(Started { pid, herald }),
                 Some((Reply::Started, beside)) => herald = beside.into_iter().next(),
                 Some((Reply::Failed { doing, errno }, _)) => return Err(Fault { doing, errno }),

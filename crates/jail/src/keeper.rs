@@ -118,7 +118,7 @@ impl Kept {
         let working_dir = self.working_dir.take();
         let admitted = entrant::approve(self.cloned.pid(), working_dir.as_ref(), &self.plan)
             .map(|(gate, place)| self.entrant = vec![gate, place])
-            .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
+            .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 continue"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);
             self.cloned.kill();

@@ -62,7 +62,7 @@ impl Standby {
     /// What was being done, and why it failed. No instruction of the program has run.
     pub fn order(&mut self, order: &Order) -> Result<(), Fault> {
         let (far, near) =
-            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make a lifeline for PID 1")?;
+            rustix::pipe::pipe_with(PipeFlags::CLOEXEC).doing(|| "make the lifeline pipe of PID 1")?;
         self.lifeline = Some(near);
         self.cloned.take_over(order, far).map_err(|fault| self.last_words().unwrap_or(fault))?;
         // While PID 1 builds the box. The first thing that an undertaker does is to let go of our end of the lifeline.

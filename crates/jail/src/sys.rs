@@ -110,7 +110,7 @@ pub(crate) fn clone_into(
     cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<(Fork, Option<OwnedFd>)> {
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let mut pidfd: libc::c_int = -1;
     let mut flags = u64::from((libc::CLONE_PIDFD | namespaces).cast_unsigned());
@@ -173,7 +173,7 @@ pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -
         exit_now(0)
     }
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let work: &'static Work = Box::leak(Box::new(work));
     let mut stack = ManuallyDrop::new(Vec::<u128>::with_capacity(BESIDE_STACK / size_of::<u128>()));
@@ -225,7 +225,7 @@ pub(crate) fn spawn(become_program: &mut dyn FnMut()) -> io::Result<Pid> {
         exit_now(127)
     }
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let mut body: &mut dyn FnMut() = become_program;
     let mut stack = vec![0_u128; SPAWN_STACK / size_of::<u128>()];

@@ -132,7 +132,7 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
         stream.read_exact(&mut byte)?;
         line.extend(byte);
         if line.len() > LONGEST {
-            return Err(malformed("an endless line"));
+            return Err(malformed("a line that is too long"));
         }
     }
     Ok(line)
@@ -147,7 +147,7 @@ fn call(stream: &mut UnixStream, serial: u32, message: &[u8]) -> io::Result<Repl
             return Ok(reply);
         }
     }
-    Err(malformed("many messages and no answer"))
+    Err(malformed("too many messages without an answer"))
 }
 
 fn hello() -> Vec<u8> {

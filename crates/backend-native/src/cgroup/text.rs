@@ -25,7 +25,7 @@ use super::{Cgroups, Controller, Group, Settings, V1, V2, Verdicts, parent_name}
 
 /// Text that is not of this form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a remembered probe of cgroups: expected {expected}")]
+#[error("the cached probe of cgroups is malformed: expected {expected}")]
 pub struct TextError {
     expected: &'static str,
 }
@@ -37,16 +37,16 @@ pub enum Stale {
     #[error(transparent)]
     Malformed(#[from] TextError),
     /// It was made elsewhere: another boot, user or namespace.
-    #[error("the probe of cgroups was made under other circumstances")]
+    #[error("the cached probe of cgroups is from another boot, user or namespace")]
     Elsewhere,
     /// What it found is not there any more.
-    #[error("the cgroups that were found are not there any more: {why}")]
+    #[error("the cgroups of the cached probe no longer exist: {why}")]
     Gone {
         /// The reason that was observed.
         why: String,
     },
     /// It could not be compared with the present.
-    #[error("cannot tell where this process is")]
+    #[error("cannot determine the cgroup of this process")]
     Unknown(#[source] io::Error),
 }
 

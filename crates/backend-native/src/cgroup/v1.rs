@@ -140,7 +140,7 @@ fn standing(guarantee: Guarantee, proof: Result<(), CgroupError>) -> Standing {
 
 fn kept(guarantee: Guarantee) -> Standing {
     let how = match guarantee {
-        Guarantee::Memory => "memory.limit_in_bytes and no swap beyond it (cgroup v1)",
+        Guarantee::Memory => "memory.limit_in_bytes, swap included (cgroup v1)",
         Guarantee::Pids => "pids.max (cgroup v1)",
         Guarantee::Cpu => "cpu.cfs_quota_us, counted by cpuacct (cgroup v1)",
         Guarantee::Filesystem
@@ -159,7 +159,7 @@ fn remedy(error: &CgroupError) -> &'static str {
              writable-cgroups=true (Docker 28) or --security-opt unmask=/sys/fs/cgroup (Podman)"
         }
         CgroupError::Make { .. } if rustix::process::geteuid().is_root() => {
-            "run as root of the host, with its cgroups writable"
+            "run as the host's root, with writable cgroups"
         }
         CgroupError::Make { .. } => {
             "run as root, or boot with systemd.unified_cgroup_hierarchy=1: cgroup v1 cannot be delegated to an \

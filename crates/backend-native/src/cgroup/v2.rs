@@ -104,7 +104,11 @@ impl V2 {
             }
         };
         if claim == Claim::Own && ground.base != base {
-            let why = format!("our cgroup is {} now, not {}", ground.base.display(), base.display());
+            let why = format!(
+                "the cgroup of this process is now {}, not {}",
+                ground.base.display(),
+                base.display()
+            );
             return Err(Refusal { why, fix: String::new() });
         }
         let v2 = V2 { parent: ground.base.join(parent), ground, verdicts: Verdicts::by_asking(kept) };
@@ -228,7 +232,8 @@ impl Scene {
             (Claim::Top, _) => Ok(Ground { claim, base: self.mount.point.clone() }),
             (Claim::Own, Some(own)) => take_leaf(own).map(|()| Ground { claim, base: own.clone() }),
             (Claim::Own, None) => {
-                let why = format!("our cgroup cannot be seen beneath {}", self.mount.point.display());
+                let why =
+                    format!("the cgroup of this process is not visible under {}", self.mount.point.display());
                 Err(Refusal {
                     why,
                     fix: "mount the whole hierarchy: mount -t cgroup2 none /sys/fs/cgroup".into(),
@@ -252,7 +257,7 @@ impl Scene {
             return Ok(base);
         }
         let why = match started {
-            Ok(()) => format!("systemd accepted {} and did not move us there", scope.unit),
+            Ok(()) => format!("systemd accepted {} but did not move this process there", scope.unit),
             Err(error) => chain(&error),
         };
         Err(Refusal { why, fix: NO_SCOPE.into() })
@@ -303,7 +308,7 @@ fn take_leaf(base: &Path) -> Result<(), Refusal> {
     }
     let others = others_in(base)?;
     if others > 0 {
-        let why = format!("{others} other processes are in our cgroup {}", base.display());
+        let why = format!("{others} other processes share the cgroup {}", base.display());
         let fix = format!(
             "start Belljar in a cgroup of its own: systemd-run --scope -p Delegate=yes belljar …; in a container, \
              first move everything to a leaf: mkdir {0}/init; while read p; do echo $p > {0}/init/cgroup.procs; done \
@@ -400,7 +405,7 @@ fn standing(
     let obstacle = obstacles.iter().find(|(controller, _)| controller.guarantee() == guarantee);
     let why = match obstacle {
         Some((controller, refusal)) => {
-            format!("the {controller} controller cannot be handed down: {refusal}")
+            format!("the {controller} controller cannot be delegated: {refusal}")
         }
         None => chain(&error),
     };
@@ -431,7 +436,7 @@ fn remedy(error: &CgroupError) -> &'static str {
         }
         CgroupError::UnlimitedSwap { .. } => "swapoff -a, or boot with swapaccount=1",
         CgroupError::Make { .. } if !is_root => NO_SCOPE,
-        CgroupError::Make { .. } => "run as root of the host, with its cgroups writable",
+        CgroupError::Make { .. } => "run as the host's root, with writable cgroups",
         _ if is_root => {
             "boot with cgroup_no_v1=all and a kernel that has CONFIG_MEMCG, CONFIG_CGROUP_PIDS and \
              CONFIG_CFS_BANDWIDTH; in a container, let its runtime delegate the controllers"

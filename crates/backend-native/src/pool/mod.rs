@@ -215,7 +215,8 @@ impl Pool {
     /// A language has a zygote now, or why it has none.
     pub(crate) fn note_zygote(&self, language: Language, problem: Option<&BackendError>) {
         if let Some(shelf) = self.lock().shelf(language) {
-            shelf.counted.zygote_problem = problem.map(|error| told(error) + "; boxes boot a runtime each");
+            shelf.counted.zygote_problem =
+                problem.map(|error| told(error) + "; each parked box boots its own runtime");
         }
     }
 
@@ -440,7 +441,8 @@ impl Shelf {
     }
 
     fn problem(&self, pressed: bool) -> Option<String> {
-        let short = || pressed.then(|| "none is made while this host is short of memory".to_owned());
+        let short =
+            || pressed.then(|| "this host is short of memory, so no boxes are being parked".to_owned());
         let Counted { problem, zygote_problem, .. } = &self.counted;
         problem.clone().or_else(|| zygote_problem.clone()).or_else(short)
     }
@@ -483,7 +485,7 @@ fn told(error: &BackendError) -> String {
 }
 
 fn failed(lost: JoinError) -> BackendError {
-    setup("make a box that waits")(std::io::Error::other(lost))
+    setup("make a parked box")(std::io::Error::other(lost))
 }
 
 /// Destroys a box, which takes a moment, beside whatever is going on.

@@ -215,13 +215,13 @@ impl Zygote {
     }
 
     async fn weighed(mut self) -> Result<Zygote, BackendError> {
-        let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
+        let uncounted = |error| setup("read the counters of a zygote")(io::Error::other(error));
         let template = self.template.lock().await;
         let Some(cgroup) = template.cgroup() else { return Err(uncounted(io::ErrorKind::NotFound.into())) };
         let memory = cgroup.memory_in_use().map_err(io::Error::other).map_err(uncounted)?;
         // Beside the first process of its template. Whatever else there is would take orders, too.
         if cgroup.processes().map_err(uncounted)?.len() != 2 {
-            return Err(setup("boot a zygote")(io::Error::other("a preloaded module starts processes")));
+            return Err(setup("boot a zygote")(io::Error::other("a preloaded module started processes")));
         }
         drop(template);
         self.memory = memory;

@@ -252,7 +252,7 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "shares no memory",
         ),
         ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
-        ("forks", "import os\nos.fork()\n", "a preloaded module starts processes"),
+        ("forks", "import os\nos.fork()\n", "a preloaded module started processes"),
         ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),
         ("exits", "import os\nos._exit(0)\n", "cannot boot a zygote"),

@@ -46,7 +46,7 @@ impl Glob {
             Invalid::new(
                 Field::Collect,
                 format!("the pattern '{}' {why}", text.escape_debug()),
-                "name files beneath the working directory, such as 'plot.png' or 'out/**/*.csv'",
+                "name files inside the working directory, such as 'plot.png' or 'out/**/*.csv'",
             )
         };
         let text = text.strip_prefix("./").unwrap_or(text);

@@ -23,11 +23,11 @@ const LONGEST_ANSWER: usize = 64 * 1024;
 pub(super) enum NoAnswer {
     #[error("it cannot be started ({0})")]
     NotStarted(io::Error),
-    #[error("it cannot be listened to ({0})")]
+    #[error("its output cannot be read ({0})")]
     NotHeard(io::Error),
     #[error("no answer within {} s", PATIENCE.as_secs())]
     TooLate,
-    #[error("an answer without an end")]
+    #[error("its answer is too long")]
     TooLong,
     #[error("{status}{}", last_words(.text))]
     Failed { status: ExitStatus, text: String },
