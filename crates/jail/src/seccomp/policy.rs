@@ -26,13 +26,13 @@ pub struct Row {
     pub number: u32,
     /// The kernel's name for it.
     pub name: &'static str,
-    /// What becomes of it.
+    /// The rule for it.
     pub rule: Rule,
     /// Why, in a few words.
     pub reason: &'static str,
 }
 
-/// What becomes of a system call.
+/// The rule for a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// The same, whatever its arguments are.
@@ -82,10 +82,10 @@ pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, unlisted: ENOSYS
 
 /// What PID 1 of a box may still ask of the kernel, once it has started the program.
 ///
-/// Anything else kills it, and with it the box. An errno is a courtesy to programs that nobody here wrote and
-/// that may have a second way; the reaper is our own, has none, and a call that it never makes means that
-/// somebody else is making it. The death of PID 1 is also the safe state: the kernel takes the whole box along,
-/// and the supervisor sees `SIGSYS` instead of a reaper that limps on and reports what it is told to.
+/// Anything else kills it, and with it the box. An errno is for programs that we did not write and that may have a
+/// fallback. The reaper is our own and has none: a call that it never makes means that it has been taken over. The
+/// death of PID 1 is also the safe state: the kernel kills the whole box, and the supervisor sees `SIGSYS` instead of
+/// reports from a compromised reaper.
 pub static REAPER: Policy = Policy { groups: REAPER_GROUPS, unlisted: Verdict::Kill };
 
 /// The rows of [`STANDARD`], in the order in which they are best read.
@@ -140,7 +140,7 @@ pub(super) struct Group {
 
 const ALLOW: Rule = Rule::Always(Verdict::Allow);
 const REFUSE: Rule = Rule::Always(EPERM);
-/// For what programs probe and do without: they take it for an older kernel.
+/// For what programs probe for and can do without: it looks like an older kernel.
 const ABSENT: Rule = Rule::Always(ENOSYS);
 
 const EPERM: Verdict = Verdict::Deny(libc::EPERM);
@@ -185,13 +185,14 @@ const DGRAM: u32 = libc::SOCK_DGRAM.cast_unsigned();
 const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 
-/// Families are named, not excluded: AF_ALG alone gave any process a write into the page cache
-/// (CVE-2026-31431), and the next one of its kind has a number already.
+/// An allow-list of families: AF_ALG alone gave any process a write into the page cache (CVE-2026-31431), and the next
+/// family of its kind already has a number.
 ///
-/// Within the internet families so are the protocols, because asking for SCTP, DCCP or L2TP is enough to make
-/// the kernel load their modules. The errnos are those of a kernel that lacks the thing: Go, for one, tries MPTCP
-/// first and takes `EPROTONOSUPPORT` for "no". Raw sockets get what they get without `CAP_NET_RAW`. Netlink is
-/// for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not exist.
+/// Within the internet families, the protocols are an allow-list too, because asking for SCTP, DCCP or L2TP is enough
+/// to make the kernel load their modules. The errnos are those of a kernel that lacks the feature: Go, for one, tries
+/// MPTCP first and takes `EPROTONOSUPPORT` for "no". Raw sockets get the errno that they get without `CAP_NET_RAW`.
+/// Netlink is for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not
+/// exist.
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -239,8 +240,8 @@ const fn protocol(any_of: &'static [u32]) -> Test {
     Test { argument: 2, mask: ALL_BITS, any_of }
 }
 
-/// `TIOCSTI` types into the caller's terminal, `TIOCLINUX` pastes into a console, `TIOCSETD` loads line
-/// disciplines. Devices at large are not a matter for numbers: the box has few, and Landlock minds those.
+/// `TIOCSTI` types into the caller's terminal, `TIOCLINUX` pastes into a console, `TIOCSETD` loads line disciplines.
+/// Other device ioctls are not filtered by number: the box has few devices, and Landlock restricts those.
 const IOCTL: Rule = Rule::ByArguments {
     cases: &[Case {
         when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[0x5412, 0x541C, 0x5423] }],
@@ -254,7 +255,7 @@ const MMAP: Rule = only_if!(3 & 0x4_0000, &[0], else Verdict::Deny(libc::ENOMEM)
 /// `MFD_HUGETLB`.
 const MEMFD: Rule = only_if!(1 & 4, &[0], else Verdict::Deny(libc::ENOMEM));
 
-/// `F_SETLEASE` and `F_NOTIFY` tell when somebody else opens a file that boxes and host share.
+/// `F_SETLEASE` and `F_NOTIFY` reveal when another process opens a file that boxes and host share.
 const FCNTL: Rule = Rule::ByArguments {
     cases: &[Case { when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[1024, 1026] }], then: EPERM }],
     otherwise: Verdict::Allow,
@@ -264,7 +265,7 @@ const FCNTL: Rule = Rule::ByArguments {
 const SEND: Rule = only_if!(3 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 const SENDMSG: Rule = only_if!(2 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 
-/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and their two kin for groups of sockets; `TCP_ULP`.
+/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and the corresponding two for groups of sockets; `TCP_ULP`.
 const SETSOCKOPT: Rule = Rule::ByArguments {
     cases: &[
         Case {
@@ -527,7 +528,7 @@ static STANDARD_GROUPS: &[Group] = &[
         SYS_epoll_wait_old SYS_vserver),
 ];
 
-/// New memory for the allocator, but none that could be run.
+/// New memory for the allocator, but not executable.
 const NOT_EXECUTABLE: Rule = only_if!(2 & libc::PROT_EXEC.cast_unsigned(), &[0], else Verdict::Kill);
 
 static REAPER_GROUPS: &[Group] = &[
