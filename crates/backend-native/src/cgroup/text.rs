@@ -30,7 +30,7 @@ pub struct TextError {
     expected: &'static str,
 }
 
-/// Why a remembered probe is of no use.
+/// Why a cached probe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Stale {
     /// It is damaged, or of another version.
@@ -39,13 +39,13 @@ pub enum Stale {
     /// It was made elsewhere: another boot, user or namespace.
     #[error("the cached probe of cgroups is from another boot, user or namespace")]
     Elsewhere,
-    /// What it found is not there any more.
+    /// What it found no longer exists.
     #[error("the cgroups of the cached probe no longer exist: {why}")]
     Gone {
         /// The reason that was observed.
         why: String,
     },
-    /// It could not be compared with the present.
+    /// It could not be compared with the current state.
     #[error("cannot determine the cgroup of this process")]
     Unknown(#[source] io::Error),
 }
@@ -54,7 +54,7 @@ const FIRST_LINE: &str = "belljar-cgroups 1";
 const LAST_LINE: &str = "end";
 
 impl Cgroups {
-    /// What to remember of a probe; nothing, if it found anything amiss.
+    /// What to cache of a probe; nothing, if anything was missing.
     ///
     /// # Errors
     /// `/proc` could not be read.
@@ -68,10 +68,10 @@ impl Cgroups {
         Ok(Some(format!("{FIRST_LINE}\nhost {}\n{found}{LAST_LINE}\n", host()?)))
     }
 
-    /// What an earlier probe found, if it still holds. Like [`probe`](Cgroups::probe) this may move the process.
+    /// The result of an earlier probe, if it still holds. Like [`probe`](Cgroups::probe), this may move the process.
     ///
     /// # Errors
-    /// It does not; probe again.
+    /// It does not hold; probe again.
     pub fn from_text(text: &str, settings: &Settings) -> Result<Cgroups, Stale> {
         match Remembered::parse(text)? {
             remembered if remembered.host != host().map_err(Stale::Unknown)? => Err(Stale::Elsewhere),
@@ -80,7 +80,7 @@ impl Cgroups {
     }
 }
 
-/// The text, understood and not yet believed.
+/// The text, parsed but not yet verified.
 #[derive(Debug, PartialEq, Eq)]
 struct Remembered<'a> {
     host: &'a str,
@@ -174,7 +174,7 @@ fn show_v2(v2: &V2) -> String {
     }
 }
 
-/// What a probe is true for.
+/// What a probe is valid for.
 fn host() -> io::Result<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let uid = rustix::process::geteuid().as_raw();
