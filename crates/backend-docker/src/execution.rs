@@ -367,7 +367,7 @@ mod tests {
         intake.begin(leaving(6)).unwrap();
         intake.add(b"123").unwrap();
         intake.add(b"456").unwrap();
-        assert!(intake.add(b"7").is_err(), "longer than it was said to be");
+        assert!(intake.add(b"7").is_err(), "longer than its announced size");
         assert!(intake.begin(leaving(5)).is_err(), "beyond the disk");
         intake.begin(leaving(0)).unwrap();
         assert!(intake.begin(leaving(0)).is_err(), "one name too many");

@@ -349,7 +349,7 @@ mod tests {
         let allowance = Allowance { languages: Permitted::Only(vec!["ruby", "lua"]), ..Allowance::boxed() };
         let (field, text) = refused(&allowance, &request(LimitsRequest::default()));
         assert_eq!(field, Field::Language);
-        assert_eq!(text, "the language 'python' is not allowed here; allowed are ruby, lua");
+        assert_eq!(text, "the language 'python' is not allowed here; allowed: ruby, lua");
         let mut waived = request(LimitsRequest::default());
         waived.sandbox.waived = vec![Guarantee::Memory];
         assert_eq!(refused(&Allowance::boxed(), &waived).0, Field::Waive);
