@@ -30,8 +30,8 @@ impl Collector {
         }
     }
 
-    /// Takes the next bytes of the stream, and returns the part of them that belongs to the head: what may be
-    /// shown live. The rest is known only at the end.
+    /// Takes the next bytes of the stream, and returns the part of them that belongs to the head: what may be shown
+    /// live. The rest is known only at the end.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         self.seen += bytes.len() as u64;
         let room = self.head_limit - self.head.len();

@@ -27,11 +27,11 @@ pub struct RunRequest {
 pub struct SandboxRequest {
     /// Which backend is to provide it.
     pub backend: BackendChoice,
-    /// Guarantees that the caller does without.
+    /// Guarantees that the caller waives.
     pub waived: Vec<Guarantee>,
     /// What the box as a whole may use.
     pub limits: BoxLimits,
-    /// What it may reach.
+    /// Its network.
     pub network: Network,
     /// A directory of the host to show read-only at `/work`.
     pub workspace: Option<Workspace>,
@@ -60,7 +60,7 @@ pub struct ExecutionRequest {
     pub limits: ExecutionLimits,
 }
 
-/// The most code that one run takes; data belongs into files.
+/// The most code that one run takes; data belongs in files.
 pub const MAX_CODE: usize = 4 << 20;
 
 /// Code: at least one byte, no NUL, at most [`MAX_CODE`].
@@ -71,7 +71,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Code from text or from a file, in which case its name is kept for messages of the program.
+    /// Code from text or from a file. The name of a file is kept for the program's messages.
     ///
     /// # Errors
     /// Empty, too large or binary code.
@@ -155,7 +155,7 @@ impl fmt::Debug for InputFile {
 
 /// The longest single argument or variable that Linux takes (`MAX_ARG_STRLEN`), less its terminator.
 const MAX_STRING: usize = 128 * 1024 - 1;
-/// What all of them may come to together, well below a quarter of the stack, which is what Linux allows.
+/// The maximum of all of them together: well below a quarter of the stack, which is what Linux allows.
 const MAX_STRINGS: usize = 1 << 20;
 
 /// An argument to the program: no NUL, and short enough for `execve`.
@@ -212,7 +212,7 @@ impl EnvVar {
         &self.name
     }
 
-    /// Its value, which may be a secret of the caller's.
+    /// Its value, which may be one of the caller's secrets.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
@@ -300,11 +300,11 @@ fn is_host(text: &str) -> bool {
 pub enum BackendChoice {
     /// The strongest that this host has; never `process` or `none`.
     Auto,
-    /// This one or none.
+    /// This one only.
     Named(BackendName),
 }
 
-/// The backends of the contract, strongest promise first.
+/// The backends of the contract, strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum BackendName {
@@ -342,8 +342,8 @@ impl BackendName {
 }
 
 impl BackendName {
-    /// Whether it is no box but a process of the caller's own, so that somebody has to ask for it by name: that counts as
-    /// doing without everything that it does not keep.
+    /// Whether it is not a sandbox but a process of the caller's own. Such a backend must be named, which waives
+    /// everything that it does not enforce.
     #[must_use]
     pub fn is_only_by_name(self) -> bool {
         matches!(self, BackendName::Process | BackendName::None)
@@ -376,10 +376,10 @@ impl BackendChoice {
     }
 }
 
-/// The guarantees that a caller does without.
+/// The guarantees that a caller waives.
 ///
 /// # Errors
-/// A word that names no guarantee.
+/// A word that is not a guarantee.
 pub fn parse_waivers(words: &[String]) -> Result<Vec<Guarantee>, Invalid> {
     let parse = |word: &String| {
         Guarantee::from_name(word).ok_or_else(|| {
