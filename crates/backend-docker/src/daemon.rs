@@ -1,4 +1,4 @@
-//! The daemon: where it listens, and what is known of it once it has been spoken to.
+//! The daemon: where it listens, and what is known about it after the first call.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -11,18 +11,18 @@ use crate::image::Images;
 use crate::trial::Trial;
 use crate::trouble;
 
-/// Where Docker listens, unless told otherwise.
+/// Docker's default socket.
 const USUAL: &str = "/var/run/docker.sock";
-/// Where that of a user does, beneath the user's runtime directory.
+/// The default socket of a user's own daemon, in the user's runtime directory.
 const USERS_OWN: &str = "docker.sock";
 
-/// A daemon that may or may not be there.
+/// A daemon that may or may not exist.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     host: Option<String>,
     runtime_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
-    /// Whether what is remembered of it is not believed.
+    /// Whether to ignore what is cached about it.
     anew: bool,
     known: OnceLock<(Api, Offer)>,
     absent: OnceLock<Offer>,
@@ -38,12 +38,12 @@ impl Daemon {
         Daemon { host, runtime_dir, state_dir, anew, known: OnceLock::new(), absent: OnceLock::new() }
     }
 
-    /// The way to it, if it has been spoken to.
+    /// The connection, if there has been a call.
     pub(crate) fn known(&self) -> Option<Api> {
         self.known.get().map(|(api, _)| api.clone())
     }
 
-    /// What it can promise; nothing, if it is not there.
+    /// What it can guarantee; nothing, if it does not exist.
     pub(crate) fn offer(&self) -> &Offer {
         let absent = || {
             Offer::by_asking(|_| Standing::Unmet {
@@ -54,8 +54,8 @@ impl Daemon {
         self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
     }
 
-    /// The way to it. The first time it is asked what it is and what it can promise. That it cannot be reached is not
-    /// remembered: it may be there the next time.
+    /// The connection. The first call also probes what the daemon can guarantee. A failure to connect is not cached:
+    /// the daemon may be there the next time.
     pub(crate) async fn api(&self, images: &Images, runtime: Option<&str>) -> Result<Api, BackendError> {
         if let Some(api) = self.known() {
             return Ok(api);

@@ -1,4 +1,4 @@
-//! One program in one container, from its order to the last byte, the counters and the files.
+//! One program in one container, from its start to the last byte, the counters and the files.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::init::WRITING_FILES;
 use crate::line::Line;
 use crate::trouble;
 
-/// How long the first process of a container may take to say that the program runs.
+/// How long PID 1 of a container may take to report that the program runs.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to say that what was killed is dead, before the engine is asked.
+/// How long it may take to report that killed processes are dead, before the engine is asked.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the files may take to come out.
+/// How long collecting the files may take.
 const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
-/// The exit code that an engine gives to what was killed.
+/// The exit code that an engine reports for a killed container.
 const KILLED: i64 = 137;
 
-/// What is known of a run when it begins.
+/// What is known about a run when it begins.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) runtime: String,
@@ -33,15 +33,15 @@ pub(crate) struct Terms {
     pub(crate) collects: bool,
     /// The limit, which is the peak of whatever it has killed.
     pub(crate) memory: u64,
-    /// Whether the runtime is a kernel of its own, which the memory limit kills as a whole, first process and all.
+    /// Whether the runtime has its own kernel, which the memory limit kills as a whole, including PID 1.
     pub(crate) own_kernel: bool,
     pub(crate) disk: u64,
     pub(crate) max_files: u64,
 }
 
 impl Terms {
-    /// The end of a container that was killed together with its first process, if it is known why: by the memory limit, or
-    /// as a kernel of its own, of which the engine may never learn that it was the memory limit.
+    /// The end of a container that was killed together with its PID 1, if the reason is known: the memory limit; or it
+    /// has its own kernel, for which the engine may never learn that it was the memory limit.
     fn killed(&self, fate: &Fate) -> Option<End> {
         let as_a_whole = self.own_kernel && fate.exit_code == KILLED;
         let memory_peak = if fate.oom_killed { self.memory } else { 0 };
@@ -75,7 +75,7 @@ impl DockerExecution {
         match timeout(BUILD_LIMIT, line.hear()).await {
             Ok(Ok(Some(Said::Started))) => {}
             Ok(Ok(Some(Said::Failed(errno, doing)))) => return Err(failure(errno, &doing)),
-            // The limit was too low for anything to begin: that is how it ended.
+            // The limit was too low to start anything: that is how it ended.
             Ok(Ok(None)) => ended = Some(no_room(&container, &terms, line.last_words()).await?),
             Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
             Ok(Err(error)) => return Err(lost(error)),
@@ -89,7 +89,7 @@ impl DockerExecution {
         Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
     }
 
-    /// Feeds what the program reads, as it takes it.
+    /// Feeds the program's standard input as it is read.
     pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
         self.line.feed(stdin)
     }
@@ -104,7 +104,7 @@ impl DockerExecution {
                 heard = self.line.hear() => heard,
                 () = until(patience) => {
                     self.killed_hard = true;
-                    // If the engine does not answer either, the run's own grace ends.
+                    // If the engine does not answer either, the run's grace period ends it.
                     let _ = self.container.kill().await;
                     continue;
                 }
@@ -133,7 +133,7 @@ impl DockerExecution {
         News::Output(stream)
     }
 
-    /// The first process died without a word: the memory limit or we have killed it, or the engine has gone.
+    /// PID 1 died without a report: the memory limit or we have killed it, or the engine is gone.
     async fn post_mortem(&mut self) -> Result<End, BackendError> {
         let killed_by_us = self.kill_by.is_some();
         let fate = settled_fate(&self.container, killed_by_us).await?;
@@ -161,7 +161,7 @@ impl DockerExecution {
         };
         let DockerExecution { container, line, start, terms, .. } = self;
         match start {
-            // Whoever did not wait for the container to be made need not wait for it to be removed.
+            // A run that did not wait for its container to be made need not wait for its removal either.
             Start::Warm => drop(container),
             Start::Cold | Start::Zygote => {
                 let gone = container.part(line, terms.own_kernel).await;
@@ -172,7 +172,7 @@ impl DockerExecution {
         Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files })
     }
 
-    /// What comes out was named and written by hostile code: so many files, so many bytes, and no more.
+    /// The files were named and written by hostile code: their number and size are limited.
     async fn take_files(&mut self) -> Result<Vec<CollectedFile>, BackendError> {
         let mut intake = Intake::new(self.terms.disk, self.terms.max_files);
         loop {
@@ -226,10 +226,10 @@ enum News {
     Ended,
 }
 
-/// Files on their way in.
+/// Files that are being received.
 struct Intake {
     files: Vec<CollectedFile>,
-    /// How much of the last one is still to come.
+    /// How much of the last one is missing.
     missing: u64,
     room: u64,
     names: u64,
@@ -287,8 +287,8 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
-/// What became of a container whose streams have ended: the engine knows a moment later that it is dead, and may know
-/// only after that why.
+/// How a container ended whose streams have ended: the engine notices a moment later that it is dead, and may learn the
+/// reason only after that.
 async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, BackendError> {
     let patience = Instant::now() + KILL_PATIENCE;
     loop {
@@ -305,12 +305,12 @@ async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate,
     }
 }
 
-/// Whether the engine has told, after it had written down the end, that memory was the reason.
+/// Whether the engine reported, after it had recorded the end, that memory was the reason.
 async fn said_too_late(container: &Container) -> bool {
     matches!(timeout(KILL_PATIENCE, container.ran_out_of_memory()).await, Ok(Ok(true)))
 }
 
-/// The first process is gone before it said that the program runs.
+/// PID 1 is gone before it reported that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
     let fate = settled_fate(container, false).await?;
     if let Some(end) = terms.killed(&fate) {

@@ -1,8 +1,8 @@
-//! Images: which one a run gets, whether it may, and what is added to it.
+//! Images: which one a run gets, whether it is allowed, and what is added to it.
 //!
-//! A **prepared** image is the one that was asked for and one layer more: the first process, the places that every box
-//! has, and links that make `/tmp` a part of the one disk. It is made when an image is first used and is found again by
-//! its name, which says what it was made from.
+//! A **prepared** image is the requested one plus one layer: Belljar's PID 1, the directories that every box has, and
+//! links that make `/tmp` a part of the one disk. It is made when an image is first used. Its name contains what it was
+//! made from, and is used to find it again.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,25 +29,25 @@ use crate::trouble::{self, printable};
 
 /// The name of prepared images, each with a tag of its own.
 const PREPARED: &str = "belljar-prepared";
-/// Changes whenever what is added to an image does.
+/// Changes whenever the added layer does.
 const EDITION: &str = "1";
-/// How long a container may exist that is only made to be added to.
+/// How long a container may exist that is made only to prepare an image.
 const PREPARING: Duration = Duration::from_secs(600);
 /// The longest reference to an image.
 const LONGEST: usize = 512;
 
-/// Told whenever an image is being fetched, whether or not a run waits for it.
+/// Called whenever an image is being pulled, whether or not a run waits for it.
 pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
 
 /// Which images a request may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ImagePolicy {
-    /// Whatever the daemon can get.
+    /// Whatever the daemon can pull.
     Any,
-    /// Those of the languages alone.
+    /// Only those of the languages.
     #[default]
     OfLanguages,
-    /// Those of the languages and these; a `*` at the end stands for anything.
+    /// Those of the languages and these; a `*` at the end matches anything.
     Listed(Vec<String>),
 }
 
@@ -70,9 +70,9 @@ pub(crate) struct Images {
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
     pub(crate) progress: Option<Progress>,
-    /// One is prepared at a time: others may be about to want the same.
+    /// Images are prepared one at a time: another run may be about to need the same.
     pub(crate) preparing: Mutex<()>,
-    /// Where other processes of this user wait for each other.
+    /// Where processes of this user lock each other out.
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -82,16 +82,16 @@ impl std::fmt::Debug for Images {
     }
 }
 
-/// An image that a run can be made from.
+/// An image for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
-    /// As it was asked for, and what it is: `python:3.11-slim@sha256:…`.
+    /// As it was requested, with its digest: `python:3.11-slim@sha256:…`.
     pub(crate) identity: String,
-    /// Of the image that was asked for.
+    /// Of the requested image.
     pub(crate) id: String,
-    /// What containers are made from.
+    /// The image from which containers are made.
     pub(crate) prepared: String,
-    /// Variables that the image wants to be set.
+    /// Variables that the image sets.
     pub(crate) env: Vec<(String, String)>,
 }
 
@@ -145,7 +145,7 @@ impl Images {
         Ok(self.policy.allows(named))
     }
 
-    /// Finds an image, fetching it if it is not there, and prepares it.
+    /// Finds an image, pulls it if it is missing, and prepares it.
     pub(crate) async fn get(
         &self,
         api: &Api,
@@ -168,7 +168,7 @@ impl Images {
         Ok(image)
     }
 
-    /// The same, if it is here: nothing is fetched.
+    /// The same, if it is on this host: nothing is pulled.
     pub(crate) async fn get_local(&self, api: &Api, reference: &str) -> Result<Option<Image>, BackendError> {
         match self.look(api, reference).await {
             Ok(_) => self.get(api, reference, &|_| {}).await.map(Some),
@@ -231,13 +231,13 @@ impl Images {
             "/commit?container={}&repo={repository}&tag={tag}&pause=false&comment=prepared%20for%20belljar",
             container.name()
         );
-        // Volumes that the image declares would be writable disks of their own.
+        // Volumes that the image declares would be separate writable disks.
         let description = json!({ "Labels": { "dev.belljar.prepared": image.id }, "Volumes": {}, "Healthcheck": { "Test": ["NONE"] } });
         api.post::<Value>(&commit, &description).await.map_err(&failed)?;
         container.remove().await.map_err(&failed)
     }
 
-    /// The name says what it was made from: the image, and which file of which age was added as its first process.
+    /// The name contains what it was made from: the image, and the file that was added as PID 1, with its age.
     fn prepared_name(&self, base: &str) -> std::io::Result<String> {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(&self.init)?;
@@ -248,7 +248,7 @@ impl Images {
         Ok(format!("{PREPARED}:{tag}"))
     }
 
-    /// An image with nothing in it but what every box has, to try the engine with.
+    /// An image that contains only what every box has, to test the engine.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
         let prepared = self.prepared_name("bare").map_err(trouble::setup("examine the belljar binary"))?;
         let failed = trouble::api("import a test image");
@@ -265,7 +265,7 @@ impl Images {
     }
 }
 
-/// What a daemon tells of an image that it fetches. The line that names the image has its tag where others have a layer.
+/// A progress message of a pull. In the line that names the image, the tag takes the place of the layer.
 fn pull_event(image: &str, told: &Value) -> Option<PullEvent> {
     let text = |name: &str| told[name].as_str().map(printable);
     let status = text("status")?;
@@ -306,7 +306,7 @@ fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Without a tag, the daemon would fetch all that there are.
+/// Without a tag, the daemon would pull all of them.
 fn with_tag(reference: &str) -> String {
     let name = reference.rsplit('/').next().unwrap_or(reference);
     if name.contains(':') || name.contains('@') {
@@ -343,10 +343,10 @@ fn unusable(message: String, hint: String) -> BackendError {
     BackendError::Unusable { field: Field::Image, message, hint }
 }
 
-/// A word that no other container's name has.
+/// A word that is in no other container's name.
 pub(crate) fn unique() -> String {
     let mut bytes = [0; 8];
-    // If there is no randomness, two names are the same and the second container is refused.
+    // Without randomness, two names are the same and the second container is refused.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

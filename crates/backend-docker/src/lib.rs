@@ -1,10 +1,10 @@
-//! The docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor
-//! where the engine has it as a runtime.
+//! The Docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor if
+//! the engine has it as a runtime.
 //!
-//! In reading order: `lib` holds the port; `daemon` finds the engine and `trial` finds out what it can promise; `image`
-//! chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into what a `container` is made
-//! from and what its first process is told; `execution` follows it to the end, over a `line` of `frame`s. `init` is that
-//! first process: the only part that runs inside. `owner` tells what a crashed predecessor has left.
+//! In reading order: `lib` implements the port; `daemon` finds the engine and `trial` probes what it can guarantee;
+//! `image` chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into the description
+//! of a `container` and the orders for its PID 1; `execution` follows it to the end, over a `line` of `frame`s. `init`
+//! is that PID 1: the only part that runs inside. `owner` identifies what a crashed predecessor has left.
 
 #![forbid(unsafe_code)]
 
@@ -62,37 +62,37 @@ pub use crate::image::{ImagePolicy, Progress};
 pub use crate::init::{init, is_init};
 pub use crate::pool::PoolSettings;
 
-/// How long a container may be there beyond the time of its run.
+/// How much longer than its run a container may exist.
 const SPARE_TIME: Duration = Duration::from_secs(600);
-/// How often it is looked for what a crashed predecessor has left.
+/// How often to look for what a crashed predecessor has left.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(60);
-/// How often it is looked whether containers that wait have become too few or too old.
+/// How often to check whether parked containers have become too few or too old.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// What the backend needs to know of its caller's surroundings: it reads no environment itself.
+/// What the backend needs to know about its caller's environment, which it does not read itself.
 #[derive(Default)]
 pub struct Settings {
-    /// `DOCKER_HOST`: where the daemon listens, if not in one of the usual places.
+    /// `DOCKER_HOST`: where the daemon listens, if not at a default path.
     pub host: Option<String>,
     /// `XDG_RUNTIME_DIR`: where a daemon of the user's own listens.
     pub runtime_dir: Option<PathBuf>,
-    /// Where what was found out is remembered between runs.
+    /// Where results are cached between runs.
     pub state_dir: Option<PathBuf>,
     /// The daemon's runtime, if not its default: `runsc` is gVisor.
     pub runtime: Option<String>,
     /// Which images a request may name.
     pub images: ImagePolicy,
-    /// Images for languages, in place of the usual ones.
+    /// Images for languages, in place of the defaults.
     pub of_languages: Vec<(Language, String)>,
-    /// This program, which becomes the first process of every container.
+    /// This binary, which becomes PID 1 of every container.
     pub init: PathBuf,
-    /// Told while an image is being fetched.
+    /// Called while an image is being pulled.
     pub progress: Option<Progress>,
-    /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
+    /// Whether a server pulls the images of the languages before they are requested.
     pub pull: bool,
-    /// The containers that are to wait for runs, where runs keep coming.
+    /// The warm pool of a server.
     pub pool: Option<PoolSettings>,
-    /// Whether the daemon is tried anew, whatever is remembered of it.
+    /// Whether to probe the daemon again, whatever is cached.
     pub anew: bool,
 }
 
@@ -120,7 +120,7 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// A backend that has not asked for anything yet: the daemon is spoken to when somebody wants something of it.
+    /// A backend that has done nothing yet: the daemon is contacted on first use.
     #[must_use]
     pub fn open(settings: Settings) -> Docker {
         let images = Images {
@@ -189,7 +189,7 @@ impl Docker {
         Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
     }
 
-    /// A start in a container that has been waiting. `None`: there is none for this request, which is as it was.
+    /// Starts a run in a parked container. `None`: there is none for this request, which is unchanged.
     async fn begin_warm(
         &self,
         job: &Job,
@@ -203,7 +203,7 @@ impl Docker {
         parked.line.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
         let begun = DockerExecution::begin(parked.container, parked.line, terms.clone(), Start::Warm).await;
         let Ok(running) = begun else {
-            // It died while it waited, or cannot take what it was given.
+            // It died while it was parked, or cannot take what it was given.
             pool.count_loss(execution.language);
             return Ok(None);
         };
@@ -212,7 +212,7 @@ impl Docker {
         Ok(Some(running))
     }
 
-    /// Makes a container that waits for a run of this language.
+    /// Makes a parked container for this language.
     async fn park(&self, pool: &Pool, language: Language) -> Result<Parked, BackendError> {
         let api = self.api().await?;
         let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
@@ -237,7 +237,7 @@ impl Docker {
         Ok(Parked { container, line, mould, order, since: Instant::now() })
     }
 
-    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    /// The request that most requests of a language resemble: everything optional is left out.
     fn unspecific(
         &self,
         language: Language,
@@ -253,7 +253,7 @@ impl Docker {
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
 
-    /// Makes containers that wait, one at a time, and lets go of those that have waited too long.
+    /// Makes parked containers, one at a time, and removes those that are too old.
     async fn tend(&self, pool: &Pool) {
         loop {
             let (next, old) = pool.review();
@@ -269,7 +269,7 @@ impl Docker {
         self.daemon.api(&self.images, self.runtime.as_deref()).await
     }
 
-    /// What runs a language in an image: as remembered, or by asking in a container of its own.
+    /// The runtime of a language in an image: from the cache, or by asking in a separate container.
     async fn runtime_in(
         &self,
         api: &Api,
@@ -303,7 +303,7 @@ impl Docker {
         self.runtimes.learn(image, language, &found)
     }
 
-    /// Looks for what a crashed predecessor has left, beside the first run.
+    /// Looks for what a crashed predecessor has left, concurrently with the first run.
     fn sweep_once(&self, api: &Api) {
         if !self.has_swept.swap(true, Ordering::Relaxed) {
             let api = api.clone();
@@ -311,7 +311,7 @@ impl Docker {
         }
     }
 
-    /// Sweeps now and then, once there is a daemon to sweep, and fetches what will be asked for.
+    /// Sweeps at intervals, once there is a daemon, and pulls the images that will be needed.
     async fn keep_up(self: Arc<Docker>) {
         if self.pull {
             self.pull_all().await;
@@ -374,7 +374,7 @@ impl Backend for Docker {
     }
 
     fn offer(&self) -> &Offer {
-        // Whoever asks without having asked whether it is ready gets an answer all the same.
+        // Callers that have not asked whether it is ready get an answer all the same.
         let _ = self.ready();
         self.daemon.offer()
     }
@@ -418,7 +418,7 @@ impl Backend for Docker {
         self.retired.notify_one();
         Box::pin(async {
             for parked in self.pool.iter().flat_map(Pool::empty) {
-                // What cannot be removed now is swept by the next one.
+                // What cannot be removed now is removed by the next sweep.
                 let _ = parked.container.remove().await;
             }
         })

@@ -1,4 +1,4 @@
-//! What a daemon can promise: what it says of itself, held against what a container sees that was made by it.
+//! What a daemon can guarantee: what it reports about itself, compared with what a container that it made sees.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::line::Line;
 use crate::owner::Owner;
 use crate::{remembered, trouble};
 
-/// Changes whenever another question is asked.
+/// Changes whenever the questions change.
 const EDITION: &str = "1";
-/// What the trial's container may have; few processes, so that the limit is soon met.
+/// The limit of the trial's container: few processes, so that it is reached soon.
 const TRIAL_PIDS: u64 = 12;
 const LEASE: Duration = Duration::from_secs(300);
 
-/// What the daemon says of its host.
+/// What the daemon reports about its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Info {
@@ -36,7 +36,7 @@ pub(crate) struct Info {
     pids_limit: bool,
 }
 
-/// What came of it, and of which daemon.
+/// The result, and of which daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Findings {
     of: String,
@@ -55,7 +55,7 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What this daemon can promise: as found out before, or by making a container now.
+    /// What this daemon can guarantee: from the cache, or by making a container now.
     pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
         let of = self.subject();
         let known = remembered::read::<Findings>(self.state_dir, &self.file());
@@ -65,7 +65,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Makes a container whatever is remembered.
+    /// Makes a container, whatever is cached.
     pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
         let findings = self.find_out(self.subject()).await?;
         remembered::write(self.state_dir, &self.file(), &findings);
@@ -83,7 +83,8 @@ impl Trial<'_> {
         digest(&subject)
     }
 
-    /// The name under which it is remembered: whoever takes turns with two runtimes is not to try each anew every time.
+    /// The name of the cache file. It contains the runtime, so that alternating between two runtimes does not mean
+    /// probing each time.
     fn file(&self) -> String {
         let place = digest(&format!("{} {:?}", self.api.socket().display(), self.runtime));
         format!("docker-trial-{}.json", &place[..16])

@@ -1,4 +1,4 @@
-//! A program that runs, as the engine sees it.
+//! A running program, as the engine sees it.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use wasmtime::Engine;
 use crate::guest::End;
 use crate::link::{Link, News};
 
-/// A program that runs. Dropping it ends it.
+/// A running program. Dropping it ends it.
 pub(crate) struct WasmExecution {
     pub(crate) link: Arc<Link<End>>,
     pub(crate) engine: Engine,
     pub(crate) runtime: String,
-    /// What was told last.
+    /// The last output.
     pub(crate) told: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Execution for WasmExecution {
         Box::pin(async { Ok(self.next().await) })
     }
 
-    /// A program that waits is woken; one that computes is interrupted.
+    /// A program that blocks is woken; one that computes is interrupted.
     fn kill(&mut self) {
         self.link.stop();
         self.engine.increment_epoch();

@@ -1,6 +1,6 @@
-//! The wasm backend: interpreters as WebAssembly modules, so that nothing of the code ever runs natively. A program sees
-//! files that lie in memory and a system of some forty calls that has no sockets and no processes; the engine keeps it
-//! to its memory, and interrupts it when its time is up.
+//! The wasm backend: interpreters as WebAssembly modules, so that the code never runs natively. A program sees files in
+//! memory and a system interface of 46 calls, without usable sockets and without processes. The engine confines it to
+//! its memory, and interrupts it when its time is up.
 
 mod execution;
 mod fs;
@@ -94,7 +94,7 @@ impl Wasm {
         Ok(Box::new(WasmExecution { link, engine: machine.engine.clone(), runtime, told: Vec::new() }))
     }
 
-    /// The module, from memory if it was used before. Reading it from the disk blocks, compiling it takes seconds.
+    /// The module, from memory if it was used before. Reading it from disk blocks, and compiling it takes seconds.
     async fn load(
         &self,
         interpreter: &'static Interpreter,
@@ -217,7 +217,7 @@ impl Backend for Wasm {
     }
 }
 
-/// By what means each guarantee is kept.
+/// How each guarantee is enforced.
 fn how(guarantee: Guarantee) -> &'static str {
     match guarantee {
         Guarantee::Filesystem => "files are in memory; of the host, only the workspace can be read",
@@ -231,7 +231,7 @@ fn how(guarantee: Guarantee) -> &'static str {
     }
 }
 
-/// Loads a module and gives it the system that it will find.
+/// Loads a module and links it with its system interface.
 fn link_module(
     shelf: &Shelf,
     interpreter: &Interpreter,

@@ -263,7 +263,10 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             assert_eq!(stdout(&run_warm(&server, &has(name, handled))), "False\nTrue\n", "{name}");
         }
         let problem = server.get("/v1/pool").result()["languages"][0]["problem"].to_string();
-        assert!(problem.contains(why) && problem.contains("each parked box boots its own runtime"), "{name}: {problem}");
+        assert!(
+            problem.contains(why) && problem.contains("each parked box boots its own runtime"),
+            "{name}: {problem}"
+        );
     }
 }
 
