@@ -36,7 +36,7 @@ const PREPARING: Duration = Duration::from_secs(600);
 /// The longest reference to an image.
 const LONGEST: usize = 512;
 
-/// Called whenever an image is being pulled, whether or not a run waits for it.
+/// Told whenever an image is being fetched, whether or not a run waits for it.
 pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
 
 /// Which images a request may name.
@@ -70,7 +70,7 @@ pub(crate) struct Images {
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
     pub(crate) progress: Option<Progress>,
-    /// Images are prepared one at a time: another run may be about to need the same.
+    /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
     /// Where processes of this user lock each other out.
     pub(crate) state_dir: Option<PathBuf>,

@@ -84,11 +84,11 @@ pub struct Settings {
     pub images: ImagePolicy,
     /// Images for languages, in place of the defaults.
     pub of_languages: Vec<(Language, String)>,
-    /// This binary, which becomes PID 1 of every container.
+    /// This program, which becomes the first process of every container.
     pub init: PathBuf,
-    /// Called while an image is being pulled.
+    /// Told while an image is being fetched.
     pub progress: Option<Progress>,
-    /// Whether a server pulls the images of the languages before they are requested.
+    /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
     pub pull: bool,
     /// The warm pool of a server.
     pub pool: Option<PoolSettings>,

@@ -342,8 +342,8 @@ impl BackendName {
 }
 
 impl BackendName {
-    /// Whether it is not a sandbox but a process of the caller's own. Such a backend must be named, which waives
-    /// everything that it does not enforce.
+    /// Whether it is no box but a process of the caller's own, so that somebody has to ask for it by name: that counts as
+    /// doing without everything that it does not keep.
     #[must_use]
     pub fn is_only_by_name(self) -> bool {
         matches!(self, BackendName::Process | BackendName::None)
@@ -376,7 +376,7 @@ impl BackendChoice {
     }
 }
 
-/// The guarantees that a caller waives.
+/// The guarantees that a caller does without.
 ///
 /// # Errors
 /// A word that is not a guarantee.

@@ -76,7 +76,7 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
     if !backend.provides(network) {
         return Err(RunError::Invalid(Invalid {
             field: Field::Network,
-            message: format!("the {} backend does not support the network '{network}'", backend.name()),
+            message: format!("the {} backend cannot give a box the network '{network}'", backend.name()),
             hint: network_hint(backend).to_owned(),
             too_large: false,
         }));

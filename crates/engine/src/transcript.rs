@@ -13,7 +13,7 @@ use belljar_core::{Captured, Collector};
 
 /// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
-    /// An image is being pulled, for which the run waits. Called before the program runs, if at all.
+    /// An image is being fetched, for which the run waits. Comes before the program runs, if at all.
     fn pulling(&mut self, _: &PullEvent) {}
 
     /// The program runs; this is everything known about it in advance. Called once, before any output, unless the run

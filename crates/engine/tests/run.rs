@@ -1,4 +1,4 @@
-//! What the engine makes of programs that end well, badly, late or never.
+//! How the engine handles programs that end well, badly, late or never.
 
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
@@ -94,9 +94,9 @@ struct Live {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     leaves_after: Option<usize>,
-    /// What had been heard when a stage began.
+    /// How much had been received when each stage began.
     stages: Vec<usize>,
-    /// What was fetched before anything began.
+    /// What was pulled before the start.
     pulled: Vec<PullEvent>,
 }
 
@@ -465,7 +465,7 @@ async fn a_network_that_the_backend_lacks_is_refused() {
     let mut asked = defaults();
     asked.sandbox.network = Network::Full;
     let error = play(Script::of(vec![], Ending::Exited(0)), asked).await.unwrap_err();
-    assert_eq!(error.to_string(), "the native backend does not support the network 'full'");
+    assert_eq!(error.to_string(), "the native backend cannot give a box the network 'full'");
 }
 
 #[tokio::test(start_paused = true)]

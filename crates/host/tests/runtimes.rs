@@ -360,7 +360,7 @@ fn a_grandchild_that_holds_the_output_open_does_not_hold_the_answer() {
     let mut settings = place.settings("bin");
     settings.search_path = format!("{}:/usr/bin:/bin", place.path("bin").display()).into();
     let refused = Runtimes::new(settings).find(language("sh"));
-    // A script that names no program is passed over, so the system's own is what is left.
+    // A script that names no program is skipped, so the system's own is found.
     assert!(refused.is_ok(), "{refused:?}");
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
 }
@@ -460,7 +460,7 @@ fn language(name: &str) -> Language {
     Language::by_name(name).expect(name)
 }
 
-/// What the person who runs the tests has.
+/// The settings of the user who runs the tests.
 fn callers_settings() -> RuntimeSettings {
     RuntimeSettings {
         search_path: std::env::var_os("PATH").expect("PATH is set"),
@@ -476,8 +476,8 @@ fn assert_says_hello(name: &str, code: &str, runtime: &Runtime) {
     assert_eq!(seen, (Some(0), "hello\n".to_owned(), String::new()), "{name} {runtime:?}");
 }
 
-/// Runs the language's stages as an unprivileged user who sees the base system, the runtime's mounts and a scratch
-/// space, and nothing else.
+/// Runs the language's stages as an unprivileged user who sees only the base system, the runtime's mounts and a scratch
+/// directory.
 fn run_in_sight_of(name: &str, code: &str, runtime: &Runtime) -> Output {
     let language = language(name);
     let source = Place::new();
@@ -529,7 +529,7 @@ fn filled(word: &str, runtime: &Runtime, file: &str) -> OsString {
         .into()
 }
 
-/// A directory of a test's own, which others may look into, since a runtime has to be readable.
+/// A test's own directory, which others can read, because a runtime must be readable.
 struct Place {
     root: PathBuf,
 }
@@ -590,7 +590,7 @@ impl Drop for Place {
     }
 }
 
-/// A shim that notes how often it was asked.
+/// A shim that counts how often it was asked.
 struct Counted {
     place: Place,
 }

@@ -1,17 +1,18 @@
-//! Cgroups: what limits a whole tree of processes, counts what it used, and lets it be killed at once.
+//! Cgroups: they limit a whole tree of processes, count what it used, and allow killing it at once.
 //!
-//! Each box has a cgroup of its own, named after the process that owns it ([`BoxName`]). On version 1 that is a
-//! directory `belljar.<name>` in each hierarchy that has one of our controllers; on version 2 it is a single one, in a
-//! directory `belljar` that exists only while there are boxes, because there limits are handed down from above. What differs between the two is data: the [`Knob`]s that a limit
-//! comes to, and the files that the counters are in. Making, limiting, removing and sweeping are the same for both.
+//! Each box has its own cgroup, named after the process that owns it ([`BoxName`]). On version 1 that is a directory
+//! `belljar.<name>` in each hierarchy that has one of our controllers. On version 2 it is a single one, in a directory
+//! `belljar` that exists only while there are boxes, because there limits are delegated from above. What differs
+//! between the two versions is data: the [`Knob`]s that set a limit, and the files of the counters. Making, limiting,
+//! removing and sweeping are the same for both.
 //!
-//! Whether a limit can be kept is found out by setting it ([`Cgroups::probe`]), because neither the version, nor
-//! being root, nor the list of controllers decides it: a container may have all three and a read-only mount.
+//! Whether a limit can be enforced is found by setting it ([`Cgroups::probe`]), because neither the version, nor being
+//! root, nor the list of controllers decides it: a container may have all three and a read-only mount.
 //!
-//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way there is
-//! ([`CgroupEntry`]): moving another process costs milliseconds.
+//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way ([`CgroupEntry`]): moving
+//! another process costs milliseconds.
 //!
-//! All of this blocks, for microseconds as a rule.
+//! All of this blocks, usually for microseconds.
 
 mod clear;
 mod grant;

@@ -135,7 +135,7 @@ fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid()
     }
     let before = limits(LimitsRequest { memory: Some(256 << 20), ..Default::default() });
     let after = limits(LimitsRequest { memory: Some(8 << 20), ..Default::default() });
-    // Version 1 refuses, version 2 kills: either way, the box does not pass for a limited and healthy one.
+    // Version 1 refuses, version 2 kills: either way nobody takes the box for one that is limited and well.
     let refused = cgroup.relimit(&before, &after).is_err();
     let killed = cgroup.counters().unwrap().oom_kills > 0;
     assert!(refused || killed);
@@ -146,7 +146,7 @@ fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid()
 #[test]
 fn one_process_beyond_the_limit_cannot_be_made() {
     let cgroups = cgroups("pids");
-    // The shell stands in for the first process of the box, which does not count against the caller's limit.
+    // The shell stands for the first process of the box, which the caller does not count.
     let fork = |count| format!("for i in $(seq {count}); do sleep 0.3 & done; wait; exit 7");
     let four = || new_box(&cgroups, LimitsRequest { pids: Some(4), ..Default::default() });
     let enough = four();

@@ -1,7 +1,7 @@
-//! The outcome of a probe as text, so that the next run of the command need not probe again.
+//! The result of a probe as text, so that the next run of the command need not probe again.
 //!
-//! Only good news is written down: what was missing may be there the next time, and whoever has just fixed it wants
-//! to see that. The text names the host, the boot, the user and the namespaces it is true for.
+//! Only success is written down: what was missing may be available the next time, and a user who has just fixed it
+//! wants to see that. The text names the host, the boot, the user and the namespaces for which it is valid.
 //!
 //! ```text
 //! belljar-cgroups 1

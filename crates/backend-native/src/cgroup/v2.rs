@@ -1,4 +1,4 @@
-//! Version 2: one hierarchy, handed down from above. Which part of it is ours depends on who we are:
+//! Version 2: one hierarchy, delegated from above. Which part of it is ours depends on the process:
 //!
 //! | we are                                         | boxes are made                                           |
 //! |------------------------------------------------|----------------------------------------------------------|
@@ -7,8 +7,8 @@
 //! | root of a container that sees only its own     | there too, and we move to a leaf, as above               |
 //! | a user with a systemd manager                  | in a scope that we ask it for, and we move to its leaf   |
 //!
-//! We move because a cgroup that hands memory down to its children may hold no processes itself ("no internal
-//! processes", cgroup-v2.rst). We move nobody else: if there are others, the cgroup is theirs as much as ours.
+//! We move because a cgroup that delegates memory to its children may hold no processes itself ("no internal
+//! processes", cgroup-v2.rst). We move no other process: if there are others, the cgroup is theirs as much as ours.
 
 use std::fs;
 use std::io;

@@ -614,7 +614,7 @@ enum Sink {
     Nowhere,
 }
 
-/// A library that asks for every right wants to read; a file is opened for writing only if it may be written.
+/// Libraries ask for every right, even on a directory. One that cannot be opened for writing is opened for reading only.
 fn open_as_allowed(
     guest: &mut Guest,
     dir: &Place,

@@ -251,7 +251,11 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)\n",
             "shares no memory",
         ),
-        ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
+        (
+            "handler",
+            "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+            "installs signal handlers",
+        ),
         ("forks", "import os\nos.fork()\n", "a preloaded module started processes"),
         ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),

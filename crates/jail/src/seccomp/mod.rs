@@ -4,7 +4,7 @@
 //! program for the kernel; [`Filter`] is that program, ready to be loaded.
 //!
 //! **An allow-list.** Untrusted code gets what the runtimes of the supported languages call, and close kin of
-//! that. What is refused is refused with an errno: the code is somebody's program, it may have a second way, and
+//! that. What is refused is refused with an errno: the code may be a legitimate program with a fallback, and
 //! a program that dies of a probe (libuv asks for io_uring on every start) is a sandbox that does not work.
 //! `EPERM` is the answer to what is known and refused. `ENOSYS` is the answer to what a program should take for
 //! an older kernel: io_uring, keyrings, `clone3` (whose flags are behind a pointer, where no filter can see them;

@@ -296,7 +296,7 @@ const MKNODAT: Rule = only_if!(2 & libc::S_IFMT, FILE_TYPES, else EPERM);
 const PERSONALITY: Rule = only_if!(0 & ALL_BITS, &[0, 0xFFFF_FFFF], else EPERM);
 
 /// Reading one's own state, naming things, and what can only tighten. Refused with the rest:
-/// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (who may look into whom), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
+/// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (which processes may inspect it), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
 /// one's own `/proc` entry), `PR_SET_TSC`, `PR_SET_SPECULATION_CTRL` (undoing a mitigation), `PR_SCHED_CORE`,
 /// `PR_SET_MEMORY_MERGE` (shared pages are a side channel), `PR_SET_SYSCALL_USER_DISPATCH`.
 const PRCTL: Rule = only_if!(0 & ALL_BITS, PRCTL_OPTIONS, else EPERM);
