@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn podman_is_told_from_docker() {
+    fn podman_is_distinguished_from_docker() {
         let version = |name: &str| -> Version {
             let told = serde_json::json!({
                 "Version": "4.3.1", "ApiVersion": "1.41", "MinAPIVersion": "1.24", "Components": [{ "Name": name }],

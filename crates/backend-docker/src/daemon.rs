@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_is_not_there_is_told_apart_from_one_that_is_forbidden_or_down() {
+    async fn a_missing_daemon_a_forbidden_one_and_a_stopped_one_give_different_errors() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         let host = format!("unix://{}", socket.display());

@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_kernel_of_its_own_is_killed_without_a_word_of_why() {
+    fn only_a_separate_kernel_is_killed_without_a_reason() {
         let terms = |own_kernel| Terms {
             runtime: String::new(),
             image: String::new(),

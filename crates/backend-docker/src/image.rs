@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_told_with_its_bytes_and_the_image_without_a_layer() {
+    fn a_pull_event_has_the_bytes_of_a_layer_and_none_for_the_image() {
         let of =
             |told: Value| pull_event("a:1", &told).map(|event| (event.layer, event.status, event.progress));
         let first = of(json!({"status": "Pulling from a", "id": "1"}));

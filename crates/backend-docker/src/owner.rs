@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_we_did_not_write_are_nobodys() {
+    fn foreign_labels_have_no_owner() {
         assert!(!is_abandoned(None, Some("1"), 100));
         assert!(!is_abandoned(Some("garbage"), Some("1"), 100));
     }

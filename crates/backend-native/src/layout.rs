@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_chose_gives_way_to_files_that_are_there() {
+    fn a_default_name_gives_way_to_existing_files() {
         let dir = std::env::temp_dir().join(format!("belljar-layout-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join("main.py"), "theirs").unwrap();

@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_waits_until_somebody_looks_or_it_is_stopped() {
+    fn a_flood_blocks_until_it_is_read_or_stopped() {
         let link = link(Stdin::Empty);
         let mut written = 0;
         while written < MAX_QUEUED {
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_or_reads_for_ever_wakes_up_when_stopped() {
+    fn a_program_that_sleeps_or_reads_for_ever_wakes_up_when_stopped() {
         let endless: Box<dyn Read + Send> = Box::new(std::io::repeat(0));
         for stdin in [Stdin::Empty, Stdin::Stream(endless)] {
             let link = link(stdin);

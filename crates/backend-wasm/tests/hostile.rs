@@ -176,7 +176,7 @@ async fn memory_that_grows_without_end_is_out_of_memory_and_within_the_limit_is_
 }
 
 #[tokio::test]
-async fn cpu_time_is_a_limit_of_its_own_and_a_rate_slows_down() {
+async fn cpu_time_is_limited_separately_and_a_rate_slows_down() {
     let time = Some(Duration::from_millis(200));
     let limits = LimitsRequest { cpu_time: time, ..LimitsRequest::default() };
     let mut computing = Bench::calling(&[], "(loop (br 0))").limit(limits);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notice_stands_on_a_line_of_its_own() {
+    fn the_notice_is_on_its_own_line() {
         let captured = collect(4, &[b"0\n2345678\n"]);
         assert_eq!(captured.to_bytes(), b"0\n[... 6 bytes omitted ...]\n8\n");
     }

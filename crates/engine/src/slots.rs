@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_finds_the_queue_full_is_turned_away_with_a_time() {
+    async fn a_full_queue_refuses_and_says_when_to_retry() {
         let slots = Slots::new(1, 1);
         let running = Place::join(Some(&slots)).unwrap().turn().await;
         let waiting = Place::join(Some(&slots)).unwrap();

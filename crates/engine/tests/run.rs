@@ -125,7 +125,7 @@ impl Observer for Live {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_waits_for_an_image_is_told_of_its_layers() {
+async fn the_observer_sees_the_layers_of_a_pulled_image() {
     let script = Script { layers: vec!["a", "b"], ..Script::of(vec![say("x")], Ending::Exited(0)) };
     let mut live = Live::default();
     let report = run(&engine(&script.backend()), defaults(), &mut live, pending()).await.unwrap();

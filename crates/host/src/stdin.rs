@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_any_more_is_an_error_before_the_first_byte_but_not_to_a_feeder() {
+    fn a_pipe_without_a_reader_fails_before_the_first_byte_but_not_while_feeding() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         assert_eq!(pour(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -414,7 +414,7 @@ fn a_change_of_the_shim_the_choice_the_runtime_or_the_question_asks_again() {
 }
 
 #[test]
-fn an_entry_that_somebody_else_could_have_written_is_not_believed() {
+fn an_entry_that_another_user_could_have_written_is_not_trusted() {
     let asked = Counted::new();
     let truth = asked.find();
     let entry = asked.entry();

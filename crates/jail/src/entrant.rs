@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_kept_something_is_refused() {
+    fn a_process_that_kept_anything_is_refused() {
         let spoilt = [
             ("Uid:\t7\t7\t7\t7", "Uid:\t7\t0\t7\t7"),
             ("Gid:\t7\t7\t7\t7", "Gid:\t7\t7\t7\t0"),

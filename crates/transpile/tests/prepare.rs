@@ -31,7 +31,7 @@ macro_rules! trials {
 trials![
     a_javascript_module_is_named_as_one,
     a_javascript_script_keeps_its_name,
-    javascript_that_nobody_can_parse_is_passed_on,
+    javascript_that_does_not_parse_is_passed_on,
     types_are_taken_away,
     what_has_a_meaning_at_run_time_is_kept,
     imports_for_types_are_dropped_and_others_kept,
@@ -115,7 +115,7 @@ fn a_javascript_script_keeps_its_name() {
     assert_eq!(detect("main.mjs", "1 // import"), "main.mjs");
 }
 
-fn javascript_that_nobody_can_parse_is_passed_on() {
+fn javascript_that_does_not_parse_is_passed_on() {
     assert_eq!(detect("main.js", "import {"), "main.js");
     assert_eq!(detect("main.js", &format!("{}// import", "(".repeat(1 << 20))), "main.js");
     let binary = b"import \xff";

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_a_name_is_nobodys_box() {
+    fn only_an_exact_name_is_a_box() {
         for text in [
             "",
             "box",

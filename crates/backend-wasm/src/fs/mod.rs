@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_told_from_where_it_was_left_though_names_went_meanwhile() {
+    fn a_listing_continues_where_it_stopped_although_names_were_removed() {
         let mut files = files();
         for n in 0..10 {
             make(&mut files, &format!("tmp/{n}"), b"");
