@@ -1,8 +1,8 @@
 //! Nothing is left behind, however a run ends: no process, cgroup, container, mount, temporary file or descriptor.
 //!
-//! `BELLJAR_LEAK_RUNS` is the number of runs with each ending, `BELLJAR_KILL_RUNS` that of runs in which `belljar` itself
-//! is killed. CI sets 1000 and 100. A user who is not root takes the same paths but has fewer things to leave behind, and
-//! does an eighth of the first.
+//! `BELLJAR_LEAK_RUNS` is the number of runs with each ending (8 by default), `BELLJAR_KILL_RUNS` the number of runs in which
+//! `belljar` itself is killed (10 by default); CI sets more. An ordinary user's runs take the same paths with fewer things to
+//! leave behind, so there is only an eighth as many of the first kind.
 
 #![allow(
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! The promises, kept by the kernel that this runs on: version 1 or 2, root or an ordinary user with a systemd
-//! manager. A host that cannot keep them fails these tests, and says why.
+//! The guarantees, enforced by the kernel that this runs on: cgroup v1 or v2, root or an ordinary user with a systemd
+//! manager. A host that cannot enforce them fails these tests, and the failure says why.
 
 use std::mem;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use belljar_core::limits::LimitsRequest;
 use super::v2::{Claim, Ground};
 use super::*;
 
-/// The cgroups of this host, with a directory for the boxes of this test alone.
+/// The cgroups of this host, with a separate directory for the boxes of this test.
 fn cgroups(test: &str) -> Cgroups {
     let cgroups =
         Cgroups::probe_beneath(&format!("belljar-test-{}-{test}", std::process::id()), &Settings::default());
@@ -221,7 +221,7 @@ fn a_sweep_removes_the_boxes_of_the_dead_and_nothing_else() {
         (cgroup.dirs(), mem::ManuallyDrop::new(cgroup))
     };
     let (empty_dirs, _) = abandon(&empty);
-    // Where there are several, one that was removed half way is left in all but the first.
+    // If there are several, a box that was removed half way is left in all except the first.
     let first = empty_dirs.last().filter(|_| empty_dirs.len() > 1);
     first.into_iter().for_each(|dir| fs::remove_dir(dir).unwrap());
     let empty_dirs = &empty_dirs[..empty_dirs.len() - usize::from(first.is_some())];
@@ -249,7 +249,7 @@ fn a_sweep_removes_the_boxes_of_the_dead_and_nothing_else() {
     assert_eq!(cgroups.sweep(), 0);
 }
 
-/// What a server has made in what was given to it: a box with somebody in it, and an empty one.
+/// What a server has made in its delegated cgroup: a box with a process in it, and an empty one.
 fn fill(granted: &[PathBuf]) -> (Vec<PathBuf>, std::process::Child) {
     let within = |name: &str| granted.iter().map(|dir| dir.join(name)).collect::<Vec<_>>();
     let (inhabited, empty) = (within("inhabited"), within("empty"));
@@ -346,7 +346,7 @@ fn a_probe_is_remembered_and_holds() {
     assert_eq!(nowhere.to_text().unwrap(), None);
 }
 
-/// A version 2 without controllers (they may all be with version 1) can still hold a box and kill it.
+/// A version 2 without controllers (they may all be used by version 1) can still hold a box and kill it.
 #[test]
 fn on_version_2_a_box_is_killed_at_once() {
     assert!(rustix::process::geteuid().is_root(), "this test needs root");
@@ -428,7 +428,7 @@ fn a_missing_limit_on_swap_is_forgiven_only_where_there_is_no_swap() {
     assert!(!lists_swap(heading));
     assert!(lists_swap(&format!("{heading}/dev/sda2 partition 8388604 0 -2\n")));
 
-    // A directory that is no cgroup has no file of any limit.
+    // A directory that is not a cgroup has none of the limit files.
     let dir = std::env::temp_dir().join(format!("belljar-test-{}-no-cgroup", std::process::id()));
     let dir = dir.join("box");
     fs::create_dir_all(&dir).unwrap();

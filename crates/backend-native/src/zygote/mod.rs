@@ -1,11 +1,12 @@
 //! Zygotes: a runtime that has booted once, and whose children are the programs of boxes.
 //!
-//! A zygote lives in a template: a box of its language, without the users and the process numbers of one, in which it has
-//! no rights and reaches nothing. It owns the users of the boxes that are made for it, which is the right to send a child
-//! into them, and no other. The child confines itself, and the keeper looks at it before anything is made of it
-//! (`jail/src/entrant.rs`).
+//! A zygote lives in a template: a box of its language, except that it stays in the host's user and PID namespaces,
+//! where it has no privileges and reaches nothing. It owns the user namespaces of the boxes that are made for it, which
+//! gives it the right to send children into them, and no other right. The child is confined on its way in, and the
+//! keeper inspects it before it becomes the program (`jail/src/entrant.rs`).
 //!
-//! It takes root: an ordinary user's boxes all have the same owner. Without a zygote a box boots a runtime of its own.
+//! Zygotes need root: an ordinary user's boxes all have the same owner. Without a zygote, each box boots its own
+//! runtime.
 
 use std::collections::HashMap;
 use std::io;
@@ -37,20 +38,20 @@ use crate::execution::{NativeExecution, Terms, failure, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
-/// How long a zygote may take to boot and to import what it is to import.
+/// How long a zygote may take to boot and to import its modules.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// How long whoever makes a box waits for one that is being made.
+/// How long to wait for a zygote that is being made.
 const MAKING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a child may take to enter its box, and how long somebody waits for that who could have another.
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
 const HASTY_LIMIT: Duration = Duration::from_secs(3);
-/// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
+/// A zygote is replaced after this many children, to get rid of whatever it has accumulated.
 const MOST_BIRTHS: u64 = 10_000;
-/// More than a zygote says: its orders, with what came of them.
+/// More than a zygote sends: its orders, with their results.
 const MOST_SAID: usize = 32 << 10;
-/// How long not to try again where a zygote could not be made.
+/// How long to wait before trying again after a zygote could not be made.
 const RESPITE: Duration = Duration::from_secs(60);
-/// What a zygote may take, with everything that it imports.
+/// How much memory a zygote may use, with everything it imports.
 const MEMORY: u64 = 1 << 30;
 
 /// The zygotes of a host, one for each language that has one.
@@ -75,15 +76,15 @@ pub(crate) struct Zygote {
     /// Its template.
     template: Mutex<NativeExecution>,
     control: UnixDatagram,
-    /// Where it takes orders.
+    /// How it takes orders.
     pier: Pier,
-    /// The user that it is on the host.
+    /// Its user on the host.
     user: u32,
     runtime: Stamped,
     births: AtomicU64,
-    /// Whether a child of it has become the program of a box.
+    /// Whether one of its children has become the program of a box.
     has_served: AtomicBool,
-    /// What it had when it was ready, in bytes.
+    /// The memory that it used when it was ready, in bytes.
     memory: u64,
 }
 
@@ -93,15 +94,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) namespaces: &'a [OwnedFd],
     /// Stdin, stdout and stderr.
     pub(crate) streams: [BorrowedFd<'a>; 3],
-    /// What Landlock is to allow, if this kernel has Landlock.
+    /// The Landlock rule set, if this kernel has Landlock.
     pub(crate) allowed: Option<&'a OwnedFd>,
     pub(crate) cgroup: &'a CgroupEntry,
 }
 
-/// How a child is made ready.
+/// How a child is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// It does once what most programs do, so that it has the memory for it already.
+    /// It runs a trivial program once, so that the memory for it is already copied.
     Rehearsed,
     /// As soon as possible.
     Hasty,
@@ -225,12 +226,12 @@ impl Native {
 }
 
 impl Zygote {
-    /// The user on the host who has to own the users of a box, for a child to enter it.
+    /// The host user that must own the user namespace of a box, for a child to enter it.
     pub(crate) fn user(&self) -> u32 {
         self.user
     }
 
-    /// A child of it is the program of a box.
+    /// Records that one of its children is the program of a box.
     pub(crate) fn count_as_good(&self) {
         self.has_served.store(true, Ordering::Relaxed);
     }
@@ -241,13 +242,13 @@ impl Zygote {
     }
 
     async fn weighed(mut self) -> Result<Zygote, BackendError> {
-        let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
+        let uncounted = |error| setup("read the counters of a zygote")(io::Error::other(error));
         let template = self.template.lock().await;
         let Some(cgroup) = template.cgroup() else { return Err(uncounted(io::ErrorKind::NotFound.into())) };
         let memory = cgroup.memory_in_use().map_err(io::Error::other).map_err(uncounted)?;
-        // Beside the first process of its template. Whatever else there is would take orders, too.
+        // The zygote and PID 1 of its template. Any other process would take orders too.
         if cgroup.processes().map_err(uncounted)?.len() != 2 {
-            return Err(setup("boot a zygote")(io::Error::other("a preloaded module starts processes")));
+            return Err(setup("boot a zygote")(io::Error::other("a preloaded module started processes")));
         }
         drop(template);
         self.memory = memory;
@@ -260,10 +261,10 @@ impl Zygote {
             && self.template.lock().await.lives()
     }
 
-    /// Sends a child into a box, where it boots on by itself until it waits for its code.
+    /// Sends a child into a box, where it continues to boot until it waits for its code.
     pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
         let failed = setup("fork a runtime into the box");
-        // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
+        // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
@@ -276,7 +277,7 @@ impl Zygote {
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
             .collect();
-        // One at a time. Somebody before may have gone away without hearing the answer.
+        // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
@@ -292,14 +293,14 @@ impl Zygote {
     }
 }
 
-/// Waits until a zygote has booted, and has imported what it is to import.
+/// Waits until a zygote has booted, and has imported its modules.
 async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
     let said = hear(control, BOOT_LIMIT).await?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
     Pier::parse(&said).ok_or_else(refused)
 }
 
-/// The next thing that a zygote says.
+/// The next message from a zygote.
 async fn hear(control: &UnixDatagram, patience: Duration) -> io::Result<Vec<u8>> {
     let mut said = Vec::with_capacity(MOST_SAID);
     tokio::time::timeout(patience, control.recv_buf(&mut said)).await??;
@@ -315,12 +316,13 @@ impl std::fmt::Debug for Zygote {
     }
 }
 
-/// What a language's runtime is told to do instead of running a script, if it can be a zygote.
+/// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
     (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
 }
 
-/// The script where CPython looks for it while it boots, and what brings its children into their boxes.
+/// The script at the path where CPython looks for it while it boots, and the machine code that brings its children into
+/// their boxes.
 fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
     let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
     let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
@@ -336,17 +338,17 @@ fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<Inpu
     Ok(vec![file(&place, script.into_bytes())?, file(".ferry", ferry)?])
 }
 
-/// Makes the plan of a box that of a template, and returns who lives in it.
+/// Turns the plan of a box into that of a template, and returns its user.
 fn become_template(plan: &mut Plan) -> u32 {
     let user = plan.identity.code.outside;
     plan.birth = Birth::Zygote;
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
-    // These would be the host's processes.
+    // It would show the host's processes.
     plan.build.retain(|step| *step != Step::Proc);
     plan.confinement.landlock.clear();
-    // The kernel counts the processes of every box whose users it owns as its own. How many it has itself is limited by its
-    // cgroup.
+    // The kernel counts the processes of every box whose user namespace the zygote owns as the zygote's. Its cgroup
+    // limits how many it has itself.
     plan.confinement.rlimits.retain(|(resource, _)| *resource != Resource::NProc);
     user
 }
@@ -367,7 +369,7 @@ fn control() -> io::Result<(UnixDatagram, OwnedFd)> {
     Ok((UnixDatagram::from_std(ours)?, theirs))
 }
 
-/// Where a process says that it wants to be in a cgroup.
+/// The files through which a process enters a cgroup.
 fn open_groups(cgroup: &CgroupEntry) -> io::Result<Vec<OwnedFd>> {
     let open = |path: &Path| Ok(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
     match cgroup {
