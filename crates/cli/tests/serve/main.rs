@@ -13,7 +13,6 @@ mod lifecycle;
 mod observed;
 mod overload;
 mod pool;
-mod readme;
 mod runs;
 mod sameness;
 mod server;

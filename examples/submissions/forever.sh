@@ -1,0 +1,2 @@
+read -r n
+while [ "$n" -ne 0 ]; do :; done
