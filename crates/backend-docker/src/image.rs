@@ -5,7 +5,6 @@
 //! made from, and is used to find it again.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::inside::SANDBOX;
@@ -35,9 +34,6 @@ const EDITION: &str = "1";
 const PREPARING: Duration = Duration::from_secs(600);
 /// The longest reference to an image.
 const LONGEST: usize = 512;
-
-/// Told whenever an image is being fetched, whether or not a run waits for it.
-pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
 
 /// Which images a request may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -69,7 +65,6 @@ pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
-    pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
     /// Where processes of this user lock each other out.
@@ -201,9 +196,6 @@ impl Images {
         let path = format!("/images/create?fromImage={}", escaped(&with_tag(reference)));
         let tell = |told: &Value| {
             let Some(event) = pull_event(reference, told) else { return };
-            if let Some(progress) = &self.progress {
-                progress(&event);
-            }
             waiting(&event);
         };
         api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
@@ -361,7 +353,6 @@ mod tests {
             policy,
             of_languages: vec![(c, "gcc:14".into())],
             init: "/proc/self/exe".into(),
-            progress: None,
             preparing: Mutex::new(()),
             state_dir: None,
         }

@@ -58,7 +58,7 @@ use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
 
-pub use crate::image::{ImagePolicy, Progress};
+pub use crate::image::ImagePolicy;
 pub use crate::init::{init, is_init};
 pub use crate::pool::PoolSettings;
 
@@ -86,8 +86,6 @@ pub struct Settings {
     pub of_languages: Vec<(Language, String)>,
     /// This program, which becomes the first process of every container.
     pub init: PathBuf,
-    /// Told while an image is being fetched.
-    pub progress: Option<Progress>,
     /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
     pub pull: bool,
     /// The warm pool of a server.
@@ -127,7 +125,6 @@ impl Docker {
             policy: settings.images,
             of_languages: settings.of_languages,
             init: settings.init,
-            progress: settings.progress,
             preparing: Mutex::new(()),
             state_dir: settings.state_dir.clone(),
         };
