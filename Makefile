@@ -26,6 +26,7 @@ check: ## formatting, lints, dependencies and spelling; warnings are errors
 	cargo clippy --package belljar-cli --features otel --all-targets --quiet -- -D warnings
 	ci/policy
 	ci/lint
+	ci/deny
 
 check-wasm: ## the same lints for the wasm backend, whose dependencies take minutes to build
 	cargo clippy --package belljar-cli --package belljar-wasm --features belljar-cli/wasm --all-targets --quiet -- -D warnings

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 
 BELLJAR, FOLDER = sys.argv[1], sys.argv[2]
+HERE = os.path.dirname(os.path.abspath(__file__))
 OWNER = "dev.belljar.owner"
 
 
@@ -59,8 +60,17 @@ def wait_until(what, condition, patience=60):
         time.sleep(0.1)
 
 
-def answers(env=ENVIRONMENT):
-    return subprocess.run(["docker", "version"], env=env, capture_output=True).returncode == 0
+def daemon_pid():
+    with open(f"{FOLDER}/pid") as file:
+        return int(file.read())
+
+
+def start_daemon(folder=FOLDER):
+    subprocess.run([f"{HERE}/daemon", "start", folder], check=True, stdout=subprocess.DEVNULL)
+
+
+def stop_daemon(folder=FOLDER):
+    subprocess.run([f"{HERE}/daemon", "stop", folder], check=True)
 
 
 def server(config, env=ENVIRONMENT):

@@ -122,7 +122,7 @@ print(children)
 def a_fork_bomb_is_bounded_and_ends_at_the_timeout():
     # It carries on when fork is refused, and no process of it ever ends.
     bomb = "import os\nwhile True:\n try: os.fork()\n except OSError: pass"
-    process = start(bomb, "--pids", "30", "--timeout", "8s")
+    process = start(bomb, "--pids", "30", "--timeout", "20s")
     wait_until(lambda: len(boxed()) > 15, process, "the bomb did not go off")
     most = 0
     while process.poll() is None:
@@ -134,13 +134,13 @@ def a_fork_bomb_is_bounded_and_ends_at_the_timeout():
 
 @check
 def a_timeout_ends_the_whole_tree():
-    done = run(DAEMONS + "print('started', flush=True)\nwhile True: pass", "--timeout", "5s")
+    done = run(DAEMONS + "print('started', flush=True)\nwhile True: pass", "--timeout", "15s")
     done.expect_status("timed_out", 124)
     expect(done.timed_out is True, done)
     expect(done.stdout == "started\n", done)
     expect("Execution timed out" in done.stderr, done)
     wall = done.usage["wall_ms"]
-    expect(5_000 <= wall < 15_000, f"ended after {wall} ms instead of 5000")
+    expect(15_000 <= wall < 120_000, f"ended after {wall} ms instead of 15000")
 
 
 @check

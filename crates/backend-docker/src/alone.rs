@@ -1,4 +1,5 @@
-//! One process at a time: an image that two prepare at once is there twice, and the first is nobody's.
+//! A lock between processes: if two prepare the same image at once, it exists twice, and one copy is left without a
+//! name.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::fs::DirBuilderExt;
@@ -8,11 +9,11 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use tokio::time::{Instant, sleep};
 
-/// How long another may take. Whoever has waited for so long goes ahead: an image too many costs room and nothing else.
+/// How long another process may take. After waiting this long, we go ahead: one image too many costs only disk space.
 const PATIENCE: Duration = Duration::from_secs(120);
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
-/// Waits until no other process that remembers things in this directory is at it. Lasts for as long as what it returns.
+/// Waits until no other process with this state directory holds the lock. The lock lasts as long as the returned value.
 pub(crate) async fn alone(state_dir: Option<&Path>) -> Option<File> {
     let dir = state_dir?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;

@@ -1,4 +1,4 @@
-//! The few calls of Docker's API that a run takes, over the daemon's socket.
+//! The few calls of Docker's API that a run needs, over the daemon's socket.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The most that is read of an answer.
 const LONGEST_ANSWER: usize = 16 << 20;
-/// The oldest version of the API that has everything, and the one that is spoken where the daemon knows it.
+/// The oldest version of the API that has everything, and the one that is used if the daemon supports it.
 pub(crate) const OLDEST: ApiVersion = ApiVersion(1, 40);
 const SPOKEN: ApiVersion = ApiVersion(1, 41);
 
@@ -35,7 +35,7 @@ pub(crate) struct Api {
 /// The stream of a container's standard input and output.
 pub(crate) type Attached = TokioIo<Upgraded>;
 
-/// Why a call came to nothing.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     #[error("{} cannot be reached: {source}", socket.display())]
@@ -56,7 +56,7 @@ impl ApiError {
     }
 }
 
-/// What the daemon says of itself.
+/// What the daemon reports about itself.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Version {
@@ -68,7 +68,7 @@ pub(crate) struct Version {
     components: Vec<Component>,
 }
 
-/// What a daemon consists of: the first is itself.
+/// The components of a daemon: the first is the daemon itself.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Component {
@@ -76,7 +76,7 @@ struct Component {
 }
 
 impl Version {
-    /// Whether it is Podman, which answers Docker's calls, too.
+    /// Whether it is Podman, which also answers Docker's calls.
     pub(crate) fn is_podman(&self) -> bool {
         self.components.iter().any(|component| component.name.starts_with("Podman"))
     }
@@ -103,7 +103,7 @@ impl std::fmt::Display for ApiVersion {
 }
 
 impl Api {
-    /// Asks who listens there, and agrees on a version.
+    /// Asks which daemon listens there, and agrees on a version.
     pub(crate) async fn greet(socket: &Path) -> Result<(Api, Version), ApiError> {
         let unversioned = Api { socket: socket.into(), version: ApiVersion::default() };
         let version: Version = unversioned.get("/version").await?;
@@ -115,22 +115,22 @@ impl Api {
         &self.socket
     }
 
-    /// Fetches something.
+    /// A GET request.
     pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         read(self.call(Method::GET, path, Content::None).await?).await
     }
 
-    /// Fetches something that is told in lines.
+    /// A GET request whose answer is lines.
     pub(crate) async fn get_lines(&self, path: &str) -> Result<Vec<u8>, ApiError> {
         whole(self.call(Method::GET, path, Content::None).await?).await.map(Vec::from)
     }
 
-    /// Has something done, and reads what came of it.
+    /// A POST request, and its answer.
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &str, body: &Value) -> Result<T, ApiError> {
         read(self.call(Method::POST, path, Content::Json(body)).await?).await
     }
 
-    /// Has something done of which nothing comes.
+    /// A POST request without an answer.
     pub(crate) async fn order(&self, path: &str) -> Result<(), ApiError> {
         self.call(Method::POST, path, Content::None).await.map(drop)
     }
@@ -144,7 +144,7 @@ impl Api {
         self.call(Method::PUT, path, Content::Archive(archive)).await.map(drop)
     }
 
-    /// Has something done that takes long and is told of in lines of JSON. What is told last may be a failure.
+    /// A POST request that takes long and reports progress in lines of JSON. The last line may be a failure.
     pub(crate) async fn follow(
         &self,
         path: &str,
@@ -170,7 +170,7 @@ impl Api {
         fault.map_or(Ok(()), |message| Err(ApiError::Refused { status: StatusCode::NOT_FOUND, message }))
     }
 
-    /// Takes hold of a container's standard streams.
+    /// Connects to a container's standard streams.
     pub(crate) async fn attach(&self, container: &str) -> Result<Attached, ApiError> {
         let path = format!("/containers/{container}/attach?stream=1&stdin=1&stdout=1&stderr=1");
         let response = self.call(Method::POST, &path, Content::Upgrade).await?;
@@ -200,7 +200,7 @@ impl Api {
         let broken = |error: hyper::Error| ApiError::Broken(error.to_string());
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
-        // It ends when the answer has been read, or the stream that it became is closed.
+        // It ends when the answer has been read, or when the upgraded stream is closed.
         tokio::spawn(connection.with_upgrades());
         let response = sender.send_request(self.request(method, path, content)?).await.map_err(broken)?;
         if response.status().is_success() || response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -263,7 +263,7 @@ async fn whole(response: Response<Incoming>) -> Result<Bytes, ApiError> {
     body.map(|body| body.to_bytes()).map_err(|error| ApiError::Unreadable(error.to_string()))
 }
 
-/// A word as part of a path or a query.
+/// Text escaped for a path or a query.
 pub(crate) fn escaped(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn podman_is_told_from_docker() {
+    fn podman_is_distinguished_from_docker() {
         let version = |name: &str| -> Version {
             let told = serde_json::json!({
                 "Version": "4.3.1", "ApiVersion": "1.41", "MinAPIVersion": "1.24", "Components": [{ "Name": name }],

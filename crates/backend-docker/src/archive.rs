@@ -35,7 +35,7 @@ impl Archive {
         head[156] = kind;
         put(&mut head, 157, target.as_bytes());
         put(&mut head, 257, b"ustar\x0000");
-        // The sum is that of the head with blanks where it will be.
+        // The checksum is that of the header with blanks in its own place.
         put(&mut head, 148, b"        ");
         let sum: u32 = head.iter().map(|byte| u32::from(*byte)).sum();
         put(&mut head, 148, format!("{sum:06o}\0").as_bytes());

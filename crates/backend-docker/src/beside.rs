@@ -1,8 +1,8 @@
-//! Waiting for the daemon where nothing can be awaited: on a thread that comes and goes.
+//! Waiting for the daemon in code that cannot await: on a temporary thread.
 
 use std::io;
 
-/// Runs this to its end, and waits for it. Also where the calling thread drives other futures.
+/// Runs this to its end on another thread, and waits for it. Works even if the calling thread drives other futures.
 pub(crate) fn beside<T: Send>(work: impl Future<Output = T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().spawn_scoped(scope, || {

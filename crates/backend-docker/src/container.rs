@@ -1,4 +1,4 @@
-//! A container that goes when its handle does, and what the engine is told to make of it.
+//! A container that is removed with its handle, and how it is described to the engine.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,11 +17,11 @@ use crate::init;
 use crate::line::Line;
 use crate::owner::Owner;
 
-/// The user of the code where nothing speaks for another.
+/// The user of the code, by default.
 pub(crate) const CODE_ID: u32 = 10_001;
 /// How many devices and links an engine puts into `/dev`, with room for one more.
 const DEVICES: u32 = 32;
-/// What tells of the host's kernel and hardware, or would change it. The engine's own list, and more.
+/// What reveals or changes the host's kernel and hardware. The engine's own list, and more.
 const MASKED: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
@@ -77,18 +77,18 @@ const MASKED: &[&str] = &[
     "/sys/module",
     "/sys/power",
 ];
-/// The part of the disk that is shared memory, where that is a disk of its own.
+/// The fraction of the disk that becomes shared memory, if that is a separate disk.
 const SHARED_PART: u64 = 4;
-/// How many threads a kernel that is a process may have, and how many more for each of the code's. If it cannot have them
-/// it dies, so this is no limit for the code but one for the host.
+/// How many threads a user-space kernel (gVisor) may have, and how many more for each process of the code. Without them
+/// it dies, so this limit protects the host and does not limit the code.
 const EMULATOR: u32 = 256;
 const EMULATED: u32 = 8;
-/// How often a container is asked to go that may still be on its way to being there.
+/// How often to try to remove a container that may still be being made.
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
-/// How long a kernel of its own may take to end by itself.
+/// How long a user-space kernel may take to end by itself.
 const ENDING: Duration = Duration::from_secs(2);
-/// How old an event may be that is asked for, in seconds: more than a run takes.
+/// How old an event may be, in seconds: more than a run takes.
 const REMEMBERED: u64 = 48 * 3600;
 
 /// What a container is made from.
@@ -99,20 +99,19 @@ pub(crate) struct Mould {
     pub(crate) runtime: Option<String>,
     pub(crate) limits: BoxLimits,
     pub(crate) network: Network,
-    /// Whose the code is inside.
+    /// The code's user inside.
     pub(crate) user: (u32, u32),
     pub(crate) workspace: Option<Overlay>,
 }
 
-/// A directory of the host with others laid over it, read-only. Directories are in the order of the engine: the first is
-/// on top.
+/// A read-only overlay over a directory of the host. Directories are in the engine's order: the first is on top.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Overlay {
     pub(crate) layers: Vec<std::path::PathBuf>,
 }
 
 impl Mould {
-    /// The engine's description of it.
+    /// Its description for the engine.
     pub(crate) fn description(&self, owner: &Owner, lease: Duration) -> Value {
         let (uid, gid) = self.user;
         json!({
@@ -126,7 +125,7 @@ impl Mould {
             "OpenStdin": true, "StdinOnce": true,
             "AttachStdin": true, "AttachStdout": true, "AttachStderr": true,
             "Tty": false,
-            // Nothing in it could make use of a warning.
+            // Nothing in it could use a warning.
             "StopSignal": "SIGKILL",
             "NetworkDisabled": self.network == Network::None,
             "Labels": owner.labels(lease),
@@ -151,13 +150,13 @@ impl Mould {
             "Privileged": false,
             "IpcMode": "none",
             "Init": false,
-            // What the program writes is nobody's to keep.
+            // The program's output must not be logged.
             "LogConfig": { "Type": "none" },
             "RestartPolicy": { "Name": "no" },
             "MaskedPaths": MASKED,
         });
         if !self.is_emulated() {
-            // Engines let everyone ping, which is a socket that no program needs.
+            // Engines let every user ping, which takes a socket that no program needs.
             confinement["Sysctls"] = json!({ "net.ipv4.ping_group_range": "1 0" });
         }
         if let Some(runtime) = &self.runtime {
@@ -166,8 +165,8 @@ impl Mould {
         confinement
     }
 
-    /// One disk for everything that the code can write; of the directory of devices, which must be somebody's for shared
-    /// memory to be a part of that disk, it gets a page.
+    /// One disk for everything that the code can write. `/dev` must belong to the code's user, so that shared memory
+    /// can be a link to that disk; it gets one page.
     fn disks(&self) -> Value {
         let ((uid, gid), limits) = (self.user, &self.limits);
         let owner = format!("uid={uid},gid={gid},mode=0755");
@@ -177,7 +176,7 @@ impl Mould {
             limits.max_files()
         );
         if self.is_emulated() {
-            // Its devices are its own, and shared memory is a disk beside the other one.
+            // gVisor has its own devices, so shared memory is a separate disk.
             let share = limits.disk.get() / SHARED_PART;
             let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - share);
             return json!({ SANDBOX: disk, "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777") });
@@ -185,18 +184,18 @@ impl Mould {
         json!({ SANDBOX: disk, "/dev": format!("rw,dev,nosuid,noexec,size=4096,nr_inodes={DEVICES},{owner}") })
     }
 
-    /// Processes and threads beside those of the code: the first process, and a kernel's if it is a process, too.
+    /// Processes and threads besides those of the code: PID 1, and those of a user-space kernel.
     fn helpers(&self) -> u32 {
         if self.is_emulated() { EMULATOR + EMULATED * self.limits.pids } else { 1 }
     }
 
-    /// Whether the runtime is not the host's kernel but one of its own, with its own idea of devices.
+    /// Whether the runtime has its own kernel, with its own devices.
     pub(crate) fn is_emulated(&self) -> bool {
         is_emulator(self.runtime.as_deref())
     }
 }
 
-/// Whether this runtime is gVisor, by the name under which it is installed everywhere.
+/// Whether this runtime is gVisor, by the name under which it is usually installed.
 pub(crate) fn is_emulator(runtime: Option<&str>) -> bool {
     runtime.is_some_and(|runtime| runtime.contains("runsc"))
 }
@@ -208,7 +207,7 @@ impl Overlay {
             let layers = layers.collect::<Vec<_>>().join(":");
             let options = json!({ "type": "overlay", "device": "overlay", "o": format!("lowerdir={layers},ro,nodev,nosuid") });
             let volume = json!({ "NoCopy": true, "DriverConfig": { "Name": "local", "Options": options } });
-            // Without a layer that could be written to, it is read-only by itself.
+            // Without a writable layer, it is read-only anyway.
             return json!({ "Type": "volume", "Target": WORK, "VolumeOptions": volume });
         };
         json!({ "Type": "bind", "Source": layer, "Target": WORK, "ReadOnly": true })
@@ -235,13 +234,13 @@ fn ulimits(limits: &BoxLimits) -> Value {
 pub(crate) struct Container {
     api: Api,
     name: String,
-    /// Removed already, so that nothing is left to do.
+    /// Already removed, so that there is nothing left to do.
     gone: bool,
     /// Kept until the container is gone.
     held: Vec<Arc<dyn std::any::Any + Send + Sync>>,
 }
 
-/// What became of a container.
+/// How a container ended.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Fate {
@@ -253,26 +252,26 @@ pub(crate) struct Fate {
 }
 
 impl Container {
-    /// Has one made. From here on its name is ours to remove.
+    /// Makes one. From here on, its removal is up to us.
     pub(crate) async fn make(api: &Api, name: String, description: &Value) -> Result<Container, ApiError> {
         let path = format!("/containers/create?name={}", escaped(&name));
         let container = Container { api: api.clone(), name, gone: false, held: Vec::new() };
         match api.post::<Value>(&path, description).await {
             Ok(_) => Ok(container),
             Err(error) => {
-                // There is none, unless the answer was lost.
+                // It does not exist, unless the answer was lost.
                 container.forget_unless(matches!(error, ApiError::Broken(_) | ApiError::TooLate));
                 Err(error)
             }
         }
     }
 
-    /// Keeps something for as long as the container is there.
+    /// Keeps a value alive as long as the container.
     pub(crate) fn hold(&mut self, thing: Arc<dyn std::any::Any + Send + Sync>) {
         self.held.push(thing);
     }
 
-    /// Takes hold of its streams. Before it starts, so that nothing is lost of what it says.
+    /// Connects to its streams. Before it starts, so that no output is lost.
     pub(crate) async fn attach(&self) -> Result<Attached, ApiError> {
         self.api.attach(&self.name).await
     }
@@ -287,7 +286,7 @@ impl Container {
         self.api.order(&format!("/containers/{}/kill", self.name)).await
     }
 
-    /// What became of it.
+    /// How it ended.
     pub(crate) async fn fate(&self) -> Result<Fate, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
@@ -297,7 +296,7 @@ impl Container {
         Ok(self.api.get::<Inspected>(&format!("/containers/{}/json", self.name)).await?.state)
     }
 
-    /// Whether the engine has told of its running out of memory, be it after it had written down how it ended.
+    /// Whether the engine has reported that it ran out of memory, possibly after it recorded the end.
     pub(crate) async fn ran_out_of_memory(&self) -> Result<bool, ApiError> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let filters = json!({ "container": [self.name], "event": ["oom"] }).to_string();
@@ -310,13 +309,13 @@ impl Container {
         Ok(!self.api.get_lines(&path).await?.is_empty())
     }
 
-    /// The name of the container, for those who put something into it before it starts.
+    /// The name of the container, for callers that put something into it before it starts.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Hangs up and removes it. A kernel of its own is let end by itself, which it does at once: where one is killed, the
-    /// engine now and then takes no notice for the ten seconds after which it looks itself.
+    /// Disconnects and removes it. A user-space kernel is left to end by itself, which it does at once: if it is
+    /// killed, the engine sometimes does not notice for ten seconds, when it checks by itself.
     pub(crate) async fn part(self, line: Line, own_kernel: bool) -> Result<(), ApiError> {
         if own_kernel {
             drop(line);
@@ -349,7 +348,7 @@ impl Drop for Container {
         let removal = async move {
             for _ in 0..TRIES {
                 match remove_once(&api, &name).await {
-                    // It may be there in a moment: nobody waited for the engine to say so.
+                    // It may appear in a moment: the engine's answer was not waited for.
                     Err(error) if error.is(StatusCode::NOT_FOUND) => tokio::time::sleep(BETWEEN_TRIES).await,
                     Ok(()) | Err(_) => break,
                 }
@@ -366,7 +365,7 @@ impl Drop for Container {
     }
 }
 
-/// Removes a container, with whatever volumes are its own. One that is gone already is no failure.
+/// Removes a container and its own volumes. It is no error if it is already gone.
 pub(crate) async fn remove(api: &Api, name: &str) -> Result<(), ApiError> {
     match remove_once(api, name).await {
         Err(error) if error.is(StatusCode::NOT_FOUND) || error.is(StatusCode::CONFLICT) => Ok(()),

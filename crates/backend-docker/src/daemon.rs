@@ -1,4 +1,4 @@
-//! The daemon: where it listens, and what is known of it once it has been spoken to.
+//! The daemon: where it listens, and what is known about it after the first call.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -11,18 +11,18 @@ use crate::image::Images;
 use crate::trial::Trial;
 use crate::trouble;
 
-/// Where Docker listens, unless told otherwise.
+/// Docker's default socket.
 const USUAL: &str = "/var/run/docker.sock";
-/// Where that of a user does, beneath the user's runtime directory.
+/// The default socket of a user's own daemon, in the user's runtime directory.
 const USERS_OWN: &str = "docker.sock";
 
-/// A daemon that may or may not be there.
+/// A daemon that may or may not exist.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     host: Option<String>,
     runtime_dir: Option<PathBuf>,
     state_dir: Option<PathBuf>,
-    /// Whether what is remembered of it is not believed.
+    /// Whether to ignore what is cached about it.
     anew: bool,
     known: OnceLock<(Api, Offer)>,
     absent: OnceLock<Offer>,
@@ -38,24 +38,24 @@ impl Daemon {
         Daemon { host, runtime_dir, state_dir, anew, known: OnceLock::new(), absent: OnceLock::new() }
     }
 
-    /// The way to it, if it has been spoken to.
+    /// The connection, if there has been a call.
     pub(crate) fn known(&self) -> Option<Api> {
         self.known.get().map(|(api, _)| api.clone())
     }
 
-    /// What it can promise; nothing, if it is not there.
+    /// What it can guarantee; nothing, if it does not exist.
     pub(crate) fn offer(&self) -> &Offer {
         let absent = || {
             Offer::by_asking(|_| Standing::Unmet {
-                why: "there is no daemon to speak to".into(),
+                why: "no Docker daemon was found".into(),
                 fix: "install Docker and start it".into(),
             })
         };
         self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
     }
 
-    /// The way to it. The first time it is asked what it is and what it can promise. That it cannot be reached is not
-    /// remembered: it may be there the next time.
+    /// The connection. The first call also probes what the daemon can guarantee. A failure to connect is not cached:
+    /// the daemon may be there the next time.
     pub(crate) async fn api(&self, images: &Images, runtime: Option<&str>) -> Result<Api, BackendError> {
         if let Some(api) = self.known() {
             return Ok(api);
@@ -86,7 +86,7 @@ impl Daemon {
             return path.map(PathBuf::from).ok_or_else(|| {
                 trouble::unavailable(
                     format!(
-                        "DOCKER_HOST is '{}', and only sockets of this host can be used",
+                        "DOCKER_HOST is '{}', but only Unix sockets on this host are supported",
                         host.escape_debug()
                     ),
                     "name a socket: DOCKER_HOST=unix:///var/run/docker.sock".into(),
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_that_is_not_there_is_told_apart_from_one_that_is_forbidden_or_down() {
+    async fn a_missing_daemon_a_forbidden_one_and_a_stopped_one_give_different_errors() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("docker.sock");
         let host = format!("unix://{}", socket.display());

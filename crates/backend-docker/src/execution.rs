@@ -1,4 +1,4 @@
-//! One program in one container, from its order to the last byte, the counters and the files.
+//! One program in one container, from its start to the last byte, the counters and the files.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +15,17 @@ use crate::init::WRITING_FILES;
 use crate::line::Line;
 use crate::trouble;
 
-/// How long the first process of a container may take to say that the program runs.
+/// How long PID 1 of a container may take to report that the program runs.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(60);
-/// How long it may take to say that what was killed is dead, before the engine is asked.
+/// How long it may take to report that killed processes are dead, before the engine is asked.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the files may take to come out.
+/// How long collecting the files may take.
 const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
-/// The exit code that an engine gives to what was killed.
+/// The exit code that an engine reports for a killed container.
 const KILLED: i64 = 137;
 
-/// What is known of a run when it begins.
+/// What is known about a run when it begins.
 #[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) runtime: String,
@@ -33,15 +33,15 @@ pub(crate) struct Terms {
     pub(crate) collects: bool,
     /// The limit, which is the peak of whatever it has killed.
     pub(crate) memory: u64,
-    /// Whether the runtime is a kernel of its own, which the memory limit kills as a whole, first process and all.
+    /// Whether the runtime has its own kernel, which the memory limit kills as a whole, including PID 1.
     pub(crate) own_kernel: bool,
     pub(crate) disk: u64,
     pub(crate) max_files: u64,
 }
 
 impl Terms {
-    /// The end of a container that was killed together with its first process, if it is known why: by the memory limit, or
-    /// as a kernel of its own, of which the engine may never learn that it was the memory limit.
+    /// The end of a container that was killed together with its PID 1, if the reason is known: the memory limit; or it
+    /// has its own kernel, for which the engine may never learn that it was the memory limit.
     fn killed(&self, fate: &Fate) -> Option<End> {
         let as_a_whole = self.own_kernel && fate.exit_code == KILLED;
         let memory_peak = if fate.oom_killed { self.memory } else { 0 };
@@ -75,19 +75,21 @@ impl DockerExecution {
         match timeout(BUILD_LIMIT, line.hear()).await {
             Ok(Ok(Some(Said::Started))) => {}
             Ok(Ok(Some(Said::Failed(errno, doing)))) => return Err(failure(errno, &doing)),
-            // The limit was too low for anything to begin: that is how it ended.
+            // The limit was too low to start anything: that is how it ended.
             Ok(Ok(None)) => ended = Some(no_room(&container, &terms, line.last_words()).await?),
             Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
             Ok(Err(error)) => return Err(lost(error)),
             Err(_) => {
-                return Err(trouble::setup("start the program in time")(io::ErrorKind::TimedOut.into()));
+                return Err(trouble::setup("start the program: it took too long")(
+                    io::ErrorKind::TimedOut.into(),
+                ));
             }
         }
         let (output, kill_by) = (Vec::new(), None);
         Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
     }
 
-    /// Feeds what the program reads, as it takes it.
+    /// Feeds the program's standard input as it is read.
     pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
         self.line.feed(stdin)
     }
@@ -102,7 +104,7 @@ impl DockerExecution {
                 heard = self.line.hear() => heard,
                 () = until(patience) => {
                     self.killed_hard = true;
-                    // If the engine does not answer either, the run's own grace ends.
+                    // If the engine does not answer either, the run's grace period ends it.
                     let _ = self.container.kill().await;
                     continue;
                 }
@@ -131,7 +133,7 @@ impl DockerExecution {
         News::Output(stream)
     }
 
-    /// The first process died without a word: the memory limit or we have killed it, or the engine has gone.
+    /// PID 1 died without a report: the memory limit or we have killed it, or the engine is gone.
     async fn post_mortem(&mut self) -> Result<End, BackendError> {
         let killed_by_us = self.kill_by.is_some();
         let fate = settled_fate(&self.container, killed_by_us).await?;
@@ -140,11 +142,11 @@ impl DockerExecution {
             None if killed_by_us => Ok(End { signal: Some(SIGKILL), ..End::default() }),
             None => Err(trouble::unavailable(
                 format!(
-                    "the container was ended from outside ({} {})",
+                    "the container was stopped from outside ({} {})",
                     fate.exit_code,
                     self.line.last_words()
                 ),
-                "see whether the daemon was stopped, and its log: systemctl status docker".into(),
+                "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
             )),
         }
     }
@@ -153,13 +155,13 @@ impl DockerExecution {
         let end = self.ended.unwrap_or(End { signal: Some(SIGKILL), ..End::default() });
         let files = match self.terms.collects {
             true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
-                trouble::setup("bring the files back in time")(io::ErrorKind::TimedOut.into())
+                trouble::setup("collect the files: it took too long")(io::ErrorKind::TimedOut.into())
             })??,
             false => Vec::new(),
         };
         let DockerExecution { container, line, start, terms, .. } = self;
         match start {
-            // Whoever did not wait for the container to be made need not wait for it to be removed.
+            // A run that did not wait for its container to be made need not wait for its removal either.
             Start::Warm => drop(container),
             Start::Cold | Start::Zygote => {
                 let gone = container.part(line, terms.own_kernel).await;
@@ -170,7 +172,7 @@ impl DockerExecution {
         Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files })
     }
 
-    /// What comes out was named and written by hostile code: so many files, so many bytes, and no more.
+    /// The files were named and written by hostile code: their number and size are limited.
     async fn take_files(&mut self) -> Result<Vec<CollectedFile>, BackendError> {
         let mut intake = Intake::new(self.terms.disk, self.terms.max_files);
         loop {
@@ -180,7 +182,7 @@ impl DockerExecution {
                 Some(Said::Done) | None => return Ok(intake.finish()),
                 Some(other) => return Err(out_of_turn(&other)),
             }
-            .map_err(|why| trouble::setup("bring files back")(io::Error::other(why)))?;
+            .map_err(|why| trouble::setup("collect files")(io::Error::other(why)))?;
         }
     }
 }
@@ -224,10 +226,10 @@ enum News {
     Ended,
 }
 
-/// Files on their way in.
+/// Files that are being received.
 struct Intake {
     files: Vec<CollectedFile>,
-    /// How much of the last one is still to come.
+    /// How much of the last one is missing.
     missing: u64,
     room: u64,
     names: u64,
@@ -241,7 +243,7 @@ impl Intake {
     fn begin(&mut self, file: LeavingFile) -> Result<(), &'static str> {
         let has_room = file.size <= self.room && self.names > 0;
         if self.missing > 0 || !has_room {
-            return Err("there are more of them, or larger ones, than the box could have");
+            return Err("there are more or larger files than the box can hold");
         }
         self.room -= file.size;
         self.names -= 1;
@@ -253,7 +255,7 @@ impl Intake {
     fn add(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         let left = self.missing.checked_sub(bytes.len() as u64);
         let (Some(left), Some(file)) = (left, self.files.last_mut()) else {
-            return Err("a file is longer than it was said to be");
+            return Err("a file is longer than its announced size");
         };
         self.missing = left;
         file.content.extend_from_slice(bytes);
@@ -285,12 +287,12 @@ async fn until(instant: Option<Instant>) {
     }
 }
 
-/// What became of a container whose streams have ended: the engine knows a moment later that it is dead, and may know
-/// only after that why.
+/// How a container ended whose streams have ended: the engine notices a moment later that it is dead, and may learn the
+/// reason only after that.
 async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, BackendError> {
     let patience = Instant::now() + KILL_PATIENCE;
     loop {
-        let fate = container.fate().await.map_err(trouble::api("learn what became of the container"))?;
+        let fate = container.fate().await.map_err(trouble::api("find out how the container ended"))?;
         let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
         if !(fate.running || unexplained) {
             return Ok(fate);
@@ -303,18 +305,18 @@ async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate,
     }
 }
 
-/// Whether the engine has told, after it had written down the end, that memory was the reason.
+/// Whether the engine reported, after it had recorded the end, that memory was the reason.
 async fn said_too_late(container: &Container) -> bool {
     matches!(timeout(KILL_PATIENCE, container.ran_out_of_memory()).await, Ok(Ok(true)))
 }
 
-/// The first process is gone before it said that the program runs.
+/// PID 1 is gone before it reported that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
     let fate = settled_fate(container, false).await?;
     if let Some(end) = terms.killed(&fate) {
         return Ok(end);
     }
-    let observed = format!("its first process ended with {} {} {last_words}", fate.exit_code, fate.error);
+    let observed = format!("its PID 1 ended with {} {} {last_words}", fate.exit_code, fate.error);
     Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
 }
 
@@ -326,12 +328,15 @@ fn failure(errno: i32, doing: &str) -> BackendError {
             hint: "raise the limit with --disk".into(),
         };
     }
-    let source =
-        if errno == 0 { io::Error::other("it did not say why") } else { io::Error::from_raw_os_error(errno) };
+    let source = if errno == 0 {
+        io::Error::other("no reason was given")
+    } else {
+        io::Error::from_raw_os_error(errno)
+    };
     let doing: String = doing.chars().take(200).collect::<String>().escape_debug().to_string();
     BackendError::Setup {
         step: doing,
-        hint: "see whether the image has what the language needs".into(),
+        hint: "check that the image has what the language needs".into(),
         source,
     }
 }
@@ -339,13 +344,13 @@ fn failure(errno: i32, doing: &str) -> BackendError {
 fn lost(error: io::Error) -> BackendError {
     trouble::unavailable(
         format!("the connection to the container was lost: {error}"),
-        "see whether the daemon runs, and its log: systemctl status docker".into(),
+        "check that the daemon runs, and read its log: systemctl status docker".into(),
     )
 }
 
 fn out_of_turn(said: &Said) -> BackendError {
     let said = format!("{said:?}").chars().take(80).collect::<String>();
-    trouble::setup("understand the first process of the container")(io::Error::other(said))
+    trouble::setup("read a message from PID 1 of the container")(io::Error::other(said))
 }
 
 #[cfg(test)]
@@ -362,7 +367,7 @@ mod tests {
         intake.begin(leaving(6)).unwrap();
         intake.add(b"123").unwrap();
         intake.add(b"456").unwrap();
-        assert!(intake.add(b"7").is_err(), "longer than it was said to be");
+        assert!(intake.add(b"7").is_err(), "longer than its announced size");
         assert!(intake.begin(leaving(5)).is_err(), "beyond the disk");
         intake.begin(leaving(0)).unwrap();
         assert!(intake.begin(leaving(0)).is_err(), "one name too many");
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_kernel_of_its_own_is_killed_without_a_word_of_why() {
+    fn only_a_separate_kernel_is_killed_without_a_reason() {
         let terms = |own_kernel| Terms {
             runtime: String::new(),
             image: String::new(),

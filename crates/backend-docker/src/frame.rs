@@ -1,8 +1,8 @@
-//! What belljar and the first process of a container say to each other, over the container's standard streams.
+//! The protocol between belljar and PID 1 of a container, over the container's standard streams.
 //!
-//! Belljar says what is to run, what the program reads, and when to stop; the first process says what the program writes
-//! and how it ended. Whatever comes from inside may have been written by hostile code, so every length is checked against
-//! [`LONGEST`] before anything is kept, and nothing that is said in there is believed about more than the run itself.
+//! Belljar sends what to run, the program's standard input, and the order to stop. PID 1 sends the program's output and
+//! how it ended. Whatever comes from inside may have been written by hostile code, so every length is checked against
+//! [`LONGEST`] before anything is stored, and a message can affect only its own run.
 
 use std::io::{self, Read, Write};
 
@@ -11,31 +11,31 @@ use serde::{Deserialize, Serialize};
 
 /// The longest content of a frame from inside, and of every piece of a stream in either direction.
 pub(crate) const LONGEST: usize = 64 << 10;
-/// The longest order: all arguments and variables of a request, with room.
+/// The longest order: all arguments and variables of a request, with some room.
 const LONGEST_ORDER: usize = 16 << 20;
-/// How much of what the program reads may be on its way.
+/// How much standard input may be in flight.
 pub(crate) const STDIN_WINDOW: usize = 64 << 10;
 const HEAD: usize = 5;
 
-/// What is to be started.
+/// What to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
     /// The commands, in order; the last is the program.
     pub(crate) commands: Vec<Vec<String>>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
-    /// The code's file, if the first command is to be started before there is code for it.
+    /// The code's file, if the first command is to be parked.
     pub(crate) gate: Option<String>,
 }
 
 impl Order {
-    /// The same, started before there is code for it.
+    /// The same, to be parked.
     pub(crate) fn with_gate(self, source: &str) -> Order {
         Order { gate: Some(source.to_owned()), ..self }
     }
 }
 
-/// What it is to work on.
+/// The files and limits of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Supply {
     /// The files of the working directory, the code's own first. Their contents follow, one after the other.
@@ -51,7 +51,7 @@ pub(crate) struct GivenFile {
     pub(crate) length: u64,
 }
 
-/// What is to be brought back.
+/// What to collect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Collect {
     pub(crate) patterns: Vec<String>,
@@ -73,27 +73,27 @@ pub(crate) struct Question {
 pub(crate) struct Found {
     /// The program that answered, if one did.
     pub(crate) program: Option<String>,
-    /// What it said, or what was said by the last that failed.
+    /// Its answer, or the output of the last one that failed.
     pub(crate) text: String,
 }
 
-/// What the first process sees of its surroundings.
+/// What PID 1 sees of its environment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Surroundings {
     pub(crate) uid: u32,
     pub(crate) capabilities: String,
     pub(crate) no_new_privs: bool,
-    /// Whether a filter was in force when it began; it has loaded its own since.
+    /// Whether a filter was active at the start; it has loaded its own since.
     pub(crate) filtered: bool,
-    /// Whether its own filter is in force.
+    /// Whether its own filter is active.
     pub(crate) own_filter: bool,
     pub(crate) root_read_only: bool,
     /// Network interfaces other than the loopback.
     pub(crate) interfaces: Vec<String>,
     pub(crate) disk_bytes: u64,
-    /// How many files the disk can have; nothing if their number is not limited.
+    /// How many files the disk can have; zero if their number is not limited.
     pub(crate) disk_files: u64,
-    /// Whether `/tmp` and `/dev/shm` lead to that same disk.
+    /// Whether `/tmp` and `/dev/shm` are on that same disk.
     pub(crate) one_disk: bool,
     pub(crate) memory_limit: Option<u64>,
     pub(crate) pids_limit: Option<u64>,
@@ -113,14 +113,14 @@ pub(crate) struct End {
     pub(crate) cpu_exhausted: bool,
 }
 
-/// A file on its way out; its content follows.
+/// A file that is being sent; its content follows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeavingFile {
     pub(crate) path: String,
     pub(crate) size: u64,
 }
 
-/// To the first process.
+/// To PID 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
     Order(Order),
@@ -131,11 +131,11 @@ pub(crate) enum Told {
     StdinEnd,
     Kill,
     Question(Question),
-    /// What do you see around you?
+    /// Report your environment.
     Look,
 }
 
-/// From the first process.
+/// From PID 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Stdout(Vec<u8>),
@@ -143,7 +143,7 @@ pub(crate) enum Said {
     /// The runtime has booted and waits for its code.
     Parked,
     Started,
-    /// It could not be: why, and the kernel's number for it.
+    /// It failed: why, and the errno.
     Failed(i32, String),
     NextStage,
     Ended(End),
@@ -151,7 +151,7 @@ pub(crate) enum Said {
     Content(Vec<u8>),
     /// Nothing follows.
     Done,
-    /// So much of what the program reads has been taken.
+    /// How much standard input has been read.
     Taken(u32),
     Found(Found),
     Seen(Surroundings),
@@ -185,7 +185,7 @@ impl Told {
         })
     }
 
-    /// The next one, from a stream that may be waited for; `None` at its end.
+    /// The next one, from a blocking stream; `None` at its end.
     pub(crate) fn read(from: &mut impl Read) -> io::Result<Option<Told>> {
         let mut head = [0; HEAD];
         match from.read_exact(&mut head) {
@@ -197,7 +197,7 @@ impl Told {
         Told::decode(head[0], &body).map(Some)
     }
 
-    /// Takes the first one off a buffer, if all of it is there.
+    /// Takes the first one off a buffer, if it is complete.
     pub(crate) fn take(buffer: &mut Vec<u8>) -> io::Result<Option<Told>> {
         take(buffer, LONGEST_ORDER)?.map(|(tag, body)| Told::decode(tag, &body)).transpose()
     }
@@ -241,7 +241,7 @@ impl Said {
         })
     }
 
-    /// Takes the first one off a buffer, if all of it is there.
+    /// Takes the first one off a buffer, if it is complete.
     pub(crate) fn take(buffer: &mut Vec<u8>) -> io::Result<Option<Said>> {
         take(buffer, LONGEST)?.map(|(tag, body)| Said::decode(tag, body)).transpose()
     }
@@ -275,7 +275,7 @@ fn with_bytes(tag: u8, body: &[u8]) -> Vec<u8> {
 }
 
 fn with_json(tag: u8, body: &impl Serialize) -> Vec<u8> {
-    // Text, numbers and lists of both always have a form in JSON.
+    // Text, numbers and lists of both can always be written as JSON.
     with_bytes(tag, &serde_json::to_vec(body).unwrap_or_default())
 }
 

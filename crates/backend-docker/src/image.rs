@@ -1,11 +1,10 @@
-//! Images: which one a run gets, whether it may, and what is added to it.
+//! Images: which one a run gets, whether it is allowed, and what is added to it.
 //!
-//! A **prepared** image is the one that was asked for and one layer more: the first process, the places that every box
-//! has, and links that make `/tmp` a part of the one disk. It is made when an image is first used and is found again by
-//! its name, which says what it was made from.
+//! A **prepared** image is the requested one plus one layer: Belljar's PID 1, the directories that every box has, and
+//! links that make `/tmp` a part of the one disk. It is made when an image is first used. Its name contains what it was
+//! made from, and is used to find it again.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::inside::SANDBOX;
@@ -29,25 +28,22 @@ use crate::trouble::{self, printable};
 
 /// The name of prepared images, each with a tag of its own.
 const PREPARED: &str = "belljar-prepared";
-/// Changes whenever what is added to an image does.
+/// Changes whenever the added layer does.
 const EDITION: &str = "1";
-/// How long a container may exist that is only made to be added to.
+/// How long a container may exist that is made only to prepare an image.
 const PREPARING: Duration = Duration::from_secs(600);
 /// The longest reference to an image.
 const LONGEST: usize = 512;
 
-/// Told whenever an image is being fetched, whether or not a run waits for it.
-pub type Progress = Arc<dyn Fn(&PullEvent) + Send + Sync>;
-
 /// Which images a request may name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ImagePolicy {
-    /// Whatever the daemon can get.
+    /// Whatever the daemon can pull.
     Any,
-    /// Those of the languages alone.
+    /// Only those of the languages.
     #[default]
     OfLanguages,
-    /// Those of the languages and these; a `*` at the end stands for anything.
+    /// Those of the languages and these; a `*` at the end matches anything.
     Listed(Vec<String>),
 }
 
@@ -69,10 +65,9 @@ pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
-    pub(crate) progress: Option<Progress>,
     /// One is prepared at a time: others may be about to want the same.
     pub(crate) preparing: Mutex<()>,
-    /// Where other processes of this user wait for each other.
+    /// Where processes of this user lock each other out.
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -82,16 +77,16 @@ impl std::fmt::Debug for Images {
     }
 }
 
-/// An image that a run can be made from.
+/// An image for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
-    /// As it was asked for, and what it is: `python:3.11-slim@sha256:…`.
+    /// As it was requested, with its digest: `python:3.11-slim@sha256:…`.
     pub(crate) identity: String,
-    /// Of the image that was asked for.
+    /// Of the requested image.
     pub(crate) id: String,
-    /// What containers are made from.
+    /// The image from which containers are made.
     pub(crate) prepared: String,
-    /// Variables that the image wants to be set.
+    /// Variables that the image sets.
     pub(crate) env: Vec<(String, String)>,
 }
 
@@ -120,7 +115,7 @@ impl Images {
         match (named, own) {
             (Some(named), own) if Some(named) == own || self.permits(named)? => Ok(named.to_owned()),
             (Some(named), _) => Err(unusable(
-                format!("the image '{}' is not among those that may be used here", named.escape_debug()),
+                format!("the image '{}' is not allowed here", named.escape_debug()),
                 "add it to `images` in the table [docker] of the configuration".into(),
             )),
             (None, Some(own)) => Ok(own.to_owned()),
@@ -145,7 +140,7 @@ impl Images {
         Ok(self.policy.allows(named))
     }
 
-    /// Finds an image, fetching it if it is not there, and prepares it.
+    /// Finds an image, pulls it if it is missing, and prepares it.
     pub(crate) async fn get(
         &self,
         api: &Api,
@@ -160,14 +155,15 @@ impl Images {
             other => other,
         };
         let inspected = found.map_err(|error| missing(reference, &error))?;
-        let image = self.describe(reference, inspected).map_err(trouble::setup("look at this program"))?;
+        let image =
+            self.describe(reference, inspected).map_err(trouble::setup("examine the belljar binary"))?;
         if !exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))? {
             self.prepare(api, &image).await?;
         }
         Ok(image)
     }
 
-    /// The same, if it is here: nothing is fetched.
+    /// The same, if it is on this host: nothing is pulled.
     pub(crate) async fn get_local(&self, api: &Api, reference: &str) -> Result<Option<Image>, BackendError> {
         match self.look(api, reference).await {
             Ok(_) => self.get(api, reference, &|_| {}).await.map(Some),
@@ -200,9 +196,6 @@ impl Images {
         let path = format!("/images/create?fromImage={}", escaped(&with_tag(reference)));
         let tell = |told: &Value| {
             let Some(event) = pull_event(reference, told) else { return };
-            if let Some(progress) = &self.progress {
-                progress(&event);
-            }
             waiting(&event);
         };
         api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
@@ -215,8 +208,9 @@ impl Images {
         if exists(api, &image.prepared).await.map_err(&failed)? {
             return Ok(());
         }
-        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
-        let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+        let owner =
+            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
+        let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
         let description = json!({
             "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
         });
@@ -229,13 +223,13 @@ impl Images {
             "/commit?container={}&repo={repository}&tag={tag}&pause=false&comment=prepared%20for%20belljar",
             container.name()
         );
-        // Volumes that the image declares would be writable disks of their own.
+        // Volumes that the image declares would be separate writable disks.
         let description = json!({ "Labels": { "dev.belljar.prepared": image.id }, "Volumes": {}, "Healthcheck": { "Test": ["NONE"] } });
         api.post::<Value>(&commit, &description).await.map_err(&failed)?;
         container.remove().await.map_err(&failed)
     }
 
-    /// The name says what it was made from: the image, and which file of which age was added as its first process.
+    /// The name contains what it was made from: the image, and the file that was added as PID 1, with its age.
     fn prepared_name(&self, base: &str) -> std::io::Result<String> {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(&self.init)?;
@@ -246,16 +240,16 @@ impl Images {
         Ok(format!("{PREPARED}:{tag}"))
     }
 
-    /// An image with nothing in it but what every box has, to try the engine with.
+    /// An image that contains only what every box has, to test the engine.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared = self.prepared_name("bare").map_err(trouble::setup("look at this program"))?;
-        let failed = trouble::api("import an image to try the daemon with");
+        let prepared = self.prepared_name("bare").map_err(trouble::setup("examine the belljar binary"))?;
+        let failed = trouble::api("import a test image");
         if exists(api, &prepared).await.map_err(&failed)? {
             return Ok(prepared);
         }
         let _alone = alone(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
-            let layer = layer(&self.init).map_err(trouble::setup("read this program"))?;
+            let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
             let path = format!("/images/create?fromSrc=-&repo={}", escaped(&prepared));
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
         }
@@ -263,7 +257,7 @@ impl Images {
     }
 }
 
-/// What a daemon tells of an image that it fetches. The line that names the image has its tag where others have a layer.
+/// A progress message of a pull. In the line that names the image, the tag takes the place of the layer.
 fn pull_event(image: &str, told: &Value) -> Option<PullEvent> {
     let text = |name: &str| told[name].as_str().map(printable);
     let status = text("status")?;
@@ -304,7 +298,7 @@ fn layer(init: &Path) -> std::io::Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Without a tag, the daemon would fetch all that there are.
+/// Without a tag, the daemon would pull all of them.
 fn with_tag(reference: &str) -> String {
     let name = reference.rsplit('/').next().unwrap_or(reference);
     if name.contains(':') || name.contains('@') {
@@ -317,18 +311,21 @@ fn with_tag(reference: &str) -> String {
 fn missing(reference: &str, error: &ApiError) -> BackendError {
     match error {
         ApiError::Refused { message, .. } if trouble::is_full(message) => {
-            trouble::full(&format!("fetch the image '{reference}'"), message)
+            trouble::full(&format!("pull the image '{reference}'"), message)
         }
         ApiError::Refused { message, .. } => trouble::unavailable(
-            format!("the image '{reference}' is not here and cannot be fetched: {}", printable(message)),
             format!(
-                "fetch it where there is a network (docker pull {reference}), or name another with --image"
+                "the image '{reference}' is not on this host and cannot be pulled: {}",
+                printable(message)
+            ),
+            format!(
+                "pull it where there is a network (docker pull {reference}), or name another with --image"
             ),
         ),
         ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::Unreadable(_) | ApiError::TooLate => {
             trouble::unavailable(
-                format!("the image '{reference}' cannot be had: {error}"),
-                "see that the daemon runs: docker info".into(),
+                format!("the image '{reference}' is not available: {error}"),
+                "check that the daemon runs: docker info".into(),
             )
         }
     }
@@ -338,10 +335,10 @@ fn unusable(message: String, hint: String) -> BackendError {
     BackendError::Unusable { field: Field::Image, message, hint }
 }
 
-/// A word that no other container's name has.
+/// A word that is in no other container's name.
 pub(crate) fn unique() -> String {
     let mut bytes = [0; 8];
-    // If there is no randomness, two names are the same and the second container is refused.
+    // Without randomness, two names are the same and the second container is refused.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -356,7 +353,6 @@ mod tests {
             policy,
             of_languages: vec![(c, "gcc:14".into())],
             init: "/proc/self/exe".into(),
-            progress: None,
             preparing: Mutex::new(()),
             state_dir: None,
         }
@@ -394,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layer_is_told_with_its_bytes_and_the_image_without_a_layer() {
+    fn a_pull_event_has_the_bytes_of_a_layer_and_none_for_the_image() {
         let of =
             |told: Value| pull_event("a:1", &told).map(|event| (event.layer, event.status, event.progress));
         let first = of(json!({"status": "Pulling from a", "id": "1"}));

@@ -1,4 +1,4 @@
-//! The places that every box has inside, whoever makes it.
+//! The paths that every box has inside, whichever backend makes it.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ use belljar_host::program::Places;
 pub(crate) const SANDBOX: &str = "/sandbox";
 /// Where a workspace is shown.
 pub(crate) const WORK: &str = "/work";
-/// Where commands are looked for, if the image does not say.
+/// The search path for commands, if the image does not set one.
 pub(crate) const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// The box's name for itself.
+/// The host name of the box.
 pub(crate) const HOSTNAME: &str = "belljar";
 
-/// Where a program finds what belongs to it.
+/// The directories of a program.
 pub(crate) fn places(sandbox: &SandboxSpec) -> Places {
     let cwd = if sandbox.workspace.is_some() { WORK } else { SANDBOX };
     Places { home: PathBuf::from(SANDBOX), cwd: PathBuf::from(cwd), tmp: PathBuf::from("/tmp") }

@@ -1,4 +1,4 @@
-//! From a request to what a container is made from, and what its first process is told.
+//! Turns a request into the description of a container and the orders for its PID 1.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -22,9 +22,9 @@ pub(crate) struct Job {
     pub(crate) mould: Mould,
     pub(crate) order: Order,
     pub(crate) supply: Supply,
-    /// What goes into the container's disk, the code first.
+    /// The files for the container's disk, the code first.
     pub(crate) contents: Vec<Vec<u8>>,
-    /// What is laid over the workspace, there for as long as this is.
+    /// The layer over the workspace; it exists as long as this does.
     pub(crate) layer: Option<Arc<Layer>>,
 }
 
@@ -63,14 +63,15 @@ impl Job {
             let contents = files.into_iter().map(|file| file.content).collect();
             return Ok(Job { mould, order, supply, contents, layer: None });
         };
-        let layer = Layer::write(&files).map_err(crate::trouble::setup("lay files over the workspace"))?;
+        let layer =
+            Layer::write(&files).map_err(crate::trouble::setup("put the run's files over the workspace"))?;
         mould.user = owner.unwrap_or(mould.user);
         mould.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
         let supply = Supply { files: Vec::new(), cpu_ms, collect };
         Ok(Job { mould, order, supply, contents: Vec::new(), layer: Some(Arc::new(layer)) })
     }
 
-    /// What the first process is told, up to what the program reads.
+    /// The messages to PID 1, up to the standard input.
     pub(crate) fn supplies(supply: Supply, contents: &[Vec<u8>]) -> Vec<u8> {
         let mut told = Told::Supply(supply).encode();
         for piece in contents.iter().flat_map(|content| content.chunks(LONGEST)) {
@@ -104,7 +105,7 @@ fn order(
     }
 }
 
-/// The image's own variables, but for those that every box has. Of these it may say where commands are.
+/// The image's own variables, except for those that every box has. Of these, the image may set the search path.
 fn environment(sandbox: &SandboxSpec, image: &Image, env: Vec<String>) -> Vec<(String, String)> {
     let ours = env.iter().filter_map(|variable| variable.split_once('='));
     let ours: Vec<_> = ours.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -116,7 +117,7 @@ fn environment(sandbox: &SandboxSpec, image: &Image, env: Vec<String>) -> Vec<(S
     images.chain(kept).cloned().collect()
 }
 
-/// Whether the run's files fit into its disk, page by page.
+/// Whether the run's files fit on its disk, counted in pages.
 fn check_room(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), BackendError> {
     let lengths = execution.files.iter().map(|file| file.content.len()).chain([execution.source.text.len()]);
     let pages: u64 = lengths.map(|length| (length as u64).div_ceil(4096) * 4096).sum();
@@ -146,7 +147,7 @@ struct File {
     content: Vec<u8>,
 }
 
-/// The code first: where it goes through a pipe, that is how it is known.
+/// The code comes first: that identifies it where it goes through a pipe.
 fn take_files(execution: &mut ExecutionSpec, source: &BoxPath) -> Vec<File> {
     let content = std::mem::take(&mut execution.source.text);
     let code = File { path: source.as_str().to_owned(), executable: false, content };
@@ -158,10 +159,10 @@ fn take_files(execution: &mut ExecutionSpec, source: &BoxPath) -> Vec<File> {
     std::iter::once(code).chain(files).collect()
 }
 
-/// A workspace that is there.
+/// A workspace that exists.
 struct Found {
     path: PathBuf,
-    /// Whose it is, unless that is root: then whoever it is shows to all others is shown to the code.
+    /// Its owner, unless that is root: then the code can read what all users can read.
     owner: Option<(u32, u32)>,
 }
 
@@ -174,25 +175,25 @@ fn find_workspace(dir: &Path) -> Result<Found, BackendError> {
     };
     let cannot = |error: io::Error| unusable(format!("the workspace '{shown}' cannot be read: {error}"));
     let found = fs::metadata(dir).map_err(cannot)?;
-    // The daemon resolves it from its own root, and its options end at a comma.
+    // The daemon resolves it from its own root, and a comma would end the mount option.
     let path = real_path(dir).map_err(cannot)?;
     if path.to_str().is_none_or(|path| path.contains([',', '\\', '"'])) {
         return Err(unusable(format!(
-            "the workspace '{shown}' has a character in its name that Docker cannot take"
+            "the path of the workspace '{shown}' has a character that Docker does not support"
         )));
     }
     let owner = (found.uid() != 0).then_some((found.uid(), found.gid()));
     Ok(Found { path, owner })
 }
 
-/// Where a directory really is, asked of the kernel for the directory itself.
+/// The real path of a directory, from the kernel.
 fn real_path(dir: &Path) -> io::Result<PathBuf> {
     use std::os::fd::AsRawFd;
     let open = fs::File::open(dir)?;
     fs::read_link(format!("/proc/self/fd/{}", open.as_raw_fd()))
 }
 
-/// Files of the host that are laid over a workspace. They go when this does.
+/// Files of the host that are put over a workspace. They are removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Layer {
     outer: PathBuf,
@@ -201,7 +202,7 @@ pub(crate) struct Layer {
 
 impl Layer {
     fn write(files: &[File]) -> io::Result<Layer> {
-        // Nobody but this user and the daemon gets past the outer directory.
+        // Only this user and the daemon can pass the outer directory.
         let outer = std::env::temp_dir().join(format!("belljar-docker-{}", crate::image::unique()));
         fs::DirBuilder::new().mode(0o700).create(&outer)?;
         let layer = Layer { inner: outer.join("over"), outer };

@@ -1,10 +1,10 @@
-//! The docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor
-//! where the engine has it as a runtime.
+//! The Docker backend: a container for each run, made by the engine that listens on a socket of this host; in gVisor if
+//! the engine has it as a runtime.
 //!
-//! In reading order: `lib` holds the port; `daemon` finds the engine and `trial` finds out what it can promise; `image`
-//! chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into what a `container` is made
-//! from and what its first process is told; `execution` follows it to the end, over a `line` of `frame`s. `init` is that
-//! first process: the only part that runs inside. `owner` tells what a crashed predecessor has left.
+//! In reading order: `lib` implements the port; `daemon` finds the engine and `trial` probes what it can guarantee;
+//! `image` chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into the description
+//! of a `container` and the orders for its PID 1; `execution` follows it to the end, over a `line` of `frame`s. `init`
+//! is that PID 1: the only part that runs inside. `owner` identifies what a crashed predecessor has left.
 
 #![forbid(unsafe_code)]
 
@@ -58,41 +58,39 @@ use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
 
-pub use crate::image::{ImagePolicy, Progress};
+pub use crate::image::ImagePolicy;
 pub use crate::init::{init, is_init};
 pub use crate::pool::PoolSettings;
 
-/// How long a container may be there beyond the time of its run.
+/// How much longer than its run a container may exist.
 const SPARE_TIME: Duration = Duration::from_secs(600);
-/// How often it is looked for what a crashed predecessor has left.
+/// How often to look for what a crashed predecessor has left.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(60);
-/// How often it is looked whether containers that wait have become too few or too old.
+/// How often to check whether parked containers have become too few or too old.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
-/// What the backend needs to know of its caller's surroundings: it reads no environment itself.
+/// What the backend needs to know about its caller's environment, which it does not read itself.
 #[derive(Default)]
 pub struct Settings {
-    /// `DOCKER_HOST`: where the daemon listens, if not in one of the usual places.
+    /// `DOCKER_HOST`: where the daemon listens, if not at a default path.
     pub host: Option<String>,
     /// `XDG_RUNTIME_DIR`: where a daemon of the user's own listens.
     pub runtime_dir: Option<PathBuf>,
-    /// Where what was found out is remembered between runs.
+    /// Where results are cached between runs.
     pub state_dir: Option<PathBuf>,
     /// The daemon's runtime, if not its default: `runsc` is gVisor.
     pub runtime: Option<String>,
     /// Which images a request may name.
     pub images: ImagePolicy,
-    /// Images for languages, in place of the usual ones.
+    /// Images for languages, in place of the defaults.
     pub of_languages: Vec<(Language, String)>,
     /// This program, which becomes the first process of every container.
     pub init: PathBuf,
-    /// Told while an image is being fetched.
-    pub progress: Option<Progress>,
     /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
     pub pull: bool,
-    /// The containers that are to wait for runs, where runs keep coming.
+    /// The warm pool of a server.
     pub pool: Option<PoolSettings>,
-    /// Whether the daemon is tried anew, whatever is remembered of it.
+    /// Whether to probe the daemon again, whatever is cached.
     pub anew: bool,
 }
 
@@ -120,14 +118,13 @@ pub struct Docker {
 }
 
 impl Docker {
-    /// A backend that has not asked for anything yet: the daemon is spoken to when somebody wants something of it.
+    /// A backend that has done nothing yet: the daemon is contacted on first use.
     #[must_use]
     pub fn open(settings: Settings) -> Docker {
         let images = Images {
             policy: settings.images,
             of_languages: settings.of_languages,
             init: settings.init,
-            progress: settings.progress,
             preparing: Mutex::new(()),
             state_dir: settings.state_dir.clone(),
         };
@@ -189,7 +186,7 @@ impl Docker {
         Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
     }
 
-    /// A start in a container that has been waiting. `None`: there is none for this request, which is as it was.
+    /// Starts a run in a parked container. `None`: there is none for this request, which is unchanged.
     async fn begin_warm(
         &self,
         job: &Job,
@@ -203,7 +200,7 @@ impl Docker {
         parked.line.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
         let begun = DockerExecution::begin(parked.container, parked.line, terms.clone(), Start::Warm).await;
         let Ok(running) = begun else {
-            // It died while it waited, or cannot take what it was given.
+            // It died while it was parked, or cannot take what it was given.
             pool.count_loss(execution.language);
             return Ok(None);
         };
@@ -212,21 +209,21 @@ impl Docker {
         Ok(Some(running))
     }
 
-    /// Makes a container that waits for a run of this language.
+    /// Makes a parked container for this language.
     async fn park(&self, pool: &Pool, language: Language) -> Result<Parked, BackendError> {
         let api = self.api().await?;
         let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
-        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot wait for code"))?;
+        let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot be parked"))?;
         let reference = self.images.choose(language, None)?;
         let image = self.images.get_local(&api, &reference).await?;
-        let image = image.ok_or_else(|| cannot_wait("its image is not here"))?;
+        let image = image.ok_or_else(|| cannot_wait("its image has not been pulled"))?;
         let runtime = self.runtime_in(&api, &image, language).await?;
         let Job { mould, order, .. } =
             Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
         let order = order.with_gate(parking.source);
         let lease = pool.max_age() + SPARE_TIME;
         let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
-        let failed = trouble::api("start a container that waits");
+        let failed = trouble::api("start a parked container");
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
         line.tell(&Told::Order(order.clone()));
         container.start().await.map_err(&failed)?;
@@ -237,23 +234,23 @@ impl Docker {
         Ok(Parked { container, line, mould, order, since: Instant::now() })
     }
 
-    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    /// The request that most requests of a language resemble: everything optional is left out.
     fn unspecific(
         &self,
         language: Language,
         limits: BoxLimits,
     ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let enforcement = resolve(self.daemon.offer(), &[])
-            .map_err(|_| cannot_wait("the daemon does not keep every guarantee"))?;
+            .map_err(|_| cannot_wait("the daemon cannot enforce every guarantee"))?;
         let usual = LimitsRequest::default().resolve();
-        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the usual limits are out of range"))?;
+        let (_, execution_limits) = usual.map_err(|_| cannot_wait("the default limits are out of range"))?;
         let source = language.parking.map_or(language.source, |parking| parking.source);
-        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its file has no proper name"))?;
+        let name = BoxPath::parse(source).map_err(|_| cannot_wait("its source file has no valid name"))?;
         let sandbox = SandboxSpec::unspecific(limits, enforcement);
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
 
-    /// Makes containers that wait, one at a time, and lets go of those that have waited too long.
+    /// Makes parked containers, one at a time, and removes those that are too old.
     async fn tend(&self, pool: &Pool) {
         loop {
             let (next, old) = pool.review();
@@ -269,7 +266,7 @@ impl Docker {
         self.daemon.api(&self.images, self.runtime.as_deref()).await
     }
 
-    /// What runs a language in an image: as remembered, or by asking in a container of its own.
+    /// The runtime of a language in an image: from the cache, or by asking in a separate container.
     async fn runtime_in(
         &self,
         api: &Api,
@@ -288,7 +285,7 @@ impl Docker {
             workspace: None,
         };
         let container = make(api, format!("belljar-ask-{}", unique()), &mould, SPARE_TIME).await?;
-        let failed = trouble::api("ask the image for its runtime");
+        let failed = trouble::api("find the runtime in the image");
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
         line.tell(&Told::Question(runtimes::question(image, language)));
         container.start().await.map_err(&failed)?;
@@ -296,14 +293,14 @@ impl Docker {
             Ok(Ok(Some(Said::Found(found)))) => found,
             other => {
                 let said = format!("{other:?} {}", line.last_words());
-                return Err(trouble::setup("ask the image for its runtime")(std::io::Error::other(said)));
+                return Err(trouble::setup("find the runtime in the image")(std::io::Error::other(said)));
             }
         };
         container.part(line, mould.is_emulated()).await.map_err(failed)?;
         self.runtimes.learn(image, language, &found)
     }
 
-    /// Looks for what a crashed predecessor has left, beside the first run.
+    /// Looks for what a crashed predecessor has left, concurrently with the first run.
     fn sweep_once(&self, api: &Api) {
         if !self.has_swept.swap(true, Ordering::Relaxed) {
             let api = api.clone();
@@ -311,7 +308,7 @@ impl Docker {
         }
     }
 
-    /// Sweeps now and then, once there is a daemon to sweep, and fetches what will be asked for.
+    /// Sweeps at intervals, once there is a daemon, and pulls the images that will be needed.
     async fn keep_up(self: Arc<Docker>) {
         if self.pull {
             self.pull_all().await;
@@ -374,7 +371,7 @@ impl Backend for Docker {
     }
 
     fn offer(&self) -> &Offer {
-        // Whoever asks without having asked whether it is ready gets an answer all the same.
+        // Callers that have not asked whether it is ready get an answer all the same.
         let _ = self.ready();
         self.daemon.offer()
     }
@@ -393,7 +390,7 @@ impl Backend for Docker {
             let image = self.images.get_local(&api, &reference).await?;
             let image = image.ok_or_else(|| BackendError::RuntimeMissing {
                 language,
-                hint: format!("fetch its image: docker pull {reference}"),
+                hint: format!("pull its image: docker pull {reference}"),
             })?;
             let runtime = self.runtime_in(&api, &image, language).await?;
             Ok(RuntimeInfo { label: runtime.label, location: format!("{} in {reference}", runtime.program) })
@@ -418,7 +415,7 @@ impl Backend for Docker {
         self.retired.notify_one();
         Box::pin(async {
             for parked in self.pool.iter().flat_map(Pool::empty) {
-                // What cannot be removed now is swept by the next one.
+                // What cannot be removed now is removed by the next sweep.
                 let _ = parked.container.remove().await;
             }
         })
@@ -440,7 +437,8 @@ impl Backend for Docker {
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };
-        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let owner =
+            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let mut description = mould.description(&owner, execution.limits.timeout + SPARE_TIME);
         description["HostConfig"]["SecurityOpt"] =
             serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
@@ -474,11 +472,11 @@ async fn changed(pool: Option<&Pool>) {
 }
 
 fn cannot_wait(why: &str) -> BackendError {
-    trouble::setup("make a container that waits")(std::io::Error::other(why.to_owned()))
+    trouble::setup("make a parked container")(std::io::Error::other(why.to_owned()))
 }
 
 async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {
-    let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+    let owner = Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
     let made = Container::make(api, name, &mould.description(&owner, lease)).await;
     made.map_err(trouble::api("make the container"))
 }

@@ -1,4 +1,4 @@
-//! Our end of the line to the first process of a container.
+//! Our end of the connection to PID 1 of a container.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,17 +11,17 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::api::Attached;
 use crate::frame::{LONGEST, STDIN_WINDOW, Said, Told};
 
-/// What an engine puts before each piece of a stream.
+/// The length of the header that an engine puts before each piece of a stream.
 const HEAD: usize = 8;
-/// The most that is kept of what the first process says outside of the line: only its death has any.
+/// The most that is kept of what PID 1 writes to stderr: only a dying process writes there.
 const MOST_ASIDE: usize = 4 << 10;
 
 /// A line that is open.
 pub(crate) struct Line {
     from: ReadHalf<Attached>,
-    /// As it came.
+    /// The raw bytes.
     raw: Vec<u8>,
-    /// How much of the piece that `raw` begins with is still to come, and whether it is of the line.
+    /// How much of the piece at the start of `raw` is missing, and whether it belongs to the protocol.
     piece: (usize, bool),
     said: Vec<u8>,
     ready: VecDeque<Said>,
@@ -47,22 +47,22 @@ impl Line {
         }
     }
 
-    /// Tells it something. It is sent as soon as there is room.
+    /// Sends a message, as soon as there is room.
     pub(crate) fn tell(&self, told: &Told) {
         self.tell_raw(told.encode());
     }
 
     pub(crate) fn tell_raw(&self, frames: Vec<u8>) {
-        // Nobody takes it any more if the line is closed, which is heard at the other end.
+        // If the line is closed, the message is lost; reading reports that.
         let _ = self.to.send(frames);
     }
 
-    /// Hears what it says next; `None` if it has hung up. The future may be dropped: nothing is lost by that.
+    /// The next message; `None` if the other side has disconnected. The future may be dropped: nothing is lost.
     pub(crate) async fn hear(&mut self) -> io::Result<Option<Said>> {
         loop {
             if let Some(said) = self.ready.pop_front() {
                 if let Said::Taken(count) = said {
-                    // It may say that it has taken more than it was given; the window never grows beyond its size.
+                    // It may claim to have read more than it was sent; the window never grows beyond its size.
                     let room = STDIN_WINDOW.saturating_sub(self.window.available_permits());
                     self.window.add_permits(room.min(count as usize));
                     continue;
@@ -77,12 +77,12 @@ impl Line {
         }
     }
 
-    /// What it wrote where only a dying process writes.
+    /// What it wrote to stderr, where only a dying process writes.
     pub(crate) fn last_words(&self) -> String {
         String::from_utf8_lossy(&self.aside).trim().escape_debug().to_string()
     }
 
-    /// Feeds what the program reads, as it takes it.
+    /// Feeds the program's standard input as it is read.
     pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
         let (to, window) = (self.to.clone(), self.window.clone());
         match stdin {
@@ -100,7 +100,7 @@ impl Line {
         Ok(())
     }
 
-    /// Sorts what has come into what was said on the line and what was not.
+    /// Separates protocol bytes from others.
     fn sort(&mut self) -> io::Result<()> {
         let mut raw = std::mem::take(&mut self.raw);
         let mut at = 0;
@@ -143,7 +143,7 @@ async fn write(mut to: WriteHalf<Attached>, mut frames: mpsc::UnboundedReceiver<
     let _ = to.shutdown().await;
 }
 
-/// Sends a piece when there is room for it. False if nobody takes it any more.
+/// Sends a piece when there is room for it. False if the other side is gone.
 async fn send(to: &mpsc::UnboundedSender<Vec<u8>>, window: &Semaphore, piece: &[u8]) -> bool {
     let count = u32::try_from(piece.len()).unwrap_or(u32::MAX);
     let Ok(permits) = window.acquire_many(count).await else { return false };
@@ -151,7 +151,7 @@ async fn send(to: &mpsc::UnboundedSender<Vec<u8>>, window: &Semaphore, piece: &[
     to.send(Told::Stdin(piece.to_vec()).encode()).is_ok()
 }
 
-/// From a thread of its own, because reading may take for ever.
+/// On a separate thread, because reading may take for ever.
 fn pump_beside(
     mut stream: Box<dyn io::Read + Send>,
     to: mpsc::UnboundedSender<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! Whose a container is, written on it, so that what a crashed predecessor left can be told from what others use.
+//! The owner of a container, as labels on it, so that what a crashed predecessor left can be told from what is in use.
 
 use std::fs;
 use std::io;
@@ -11,16 +11,16 @@ use crate::container;
 
 /// The label that every container of ours has, and by which they are found.
 const OWNER: &str = "dev.belljar.owner";
-/// Until when it may be there at most, in seconds of the Unix era.
+/// The latest time at which it may exist, in Unix seconds.
 const LEASE: &str = "dev.belljar.lease";
 
-/// A process, for as long as it lives: its number alone may be another's by then.
+/// A process. Its number alone may be reused after its death.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Owner {
     pid: u32,
     started: u64,
     boot: String,
-    /// The namespace in which the number means this process.
+    /// The PID namespace in which the number is valid.
     namespace: String,
 }
 
@@ -32,7 +32,7 @@ impl Owner {
         Ok(Owner { pid, started, boot: boot()?, namespace: namespace()? })
     }
 
-    /// What is written on its containers, which may be there for so long.
+    /// The labels of its containers, which may exist for this long.
     pub(crate) fn labels(&self, lease: Duration) -> Value {
         json!({ OWNER: self.to_string(), LEASE: (now() + lease.as_secs()).to_string() })
     }
@@ -44,7 +44,7 @@ impl Owner {
         Some(Owner { pid, started, boot: words.next()?.to_owned(), namespace: words.next()?.to_owned() })
     }
 
-    /// Whether it is known to be dead. Of those in another namespace nothing is known from here.
+    /// Whether it is known to be dead. Nothing is known about processes in another namespace.
     fn is_dead(&self) -> bool {
         let (Ok(boot), Ok(namespace)) = (boot(), namespace()) else { return false };
         if self.boot != boot {
@@ -60,7 +60,7 @@ impl std::fmt::Display for Owner {
     }
 }
 
-/// Removes the containers whose owner is dead or whose lease is over, and nothing else. Says how many.
+/// Removes the containers whose owner is dead or whose lease is over, and nothing else. Returns how many.
 pub(crate) async fn sweep(api: &Api) -> Result<u64, ApiError> {
     #[derive(serde::Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -82,7 +82,7 @@ pub(crate) async fn sweep(api: &Api) -> Result<u64, ApiError> {
     Ok(swept)
 }
 
-/// What has no owner that could be read was not labelled by us.
+/// A container without a readable owner was not labelled by us.
 fn is_abandoned(owner: Option<&str>, lease: Option<&str>, now: u64) -> bool {
     let Some(owner) = owner.and_then(Owner::parse) else { return false };
     let is_over = lease.and_then(|text| text.parse::<u64>().ok()).is_some_and(|until| until < now);
@@ -104,7 +104,7 @@ fn namespace() -> io::Result<String> {
 /// When a process was started, in ticks since boot.
 fn started(pid: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // What stands before the last bracket is the program's name, which may contain anything.
+    // Before the last parenthesis is the program's name, which may contain anything.
     text.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_that_we_did_not_write_are_nobodys() {
+    fn foreign_labels_have_no_owner() {
         assert!(!is_abandoned(None, Some("1"), 100));
         assert!(!is_abandoned(Some("garbage"), Some("1"), 100));
     }

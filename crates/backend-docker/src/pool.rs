@@ -1,5 +1,6 @@
-//! Containers that wait for runs: started, their runtime booted and stopped at the file of its code, which is a pipe until
-//! a request comes. Each is used once. What cannot be given to one that waits means a new container, never an error.
+//! Parked containers: started, their runtime booted and blocked on its code's file, which is a pipe until a request
+//! comes. Each is used once. If something cannot be added to a parked container, the run gets a new container, not an
+//! error.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,21 +17,21 @@ use crate::container::{Container, Mould};
 use crate::frame::Order;
 use crate::line::Line;
 
-/// For how long a run that found nothing waiting is answered with one container more.
+/// For how long a run that found no parked container raises the target by one.
 const MEMORY_OF_DEMAND: Duration = Duration::from_secs(30);
-/// After how long a language is tried again for which none could be made.
+/// How long to wait before trying a language again after a failure.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
-/// The most bytes of code and files that go into one that waits.
+/// The most bytes of code and files for a parked container.
 const MOST_INPUT: usize = 256 << 10;
 
-/// What the pool is to hold.
+/// The configuration of the pool.
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
-    /// After how long one that waits is replaced.
+    /// The age at which a parked container is replaced.
     pub max_age: Duration,
-    /// What a container is made with: the limits of most requests.
+    /// The limits with which a container is made: those of most requests.
     pub limits: BoxLimits,
-    /// The languages, how many wait when nobody asks, and how many at most.
+    /// The languages, how many containers are parked without demand, and how many at most.
     pub languages: Vec<(Language, usize, usize)>,
 }
 
@@ -49,7 +50,7 @@ impl std::fmt::Debug for Parked {
     }
 }
 
-/// The containers that wait.
+/// The parked containers.
 #[derive(Debug)]
 pub(crate) struct Pool {
     max_age: Duration,
@@ -69,7 +70,7 @@ struct Shelf {
 
 impl Pool {
     pub(crate) fn new(settings: &PoolSettings) -> Pool {
-        // Nobody is there who would prime one.
+        // This backend sends no primer.
         let waits = |language: &Language| language.parking.is_some_and(|parking| parking.primer.is_empty());
         let parkable = settings.languages.iter().filter(|(language, _, _)| waits(language));
         let shelves = parkable.map(|(language, min, max)| Shelf::new(*language, *min, *max)).collect();
@@ -81,17 +82,17 @@ impl Pool {
         }
     }
 
-    /// What its containers are made with.
+    /// The limits with which its containers are made.
     pub(crate) fn limits(&self) -> BoxLimits {
         self.limits
     }
 
-    /// For how long one may be there.
+    /// The maximum age of a parked container.
     pub(crate) fn max_age(&self) -> Duration {
         self.max_age
     }
 
-    /// Takes one that was made from the same, and tells whether there was any.
+    /// Takes one that was made from the same description, and says whether there was any.
     pub(crate) fn take(&self, language: Language, mould: &Mould, order: &Order) -> Option<Parked> {
         let mut shelves = self.lock();
         let shelf = shelves.iter_mut().find(|shelf| shelf.status.language == language)?;
@@ -110,12 +111,12 @@ impl Pool {
         found.and_then(|at| shelf.ready.remove(at))
     }
 
-    /// One that was taken had died while it waited.
+    /// A container that was taken had died while it was parked.
     pub(crate) fn count_loss(&self, language: Language) {
         self.change(language, |shelf| shelf.status.losses += 1);
     }
 
-    /// The language of which one is to be made next, if any; and those that have waited too long.
+    /// The language for which to make the next one, if any; and those that are too old.
     pub(crate) fn review(&self) -> (Option<Language>, Vec<Parked>) {
         let mut shelves = self.lock();
         let old = shelves.iter_mut().flat_map(|shelf| shelf.discard(self.max_age)).collect();
@@ -126,7 +127,7 @@ impl Pool {
         (next, old)
     }
 
-    /// One is ready, or could not be made so.
+    /// One is ready, or could not be made.
     pub(crate) fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
         self.change(language, |shelf| {
             shelf.status.booting -= 1;
@@ -151,7 +152,7 @@ impl Pool {
         self.changed.notified().await;
     }
 
-    /// Everything that waits, for good.
+    /// Takes everything that is parked, and prevents more.
     pub(crate) fn empty(&self) -> Vec<Parked> {
         let mut shelves = self.lock();
         let all = shelves.iter_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
@@ -161,7 +162,7 @@ impl Pool {
 
     pub(crate) fn status(&self) -> PoolStatus {
         let languages = self.lock().iter().map(Shelf::status).collect();
-        // What waits has what its containers' own limits let it have.
+        // Parked containers are limited by their own limits only.
         PoolStatus { memory_limit: 0, max_age: self.max_age, languages }
     }
 
@@ -173,7 +174,7 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Shelf>> {
-        // Whoever panicked while it held the lock left counts and containers as they were.
+        // A panic while the lock was held cannot have left counts and containers inconsistent.
         self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -200,7 +201,7 @@ impl Shelf {
         Shelf { ready: VecDeque::new(), missed: None, failed: None, status }
     }
 
-    /// Whoever found nothing may be followed by others.
+    /// More runs may follow one that found no parked container.
     fn target(&self) -> usize {
         let asked = self.missed.is_some_and(|at| at.elapsed() < MEMORY_OF_DEMAND);
         (self.status.min + usize::from(asked)).min(self.status.max)
@@ -226,7 +227,7 @@ impl Shelf {
     }
 }
 
-/// Whether a request could be run in a container that waits at all, before one is looked at.
+/// Whether a request could be run in a parked container at all, before one is looked at.
 pub(crate) fn could_suit(parking: &Parking, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
     let ExecutionSpec { source, files, args, .. } = execution;
     let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();

@@ -1,4 +1,4 @@
-//! Which runtime an image has for a language. It is asked once, in a container, and remembered for that image.
+//! Which runtime an image has for a language. It is asked once, in a container, and cached for that image.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use crate::frame::{Found, Question};
 use crate::image::Image;
 use crate::remembered;
 
-/// What is remembered is found under this name.
+/// The name of the cache file.
 const FILE: &str = "docker-runtimes.json";
-/// The most that is remembered.
+/// The most entries in the cache.
 const MOST: usize = 200;
 
 /// A runtime in an image.
@@ -23,7 +23,7 @@ const MOST: usize = 200;
 pub(crate) struct Runtime {
     /// Name and version.
     pub(crate) label: String,
-    /// Where it is in the image.
+    /// Its path in the image.
     pub(crate) program: String,
 }
 
@@ -39,7 +39,7 @@ impl Runtimes {
         Runtimes { state_dir, known: Mutex::default() }
     }
 
-    /// What is known of an image, from this process or an earlier one.
+    /// What is cached about an image, from this process or an earlier one.
     pub(crate) fn recall(&self, image: &Image, language: Language) -> Option<Runtime> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.is_empty() {
@@ -48,7 +48,7 @@ impl Runtimes {
         known.get(&key(image, language)).cloned()
     }
 
-    /// Reads what the image answered, and remembers it.
+    /// Parses the image's answer, and caches it.
     pub(crate) fn learn(
         &self,
         image: &Image,

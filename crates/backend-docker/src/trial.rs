@@ -1,4 +1,4 @@
-//! What a daemon can promise: what it says of itself, held against what a container sees that was made by it.
+//! What a daemon can guarantee: what it reports about itself, compared with what a container that it made sees.
 
 use std::path::Path;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use crate::line::Line;
 use crate::owner::Owner;
 use crate::{remembered, trouble};
 
-/// Changes whenever another question is asked.
+/// Changes whenever the questions change.
 const EDITION: &str = "1";
-/// What the trial's container may have; few processes, so that the limit is soon met.
+/// The limit of the trial's container: few processes, so that it is reached soon.
 const TRIAL_PIDS: u64 = 12;
 const LEASE: Duration = Duration::from_secs(300);
 
-/// What the daemon says of its host.
+/// What the daemon reports about its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(crate) struct Info {
@@ -36,7 +36,7 @@ pub(crate) struct Info {
     pids_limit: bool,
 }
 
-/// What came of it, and of which daemon.
+/// The result, and of which daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Findings {
     of: String,
@@ -55,7 +55,7 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What this daemon can promise: as found out before, or by making a container now.
+    /// What this daemon can guarantee: from the cache, or by making a container now.
     pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
         let of = self.subject();
         let known = remembered::read::<Findings>(self.state_dir, &self.file());
@@ -65,7 +65,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Makes a container whatever is remembered.
+    /// Makes a container, whatever is cached.
     pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
         let findings = self.find_out(self.subject()).await?;
         remembered::write(self.state_dir, &self.file(), &findings);
@@ -83,7 +83,8 @@ impl Trial<'_> {
         digest(&subject)
     }
 
-    /// The name under which it is remembered: whoever takes turns with two runtimes is not to try each anew every time.
+    /// The name of the cache file. It contains the runtime, so that alternating between two runtimes does not mean
+    /// probing each time.
     fn file(&self) -> String {
         let place = digest(&format!("{} {:?}", self.api.socket().display(), self.runtime));
         format!("docker-trial-{}.json", &place[..16])
@@ -100,9 +101,10 @@ impl Trial<'_> {
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };
-        let owner = Owner::this().map_err(trouble::setup("name the owner of a container"))?;
+        let owner =
+            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let description = mould.description(&owner, LEASE);
-        let failed = trouble::api("make a container to try the daemon with");
+        let failed = trouble::api("make a test container");
         let container = Container::make(self.api, format!("belljar-trial-{}", unique()), &description)
             .await
             .map_err(&failed)?;
@@ -114,7 +116,7 @@ impl Trial<'_> {
             other => {
                 let fate = container.fate().await.map_err(&failed)?;
                 let said = format!("{other:?} {fate:?} {}", line.last_words());
-                return Err(trouble::setup("try the daemon")(std::io::Error::other(said)));
+                return Err(trouble::setup("test the daemon")(std::io::Error::other(said)));
             }
         };
         container.part(line, mould.is_emulated()).await.map_err(&failed)?;
@@ -139,57 +141,57 @@ impl Findings {
         match guarantee {
             Guarantee::Filesystem => judge(
                 seen.root_read_only,
-                "the image, read-only, and one disk in memory",
-                "the root of a container can be written to",
+                "the image, read-only, and one tmpfs",
+                "the root file system of a container is writable",
                 "use the storage driver overlay2",
             ),
             Guarantee::Network => judge(
                 seen.interfaces.is_empty(),
-                "a network namespace with nothing in it",
-                &format!("a container without a network has {}", seen.interfaces.join(", ")),
-                "look at the daemon's settings for networks",
+                "an empty network namespace",
+                &format!("a container without a network has the interfaces {}", seen.interfaces.join(", ")),
+                "check the daemon's network settings: docker network inspect none",
             ),
             Guarantee::Memory => judge(
                 info.memory_limit && info.swap_limit && (*emulated || seen.memory_limit.is_some()),
                 "memory cgroup, swap included",
                 "the daemon cannot limit memory and swap",
-                "boot with cgroup_enable=memory swapaccount=1, or with cgroups of version 2",
+                "boot with cgroup_enable=memory swapaccount=1, or with cgroup v2",
             ),
             Guarantee::Pids => judge(
                 info.pids_limit && seen.processes <= TRIAL_PIDS,
-                "pids cgroup, tried out",
+                "pids cgroup, tested",
                 &format!("with a limit of {TRIAL_PIDS} a container could have {} processes", seen.processes),
-                "accept it with --waive pids; the limit on memory remains",
+                "accept it with --waive pids; memory is still limited",
             ),
             Guarantee::Cpu => judge(
                 info.cpu_quota && seen.cpu_quota,
-                "CPU cgroup quota; CPU time is watched inside",
-                "the rate of CPU is not limited, or the CPU time cannot be counted inside",
-                "accept it with --waive cpu; what the daemon can limit, it does",
+                "CPU cgroup quota; CPU time is checked inside",
+                "the CPU rate is not limited, or the CPU time cannot be measured inside",
+                "accept it with --waive cpu; the daemon still limits what it can",
             ),
             Guarantee::Disk => judge(
                 seen.disk_bytes > 0 && seen.disk_files > 0 && seen.one_disk,
-                "one tmpfs with a size and a number of files",
-                "the number of files cannot be limited, or /tmp and /dev/shm are disks of their own",
-                "accept it with --waive disk; the bytes are limited all the same",
+                "one tmpfs, limited in bytes and number of files",
+                "the number of files cannot be limited, or /tmp and /dev/shm are separate disks",
+                "accept it with --waive disk; the size in bytes is still limited",
             ),
             Guarantee::Syscalls => judge(
                 seen.own_filter && (*emulated || seen.filtered),
                 if *emulated {
-                    "a kernel of its own, and a filter in it"
+                    "a separate kernel, with a filter in it"
                 } else {
                     "seccomp: the engine's profile and a filter inside"
                 },
-                "no filter is in force",
+                "no syscall filter is active",
                 "use a daemon that was built with seccomp",
             ),
             Guarantee::Privileges => judge(
                 seen.uid != 0
                     && seen.capabilities.chars().all(|c| c == '0' || c == ' ')
                     && (*emulated || seen.no_new_privs),
-                "a user of its own without capabilities, and no way to gain any",
+                "a separate user without capabilities, and no way to gain any",
                 &format!("a container has uid {} and capabilities {}", seen.uid, seen.capabilities),
-                "look at the daemon's default for privileges",
+                "check the daemon's settings: docker info",
             ),
         }
     }

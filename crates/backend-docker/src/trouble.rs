@@ -1,4 +1,4 @@
-//! What goes wrong with a daemon, in words: what was observed, and what would help.
+//! Errors of the daemon, in words: what was observed, and what would help.
 
 use std::io;
 
@@ -12,8 +12,7 @@ pub(crate) fn unavailable(reason: String, hint: String) -> BackendError {
     BackendError::Unavailable { backend: BackendName::Docker, reason, hint }
 }
 
-/// A call of the API that failed while this was being done. A daemon that is not there, or has no room left, makes the
-/// backend unavailable.
+/// An API call that failed during this step. A missing daemon, or one with a full disk, makes the backend unavailable.
 pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
     move |error| match error {
         ApiError::Unreachable { .. } | ApiError::Broken(_) => unreachable(&error),
@@ -26,21 +25,21 @@ pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
     }
 }
 
-/// Whether a daemon says that its disk is full, in the words of strerror(3): there is no code for it.
+/// Whether a daemon reports that its disk is full, in the words of strerror(3): there is no code for it.
 pub(crate) fn is_full(message: &str) -> bool {
     message.contains("no space left on device")
 }
 
-/// A daemon that has no room for what was to be done.
+/// A daemon with a full disk.
 pub(crate) fn full(step: &str, message: &str) -> BackendError {
     unavailable(
-        format!("the daemon has no room to {step}: {}", printable(message)),
-        "make room where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
+        format!("the daemon has no disk space left to {step}: {}", printable(message)),
+        "free disk space where the daemon keeps its data (docker info -f '{{.DockerRootDir}}'): docker system prune"
             .into(),
     )
 }
 
-/// What a daemon or a registry said, made harmless for a terminal, and not too much of it.
+/// Text from a daemon or a registry, made safe for a terminal and limited in length.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .take(300)
@@ -51,7 +50,7 @@ pub(crate) fn printable(text: &str) -> String {
         .replace("\\'", "'")
 }
 
-/// A step of ours that failed.
+/// A step in this process that failed.
 pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     move |source| BackendError::Setup {
         step: step.to_owned(),
@@ -60,7 +59,7 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     }
 }
 
-/// Why a daemon cannot be spoken to.
+/// Why a daemon cannot be reached.
 pub(crate) fn unreachable(error: &ApiError) -> BackendError {
     let observed = match error {
         ApiError::Unreachable { source, .. } => Some(source.kind()),
@@ -69,33 +68,34 @@ pub(crate) fn unreachable(error: &ApiError) -> BackendError {
     let hint = if observed == Some(io::ErrorKind::NotFound) {
         "install Docker and start it, or name its socket: DOCKER_HOST=unix:///PATH"
     } else if observed == Some(io::ErrorKind::PermissionDenied) {
-        "let this user use the socket (usermod -aG docker USER, which makes it as powerful as root), or run Docker \
+        "allow this user to use the socket (usermod -aG docker USER, which is equivalent to root), or run Docker \
          rootless; for a server that root started, name the socket: DOCKER_HOST=unix:///PATH"
     } else if observed.is_some() {
         "start the daemon: systemctl start docker"
     } else {
-        "see whether the daemon runs, and its log: systemctl status docker"
+        "check that the daemon runs, and read its log: systemctl status docker"
     };
     unavailable(error.to_string(), hint.to_owned())
 }
 
-/// A daemon that does not know what we need.
+/// A daemon that lacks what we need.
 pub(crate) fn too_old(version: &str, api: ApiVersion) -> BackendError {
     unavailable(
-        format!("the daemon is too old: version {version} speaks {api} of the API, and {OLDEST} is needed"),
+        format!(
+            "the daemon is too old: version {version} has version {api} of the API, and {OLDEST} is needed"
+        ),
         "install Docker 19.03 or later".into(),
     )
 }
 
-/// A daemon that would make something else of a container than what was asked for.
+/// A daemon that would not make the container that was asked for.
 pub(crate) fn podman(version: &str) -> BackendError {
     unavailable(
         format!(
-            "what listens there is Podman {}, whose API of Docker's leaves out what a box is made of: the seccomp \
-             profile, the paths that are masked, the owner and the number of files of a disk",
+            "the socket belongs to Podman {}, whose version of Docker's API lacks what a box needs: the seccomp \
+             profile, masked paths, and the owner and number of files of a tmpfs",
             printable(version)
         ),
-        "name the socket of a Docker daemon (DOCKER_HOST=unix:///PATH), or do without one: --backend native"
-            .into(),
+        "name the socket of a Docker daemon (DOCKER_HOST=unix:///PATH), or use --backend native".into(),
     )
 }

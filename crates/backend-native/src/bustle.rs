@@ -1,22 +1,22 @@
-//! When to do what nobody waits for: making boxes that will be wanted later, and taking apart those that were used.
+//! When to do background work: making boxes for later runs, and tearing down used ones.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// For how long no run may have begun or ended, for it to be quiet.
+/// It is quiet when no run has begun or ended for this long.
 pub(crate) const QUIET: Duration = Duration::from_millis(3);
 /// The same while there are runs: those that have not ended by then are not about to.
 const QUIET_BESIDE_RUNS: Duration = Duration::from_millis(30);
-/// How long to wait for that: under load that lasts, it never is.
+/// How long to wait for quiet: under lasting load it never comes.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(250);
 
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// When a run has last begun or ended, in microseconds since then.
+/// When a run last began or ended, in microseconds since `ORIGIN`.
 static LAST: AtomicU64 = AtomicU64::new(0);
 static RUNS: AtomicUsize = AtomicUsize::new(0);
 
-/// A run, for as long as somebody waits for it.
+/// A run that a caller is waiting for.
 #[derive(Debug)]
 pub(crate) struct Waited(());
 
@@ -35,24 +35,24 @@ impl Drop for Waited {
     }
 }
 
-/// Whether nobody waits for more than one run: then there are CPUs to spare.
+/// Whether at most one run is being waited for: then there are CPUs to spare.
 pub(crate) fn is_about_one() -> bool {
     RUNS.load(Ordering::Relaxed) <= 1
 }
 
-/// Whether somebody waits for a run.
+/// Whether any run is being waited for.
 pub(crate) fn is_anybody_waiting() -> bool {
     RUNS.load(Ordering::Acquire) > 0
 }
 
-/// Whether nobody would notice what is done now.
+/// Whether background work would delay no run now.
 pub(crate) fn is_quiet() -> bool {
     let wanted = if RUNS.load(Ordering::Relaxed) == 0 { QUIET } else { QUIET_BESIDE_RUNS };
     let idle = micros_since_origin().saturating_sub(LAST.load(Ordering::Relaxed));
     Duration::from_micros(idle) >= wanted
 }
 
-/// Waits until it is quiet, or until it has waited long enough.
+/// Waits until it is quiet, but no longer than `PATIENCE`.
 pub(crate) async fn quiet() {
     let began = Instant::now();
     while began.elapsed() < PATIENCE && !is_quiet() {

@@ -29,17 +29,18 @@ use crate::layout::Draft;
 use crate::program::Program;
 use crate::zygote::{Entry, Readiness, Zygote};
 
-/// How long a box may take to be built. It takes a millisecond; a source on a file server that hangs takes for ever.
+/// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
+/// ever.
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
 /// How often the counters of a running box are read.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
-/// How long the keeper may take to say that a box which was killed is dead.
+/// How long the keeper may take to report that a killed box is dead.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most output that is taken in at once.
+/// The most output that is read at once.
 const BUFFER: usize = 64 * 1024;
 
-/// What an execution needs to know of the request.
+/// What an execution needs to know about the request.
 pub(crate) struct Terms {
     pub(crate) runtime: String,
     pub(crate) limits: BoxLimits,
@@ -50,18 +51,18 @@ pub(crate) struct Terms {
 /// A program that runs in a box.
 pub(crate) struct NativeExecution {
     keeper: Keeper,
-    /// The keeper's socket, watched: a second handle, let go of before the keeper is dismissed.
+    /// A second handle on the keeper's socket, to be polled. It is closed before the keeper is dismissed.
     socket: Option<UnixDatagram>,
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
-    /// The program, where its end is looked for.
+    /// The program, if its end is polled for.
     program: Option<Program>,
-    /// What hangs up when nobody in the box goes on.
+    /// Hangs up when no process in the box can run any more.
     herald: Option<Receiver>,
-    /// Nobody can write into the streams any more.
+    /// No process can write to the streams any more.
     silenced: bool,
     source: BoxPath,
     terms: Terms,
@@ -75,7 +76,7 @@ pub(crate) struct NativeExecution {
     ended: Option<Ended>,
 }
 
-/// What it takes to enter a box.
+/// What a process needs to enter a box.
 pub(crate) struct Entrance {
     ready: Ready,
     /// The program's ends of its streams.
@@ -84,14 +85,14 @@ pub(crate) struct Entrance {
     code: IdPair,
 }
 
-/// What its keeper gave for that.
+/// What the keeper sent for that.
 struct Ready {
     namespaces: Vec<OwnedFd>,
     allowed: Option<OwnedFd>,
 }
 
 impl Entrance {
-    /// Sends a child of the zygote's in.
+    /// Sends a child of the zygote in.
     pub(crate) async fn admit_child_of(
         &self,
         zygote: &Zygote,
@@ -109,7 +110,7 @@ impl Entrance {
     }
 }
 
-/// What the keeper said at the end.
+/// The keeper's last report.
 #[derive(Clone, Copy)]
 struct Ended {
     status: i32,
@@ -118,7 +119,7 @@ struct Ended {
 }
 
 impl NativeExecution {
-    /// Orders the box, and returns when its first command runs.
+    /// Orders the box from the keeper, and returns when its first command runs.
     pub(crate) async fn begin(
         keeper: Keeper,
         draft: Draft,
@@ -155,10 +156,10 @@ impl NativeExecution {
         }
     }
 
-    /// Has the keeper look at the program that a zygote sent, and returns when it is the box's program and waits for its
-    /// code: where that goes in.
+    /// Has the keeper inspect the program that a zygote sent. Returns when it is the box's program and waits for its
+    /// code: the pipe for the code.
     pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
-        self.keeper.say_entered().map_err(setup("have the program looked at"))?;
+        self.keeper.say_entered().map_err(setup("have the program verified"))?;
         let heard = hear(&mut self.keeper, self.socket.as_ref());
         let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
         match heard? {
@@ -166,7 +167,7 @@ impl NativeExecution {
                 let mut beside = beside.into_iter();
                 let gate = beside.next();
                 self.program = beside.next().map(Program::at);
-                gate.ok_or_else(|| setup("get to where the code goes in")(io::ErrorKind::NotFound.into()))
+                gate.ok_or_else(|| setup("open the pipe for the code")(io::ErrorKind::NotFound.into()))
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             Some(_) | None => Err(died()),
@@ -175,7 +176,7 @@ impl NativeExecution {
 
     fn too_late(&self) -> BackendError {
         self.keeper.kill();
-        setup("build the box in time")(io::ErrorKind::TimedOut.into())
+        setup("build the box: it took too long")(io::ErrorKind::TimedOut.into())
     }
 
     /// Orders the box. Also returns the program's ends of its streams.
@@ -190,7 +191,7 @@ impl NativeExecution {
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
         match keeper.order(draft.plan, &draft.contents, &ends) {
-            // A keeper that is gone already has said why.
+            // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
             }
@@ -229,7 +230,7 @@ impl NativeExecution {
         Ok((execution, ends))
     }
 
-    /// Whether nothing has ended it, as far as its keeper has said.
+    /// Whether it is alive, as far as its keeper has reported.
     pub(crate) fn lives(&mut self) -> bool {
         let said = self.keeper.hear();
         self.ended.is_none() && said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
@@ -240,17 +241,17 @@ impl NativeExecution {
         self.cgroup.as_ref()
     }
 
-    /// The program, if its end is looked for.
+    /// The program, if its end is polled for.
     pub(crate) fn program(&self) -> Option<&Program> {
         self.program.as_ref()
     }
 
-    /// The working directory of the box, where it was offered.
+    /// The working directory of the box, if it was offered.
     pub(crate) fn working_dir(&self) -> Option<BorrowedFd<'_>> {
         self.offered.as_ref().map(AsFd::as_fd)
     }
 
-    /// From now on it is the run of this request, whose program has been waiting. What was used until now is not its.
+    /// From now on this is the run of a request, whose program has been waiting. What was used so far is not counted.
     pub(crate) fn become_run(&mut self, start: Start, terms: Terms, booting: Duration) {
         self.terms = terms;
         self.start = start;
@@ -258,7 +259,7 @@ impl NativeExecution {
         self.watch.reset();
     }
 
-    /// Somebody waits for it to end.
+    /// A caller waits for its end.
     pub(crate) fn be_waited_for(&mut self, waited: Waited) {
         self.waited_for = Some(waited);
     }
@@ -269,12 +270,13 @@ impl NativeExecution {
                 let mut beside = beside.into_iter();
                 self.offered = beside.next();
                 if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
-                    self.listen_to(herald, Program::at(place)).map_err(setup("hear of the program's end"))?;
+                    self.listen_to(herald, Program::at(place))
+                        .map_err(setup("wait for the program's end"))?;
                 }
                 Ok(())
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
-            // The memory limit may be too small for the program, or even for the box; either way it is the outcome.
+            // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
             Some((Reply::Ended { status, cpu_micros, max_rss }, _)) if self.out_of_memory() => {
                 self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 Ok(())
@@ -283,10 +285,10 @@ impl NativeExecution {
         }
     }
 
-    /// What cannot be read will end like any other.
+    /// If the herald cannot be polled, the run ends like any other.
     fn listen_to(&mut self, herald: OwnedFd, program: Program) -> io::Result<()> {
         if program.is_readable() {
-            // It is no pipe, but hangs up like one, which is all that is waited for.
+            // It is not a pipe, but hangs up like one, and only that is polled for.
             self.herald = Some(Receiver::from_owned_fd_unchecked(herald)?);
             self.program = Some(program);
         }
@@ -311,7 +313,7 @@ impl NativeExecution {
         matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
     }
 
-    /// Waits for the next thing to happen that is of interest outside.
+    /// Waits for the next event that matters to the caller.
     async fn happens(&mut self) -> Result<News, BackendError> {
         loop {
             if self.ended.is_some() && self.stdout.is_none() && self.stderr.is_none() {
@@ -344,7 +346,7 @@ impl NativeExecution {
                     self.ended = Some(Ended { status, cpu: Duration::from_micros(cpu_micros), max_rss });
                 }
                 Happened::Said(Some((Reply::Deserted { status }, _))) => self.be_deserted(status),
-                // Our own keeper was killed: then the kernel has killed the box.
+                // The keeper was killed, so the kernel has killed the box.
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
@@ -359,7 +361,8 @@ impl NativeExecution {
         }
     }
 
-    /// Nobody in the box goes on. If the program has been waited for already, PID 1 is about to say how it ended.
+    /// No process in the box can run any more. If the program has already been waited for, PID 1 is about to report how
+    /// it ended.
     fn be_silenced(&mut self) {
         self.herald = None;
         if let Some(status) = self.program.as_ref().and_then(Program::heralded_status) {
@@ -368,7 +371,7 @@ impl NativeExecution {
         }
     }
 
-    /// What is in the streams that nobody can write into any more, though they may still be open.
+    /// Reads the rest of the streams, which no process can write to any more although they may still be open.
     fn read_the_rest(&mut self) -> Option<(Stream, usize)> {
         self.buffer.clear();
         self.buffer.reserve(BUFFER);
@@ -382,8 +385,8 @@ impl NativeExecution {
         None
     }
 
-    /// Nobody can say anything any more. A program that is on its way out and leaves nobody behind has ended: what the
-    /// kernel still does with its memory takes longer than most programs do.
+    /// The streams have ended. If the program is exiting and leaves no process behind, it has ended: freeing its memory
+    /// takes the kernel longer than most programs run.
     fn look_at_program(&mut self) {
         let alone = self.cgroup.as_ref().is_some_and(|cgroup| matches!(cgroup.tasks(), Ok(2)));
         let status = self.program.as_ref().filter(|_| alone).and_then(Program::exit_status);
@@ -392,8 +395,8 @@ impl NativeExecution {
         }
     }
 
-    /// The program has ended, and left nobody. Where its cgroup tells what it used, that is all there is to know; else it
-    /// is what the box has used when it is dead.
+    /// The program has ended, and left no process. If its cgroup counts what it used, nothing more is needed; otherwise
+    /// the counters are read when the box is dead.
     fn be_deserted(&mut self, status: i32) {
         if self.cgroup.is_some() {
             self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
@@ -402,10 +405,10 @@ impl NativeExecution {
         }
     }
 
-    /// Reads what is there; `None` if that was nothing, or the end of the stream.
+    /// Reads what is available; `None` if that is nothing, or the end of the stream.
     fn read(&mut self, stream: Stream) -> Option<usize> {
         self.buffer.clear();
-        // Not sooner: a box that waits for a run needs none.
+        // Not sooner: a parked box needs no buffer.
         self.buffer.reserve(BUFFER);
         let pipe = match stream {
             Stream::Stdout => &mut self.stdout,
@@ -421,8 +424,8 @@ impl NativeExecution {
         }
     }
 
-    /// Enforces what the kernel only counts: CPU time of the whole tree, and that an OOM kill of one process ends
-    /// them all (which version 1 cgroups do not do by themselves). Also gives up on a keeper that does not react.
+    /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
+    /// them all (which cgroup v1 does not do itself). Also gives up on a keeper that does not react.
     fn look_at_counters(&mut self) {
         if self.killed_at.is_some_and(|at| at.elapsed() > KILL_PATIENCE) {
             self.keeper.kill();
@@ -451,7 +454,7 @@ impl NativeExecution {
         self.keeper.dismiss();
     }
 
-    /// Reads the counters, brings back files, and removes every trace.
+    /// Reads the counters, collects files, and removes every trace of the box.
     fn close(mut self) -> Result<Finished, BackendError> {
         let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
         let counters = match &self.cgroup {
@@ -464,29 +467,30 @@ impl NativeExecution {
         let files = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
-        // Who looks after graves comes by for as long as there are runs, so this one ends when it has left its own.
+        // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
+        // its box.
         let _waited = self.waited_for.take();
         match self.start {
-            // Whoever did not wait for the box to be made need not wait for it to be taken apart.
+            // A run that did not wait for its box to be made need not wait for its teardown either.
             Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
         Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
     }
 
-    /// Hangs up, and lets the keeper end the box and remove its cgroups.
+    /// Disconnects, and lets the keeper kill the box and remove its cgroups.
     pub(crate) async fn take_apart_now(mut self) {
         self.keeper.say_goodbye();
         let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
         let _ = tokio::time::timeout(PATIENCE, gone).await;
-        // What could not be removed is of no interest to anybody yet; the next sweep finds it.
+        // What could not be removed now is found by the next sweep.
         let _ = self.take_apart();
     }
 
     fn take_apart(mut self) -> Result<(), BackendError> {
         self.socket = None;
         if self.keeper.is_process() {
-            // It ends whoever is left, and then removes the cgroups.
+            // The keeper kills what is left, and then removes the cgroups.
             self.keeper.dismiss();
         }
         if let Some(cgroup) = self.cgroup.take() {
@@ -555,13 +559,13 @@ impl Execution for NativeExecution {
 
 impl Drop for NativeExecution {
     fn drop(&mut self) {
-        // The keeper takes the box with it; the cgroup must be empty before it can be removed.
+        // The keeper's end kills the box; the cgroup must be empty before it can be removed.
         self.kill_tree();
         self.dismiss_keeper();
     }
 }
 
-/// An event whose output is still in the buffer: how much of it.
+/// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
     NextStage,
@@ -590,17 +594,17 @@ impl Status {
     }
 }
 
-/// The next thing that the keeper says; `None` if it has died.
+/// The next message from the keeper; `None` if it has died.
 async fn hear(
     keeper: &mut Keeper,
     socket: Option<&UnixDatagram>,
 ) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
     let Some(socket) = socket else { return Ok(None) };
     loop {
-        socket.readable().await.map_err(setup("hear from the keeper"))?;
+        socket.readable().await.map_err(setup("receive the keeper's report"))?;
         match socket.try_io(Interest::READABLE, || keeper.hear()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other.map_err(setup("hear from the keeper")),
+            other => return other.map_err(setup("receive the keeper's report")),
         }
     }
 }
@@ -617,14 +621,14 @@ fn pipe() -> io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
-/// The socket keeps message boundaries, like a datagram socket, which is all that waiting for it needs to know.
+/// The socket keeps message boundaries, like a datagram socket; polling it needs no more than that.
 fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
     let socket = std::os::unix::net::UnixDatagram::from(keeper.share_socket()?);
     socket.set_nonblocking(true)?;
     UnixDatagram::from_std(socket)
 }
 
-/// A step of ours that failed.
+/// A step in this process that failed.
 pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     move |source| BackendError::Setup {
         step: step.to_owned(),
@@ -633,12 +637,12 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     }
 }
 
-/// A box that ended before it was one.
+/// PID 1 died before the box was ready.
 fn died() -> BackendError {
-    setup("build the box: it died")(io::ErrorKind::BrokenPipe.into())
+    setup("build the box: PID 1 died")(io::ErrorKind::BrokenPipe.into())
 }
 
-/// A step of the keeper's or the box's that failed.
+/// A step in the keeper or in PID 1 that failed.
 pub(crate) fn failure(doing: &str, errno: i32) -> BackendError {
     let source = io::Error::from_raw_os_error(errno);
     if doing.starts_with("write the run's files") && errno == rustix::io::Errno::NOSPC.raw_os_error() {

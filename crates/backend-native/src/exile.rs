@@ -1,4 +1,4 @@
-//! What a server that root started needs in order to make boxes without root's rights, and how it gets there.
+//! What a server that root started needs in order to make boxes without root's rights, and how it gives them up.
 
 use std::ffi::OsString;
 use std::fs::DirBuilder;
@@ -16,7 +16,7 @@ use crate::cgroup::{self, Cgroups, Grant};
 use crate::host::{Obstacle, ids_of_boxes};
 use crate::trial;
 
-/// What the server's surroundings are, as [`Settings`](crate::Settings) has them.
+/// The server's environment, as in [`Settings`](crate::Settings).
 #[derive(Debug, Clone, Default)]
 #[allow(missing_docs, reason = "as in Settings")]
 pub struct Surroundings {
@@ -27,12 +27,12 @@ pub struct Surroundings {
     pub overrides: Vec<(Language, PathBuf)>,
 }
 
-/// Everything that a server takes along and gets there.
+/// Everything that a server takes into exile.
 #[derive(Debug)]
 pub struct Passage {
-    /// Where it goes and what it takes; to be added to.
+    /// Its user, ids and luggage; can be added to.
     pub terms: Terms,
-    /// Runtimes that only root could have found.
+    /// Runtimes that only root can find.
     pub runtimes: Vec<(Language, PathBuf)>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
@@ -40,23 +40,24 @@ pub struct Passage {
     pub swept: usize,
 }
 
-/// Why a server stays where it was started.
+/// Why a server cannot or need not go into exile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstruction {
     /// It has no rights over the host, only over a container.
     Needless,
-    /// It cannot leave.
+    /// It cannot give up root's rights, for this reason.
     Cannot(String),
 }
 
 impl Passage {
-    /// Makes what has to be made as root.
+    /// Makes what must be made as root.
     ///
     /// # Errors
-    /// Why there is no way.
+    /// Why the server cannot or need not leave.
     pub fn prepare(from: &Surroundings) -> Result<Passage, Obstruction> {
         let ids = ids_of_boxes().ok_or(Obstruction::Needless)?;
-        // Beside those of boxes, and another for each server: whoever has one is not to have them all.
+        // Outside the range of the boxes' ids, and different for each server: a process that takes over one server must
+        // not have the others.
         let user = ids.0 - 1 - std::process::id() % (ids.1 / 2);
         Passage::to_be(user, ids, from).map_err(Obstruction::Cannot)
     }
@@ -64,7 +65,7 @@ impl Passage {
     fn to_be(user: u32, ids: (u32, u32), from: &Surroundings) -> Result<Passage, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
-        // Where root has no cgroups to give away, the server would have none either.
+        // If root has no cgroups to give away, the server has none either.
         let grant = match &cgroups {
             Cgroups::Unavailable { .. } => None,
             Cgroups::V1(_) | Cgroups::V2(_) => {
@@ -84,20 +85,20 @@ impl Passage {
         Ok(Passage { terms, runtimes, grant, swept })
     }
 
-    /// Something to read that only root could reach; what everybody can reach needs no luggage.
+    /// Adds something to read that only root can reach. What every user can reach needs no luggage.
     pub fn take_along(&mut self, path: &Path) {
         if let Some(path) = path.canonicalize().ok().filter(|path| !exile::is_open_to_all(path)) {
             self.terms.luggage.push(Luggage { path, held: Held::AsItIs });
         }
     }
 
-    /// Something that root has made, to be believed and not to be changed.
+    /// Adds something that root has made, which the server trusts and cannot change.
     pub fn take_to_believe(&mut self, path: &Path) {
         let held = Held::AsItsOwn;
         self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
     }
 
-    /// Leaves, if boxes can be made there.
+    /// Goes into exile, if boxes can be made there.
     ///
     /// # Errors
     /// Why not.
@@ -115,20 +116,21 @@ impl Passage {
         });
         let departed = departed.map_err(|fault| Obstruction::Cannot(Obstacle::from(fault).to_string()))?;
         if let Departure::Left(_) = departed {
-            // It is not the server's to take away.
+            // The server must not remove it.
             std::mem::forget(self.grant.take());
         }
         Ok(departed)
     }
 }
 
-/// What root has found out. It is made if it is not there, for there to be a place.
+/// The cache of root's probes. It is made if it does not exist, so that there is a place to mount it.
 fn remembered(dir: &Path) -> io::Result<Luggage> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     Ok(Luggage { path: dir.canonicalize()?, held: Held::Copied })
 }
 
-/// The runtimes of this host that nobody but root can reach. Nothing is asked where nothing on the way is closed.
+/// The runtimes of this host that only root can reach. Programs are asked only if a directory on the way is closed to
+/// others.
 fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
     let is_closed = |path: &PathBuf| path.exists() && !exile::is_open_to_all(path);
     let closed = std::env::split_paths(&from.search_path).any(|dir| is_closed(&dir))
@@ -147,7 +149,7 @@ fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
     found.filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
 }
 
-/// What of it is closed to others.
+/// The parts of it that are closed to others.
 fn needed(runtime: &Runtime) -> Vec<Luggage> {
     let own = Some(&runtime.program)
         .filter(|program| !runtime.mounts.iter().any(|mount| program.starts_with(mount)));

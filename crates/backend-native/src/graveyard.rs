@@ -1,7 +1,7 @@
-//! Boxes that were used and wait to be taken apart, when that keeps nobody waiting.
+//! Used boxes that wait for their teardown, which happens when it delays no run.
 //!
-//! Whoever looks after them is told when a run begins, and comes by until it has ended: at its end somebody waits for the
-//! answer, and a task to be woken then would stand between the two.
+//! The teardown task is woken when a run begins, and polls until it has ended. Waking it at the end of a run would
+//! delay the answer that the caller is waiting for at that moment.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,14 +13,14 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use crate::bustle;
 use crate::execution::NativeExecution;
 
-/// Boxes that may wait here or be taken apart at a time. If these are not enough, runs wait for their own.
+/// How many boxes may wait here or be torn down at a time. Beyond that, runs wait for the teardown of their own box.
 const MOST: u32 = 256;
-/// How often somebody comes by while runs last and no box waits.
+/// How often the task polls while runs last and no box waits.
 const SELDOM: Duration = Duration::from_millis(30);
 
 static ROOM: Semaphore = Semaphore::const_new(MOST as usize);
 static WAITING: Mutex<VecDeque<Grave>> = Mutex::new(VecDeque::new());
-/// Whether somebody looks after them.
+/// Whether the teardown task is running.
 static TENDED: AtomicBool = AtomicBool::new(false);
 static BEGUN: Notify = Notify::const_new();
 
@@ -30,12 +30,12 @@ struct Grave {
     room: SemaphorePermit<'static>,
 }
 
-/// A run has begun that will leave a box, or there will be none any more.
+/// A run has begun that will leave a box, or there will be no more runs.
 pub(crate) fn expect() {
     BEGUN.notify_one();
 }
 
-/// Has a box taken apart later, or gives it back if nobody can.
+/// Leaves a box to the teardown task, or returns it if that is not running or has no room.
 pub(crate) fn bury_later(execution: NativeExecution) -> Result<(), Box<NativeExecution>> {
     match ROOM.try_acquire() {
         Ok(room) if TENDED.load(Ordering::Relaxed) => {
@@ -46,26 +46,26 @@ pub(crate) fn bury_later(execution: NativeExecution) -> Result<(), Box<NativeExe
     }
 }
 
-/// Waits until no box is being taken apart any more.
+/// Waits until no box is being torn down any more.
 pub(crate) async fn all_buried() {
-    // It fails only if the semaphore was closed, which nobody does.
+    // It fails only if the semaphore is closed, which never happens.
     let _ = ROOM.acquire_many(MOST).await;
 }
 
-/// Looks after them, for as long as there may be any.
+/// Tears down boxes, for as long as there may be any.
 pub(crate) async fn tend(is_closed: impl Fn() -> bool) {
     struct Tending;
     impl Drop for Tending {
         fn drop(&mut self) {
             TENDED.store(false, Ordering::Relaxed);
-            // One may have come at the last moment.
+            // A box may have come at the last moment.
             waiting().clear();
         }
     }
     TENDED.store(true, Ordering::Relaxed);
     let _tending = Tending;
     loop {
-        // In this order: a run leaves its box before it ends.
+        // In this order: a run hands over its box before it ends.
         if !bustle::is_anybody_waiting() && waiting().is_empty() {
             if is_closed() {
                 return;
@@ -82,7 +82,7 @@ pub(crate) async fn tend(is_closed: impl Fn() -> bool) {
     }
 }
 
-/// Those whose time has come.
+/// The boxes to be torn down now.
 fn due() -> Vec<Grave> {
     let mut waiting = waiting();
     let count = match bustle::is_quiet() {

@@ -1,5 +1,5 @@
-//! A hollow box: built, and entered by nobody yet. A zygote's child can go in at once, so whoever finds no box waiting with a
-//! runtime in it need not wait for one to be built, too. It has PID 1 in it and little else.
+//! A hollow box: built, but not entered yet. A zygote's child can enter it at once, so a run that finds no parked box
+//! need not wait for a box to be built as well. It has PID 1 in it and little else.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -14,25 +14,25 @@ use crate::execution::{Entrance, NativeExecution};
 use crate::parked::{Parked, ParkedTerms, Stamped};
 use crate::zygote::{Readiness, Zygote};
 
-/// A box that is there for a child of one zygote. Dropping it destroys it.
+/// A box for a child of one zygote. Dropping it destroys it.
 pub(crate) struct Hollow {
     pub(crate) execution: NativeExecution,
     pub(crate) entrance: Entrance,
     pub(crate) terms: ParkedTerms,
-    /// Where the code will be.
+    /// The path of the code.
     pub(crate) source: BoxPath,
-    /// Where what the program reads goes in.
+    /// The write end of the program's stdin.
     pub(crate) stdin: OwnedFd,
-    /// The user of the zygote that may send a child in.
+    /// The user of the zygote whose children may enter.
     pub(crate) owner: u32,
 }
 
 impl Hollow {
-    /// Has a child of the zygote's enter, and waits until it waits for its code.
+    /// Has a child of the zygote enter, and waits until it waits for its code.
     pub(crate) async fn inhabit(self, zygote: &Zygote, readiness: Readiness) -> Result<Parked, BackendError> {
         let Hollow { execution, entrance, terms, source, stdin, .. } = self;
         entrance.admit_child_of(zygote, readiness).await?;
-        // Nobody else is to hold the ends of its streams.
+        // No other process may hold the ends of its streams.
         drop(entrance);
         Parked::when_booted(execution, terms, source.as_str(), b"", stdin, zygote.memory()).await
     }
@@ -42,7 +42,7 @@ impl Hollow {
     }
 }
 
-/// Hollow boxes that nobody wants yet.
+/// Hollow boxes that are not in use yet.
 #[derive(Default)]
 pub(crate) struct Spares {
     of: Mutex<HashMap<&'static str, Vec<Hollow>>>,
@@ -50,7 +50,7 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    /// One for a child of this owner's zygote. Others of its language are of no more use.
+    /// Takes one for a child of this owner's zygote. Others of its language are out of date.
     pub(crate) fn take(&self, language: Language, owner: u32, runtime: &Stamped) -> Option<Hollow> {
         self.taken.notify_one();
         self.keep_good(language, owner, runtime);
@@ -61,14 +61,14 @@ impl Spares {
         self.lock().entry(language.name).or_default().push(hollow);
     }
 
-    /// How many there are that are good for this.
+    /// How many boxes suit this zygote and runtime.
     pub(crate) fn count(&self, language: Language, owner: u32, runtime: &Stamped) -> usize {
         self.keep_good(language, owner, runtime);
         self.lock().get(language.name).map_or(0, Vec::len)
     }
 
     pub(crate) fn clear(&self) {
-        // Not while others wait for the lock: to destroy a box takes a moment.
+        // Not while holding the lock: destroying a box takes a moment.
         let all = std::mem::take(&mut *self.lock());
         drop(all);
     }

@@ -1,5 +1,5 @@
-//! What this host can do, found out by doing it: a trial box is built exactly like a real one. Version numbers and
-//! settings are read only afterwards, to explain a failure.
+//! What this host can do, found by doing it: a trial box is built exactly like a real one. Version numbers and settings
+//! are read only afterwards, to explain a failure.
 
 use std::fmt;
 use std::fs;
@@ -20,10 +20,10 @@ use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::{CODE_ID, Draft};
 use crate::{memory, trial};
 
-/// What was found out.
+/// The result of the probe.
 #[derive(Debug)]
 pub(crate) struct Host {
-    /// Who opens the sources, and so: whether this is root's way of making boxes or everybody's.
+    /// Which process opens the sources, which tells root's way of making boxes from an ordinary user's.
     pub(crate) opener: Opener,
     /// Whether a box can be built, and if not, at which step it fails.
     pub(crate) boxes: Result<(), Obstacle>,
@@ -34,13 +34,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// What was found out before, if it still holds; else tries everything once.
+    /// Reads the cached result of an earlier probe, if it still holds; otherwise probes.
     pub(crate) fn remember_or_probe(state_dir: Option<&Path>, runtime_dir: Option<PathBuf>) -> Host {
         let settings = cgroup::Settings { runtime_dir };
         if let Some(host) = state_dir.and_then(|dir| memory::recall(dir, &settings)) {
             return host;
         }
-        // Cgroups first: finding out may move this process, and keepers belong where it is.
+        // Cgroups first: probing them may move this process, and keepers must start where it is then.
         let host = Host::probe(Cgroups::probe(&settings));
         if let Some(dir) = state_dir {
             memory::keep(dir, &host);
@@ -48,7 +48,7 @@ impl Host {
         host
     }
 
-    /// Tries everything once.
+    /// Probes everything.
     pub(crate) fn probe(cgroups: Cgroups) -> Host {
         let landlock = landlock::abi();
         let (opener, boxes) = try_openers(landlock > 0);
@@ -56,7 +56,7 @@ impl Host {
         Host { opener, boxes, counts_processes, landlock, cgroups }
     }
 
-    /// What this means for each guarantee.
+    /// What the probe means for each guarantee.
     pub(crate) fn offer(&self) -> Offer {
         Offer::by_asking(|guarantee| match &self.boxes {
             Err(obstacle) => Standing::Unmet { why: obstacle.to_string(), fix: obstacle.hint() },
@@ -71,16 +71,16 @@ impl Host {
                 0 => "private root, read-only mounts (this kernel has no Landlock)".to_owned(),
                 abi => format!("private root, read-only mounts, Landlock ABI {abi}"),
             }),
-            Guarantee::Network => kept("network namespace with nothing but a loopback".into()),
-            Guarantee::Disk => kept("one tmpfs with a size and a number of files".into()),
+            Guarantee::Network => kept("network namespace with only a loopback interface".into()),
+            Guarantee::Disk => kept("one tmpfs, limited in bytes and number of files".into()),
             Guarantee::Syscalls => kept("seccomp allow-list".into()),
             Guarantee::Privileges => kept(match self.opener {
-                Opener::Keeper => "no capabilities, no_new_privs, a host uid for each box".into(),
+                Opener::Keeper => "no capabilities, no_new_privs, a separate host uid for each box".into(),
                 Opener::Init if rustix::process::geteuid().is_root() => return root_outside(),
                 Opener::Init => "no capabilities, no_new_privs, a user namespace for each box".into(),
             }),
             Guarantee::Pids if self.counts_processes && !self.cgroups_keep(Guarantee::Pids) => {
-                kept("RLIMIT_NPROC in a user namespace of its own".into())
+                kept("RLIMIT_NPROC in the box's own user namespace".into())
             }
             Guarantee::Memory | Guarantee::Pids | Guarantee::Cpu => self.cgroups.standing(guarantee),
         }
@@ -91,16 +91,16 @@ impl Host {
     }
 }
 
-/// A root that may not give boxes host uids of their own runs the code as itself, as far as the host can tell.
+/// If root may not give boxes separate host uids, the code runs with root's own uid, as far as the host can tell.
 fn root_outside() -> Standing {
     Standing::Unmet {
-        why: "this root cannot give the code another uid on the host".into(),
+        why: "root cannot give the code a separate uid on the host".into(),
         fix: "run belljar as an ordinary user, or give it CAP_SYS_ADMIN, CAP_SETUID and CAP_SETGID".into(),
     }
 }
 
-/// Root's way first, if this is root: it works where interpreters live in private places, and gives each box a
-/// host uid of its own. A root without the right to it (in a container, say) still has everybody's way.
+/// Tries root's way first, if this is root: it works with interpreters in private directories, and gives each box its
+/// own host uid. If root lacks the rights for it (in a container, say), the ordinary user's way may still work.
 fn try_openers(landlock: bool) -> (Opener, Result<(), Obstacle>) {
     if rustix::process::geteuid().is_root() && trial::box_can_be_built(Opener::Keeper, landlock).is_ok() {
         return (Opener::Keeper, Ok(()));
@@ -108,8 +108,8 @@ fn try_openers(landlock: bool) -> (Opener, Result<(), Obstacle>) {
     (Opener::Init, trial::box_can_be_built(Opener::Init, landlock))
 }
 
-/// Who the processes of a new box are. As root, two host ids that no other live box has, because no other live
-/// keeper has this process id; otherwise the caller's own id for all of them.
+/// The users of a new box's processes. As root, two host ids that no other live box has, because no other live keeper
+/// has this process id; otherwise the caller's own id for all of them.
 pub(crate) fn identity(opener: Opener, keeper: u32) -> Identity {
     match opener {
         Opener::Init => {
@@ -129,12 +129,12 @@ pub(crate) fn identity(opener: Opener, keeper: u32) -> Identity {
 
 /// More pairs of ids than there can be processes (`PID_MAX_LIMIT` is 2^22).
 const ID_SLOTS: u32 = 1 << 22;
-/// Beyond what distributions, systemd and container managers hand out (systemd's documentation, "Users, Groups,
-/// UIDs and GIDs"), below the numbers that are special.
+/// Above what distributions, systemd and container managers assign (systemd's documentation, "Users, Groups, UIDs and
+/// GIDs"), below the special numbers.
 const ID_BASE: u32 = 0x7200_0000;
 
-/// The first of the ids for boxes, and how many pairs there are. In a container with ids of its own, they are the
-/// upper half of what it has.
+/// The first id for boxes, and the number of pairs. In a container with its own range of ids, boxes get the upper half
+/// of it.
 fn own_ids() -> (u32, u32) {
     let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let ranges = map.lines().filter_map(|line| {
@@ -149,19 +149,19 @@ fn own_ids() -> (u32, u32) {
     (first + count / 2, (count / 4).max(1))
 }
 
-/// The first of the ids that boxes get, and how many they are, where these are nobody else's. In a container with ids of its
-/// own they may be.
+/// The first id for boxes and the number of ids, if no one else uses them. In a container with its own range of ids,
+/// others may.
 pub(crate) fn ids_of_boxes() -> Option<(u32, u32)> {
     let (base, slots) = own_ids();
     (base == ID_BASE).then_some((base, 2 * slots))
 }
 
-/// Orders one trial box, and says how it ended: its exit code.
+/// Orders one trial box, and returns its exit code.
 pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obstacle> {
     let null = || -> io::Result<OwnedFd> {
         Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
-    let cannot = |error: io::Error| Obstacle::new("order a trial box", &error);
+    let cannot = |error: io::Error| Obstacle::new("send the plan of a trial box", &error);
     let [stdin, stdout, stderr] = [null(), null(), null()];
     let ends = ProgramEnds {
         stdin: stdin.map_err(cannot)?,
@@ -178,12 +178,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Recv, patience)
         .map_err(|error| cannot(error.into()))?;
     loop {
-        match keeper.hear().map_err(|error| Obstacle::new("hear from the keeper", &error))? {
+        match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
             Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
             Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {
-                return Err(Obstacle::new("hear from the keeper", &io::ErrorKind::BrokenPipe.into()));
+                return Err(Obstacle::new("receive the keeper's report", &io::ErrorKind::BrokenPipe.into()));
             }
         }
     }
@@ -201,7 +201,7 @@ impl Obstacle {
         Obstacle { doing: doing.to_owned(), errno: error.raw_os_error().unwrap_or(0) }
     }
 
-    /// What would help, from what can be read about this host.
+    /// What would help, judging by this host's settings.
     pub(crate) fn hint(&self) -> String {
         let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
@@ -213,7 +213,7 @@ impl Obstacle {
         if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
             && !rustix::process::geteuid().is_root()
         {
-            return "AppArmor keeps ordinary users from making user namespaces: \
+            return "AppArmor forbids user namespaces for ordinary users: \
                     `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
                 .into();
         }

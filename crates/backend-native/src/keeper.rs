@@ -1,4 +1,4 @@
-//! The caller's side of a box: starts its keeper or adopts one that waits, sends the plan, hears what becomes of it.
+//! The caller's side of a box: starts its keeper or adopts a PID 1 on standby, sends the plan, receives the reports.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -13,30 +13,30 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
-/// How long a keeper may take to go once it was hung up on.
+/// How long a keeper may take to end after its socket was closed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who stands between us and a box. Dropping it destroys the box.
+/// The process between us and a box. Dropping it destroys the box.
 #[derive(Debug)]
 pub(crate) enum Keeper {
-    /// A process of its own.
+    /// A separate process.
     Process(Process),
-    /// Nobody: PID 1 is a child of ours, which the program's `main` made.
+    /// None: PID 1 is our own child, which `main` made.
     None(Box<Standby>),
 }
 
-/// A keeper that has been started, or a warden. Dropping it hangs up and waits for it to be gone.
+/// A keeper that has been started, or a warden. Dropping it closes its socket and waits for its end.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
     pidfd: OwnedFd,
-    /// `None` once we have hung up.
+    /// `None` once it is closed.
     socket: Option<OwnedFd>,
-    /// Whether it is a child of ours, and not the warden's.
+    /// Whether it is our child, and not the warden's.
     ours: bool,
 }
 
-/// The three streams of the program, its ends.
+/// The program's ends of its three streams.
 pub(crate) struct ProgramEnds {
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
@@ -63,8 +63,8 @@ pub(crate) enum OrderError {
 }
 
 impl Keeper {
-    /// Starts this same binary anew as a keeper: one thread, no environment, nothing of ours in its memory. It
-    /// begins to load while the caller still plans.
+    /// Starts this same binary again as a keeper: one thread, no environment, none of our memory. It loads while the
+    /// caller still plans.
     pub(crate) fn start() -> io::Result<Keeper> {
         Process::start_as(belljar_jail::KEEPER).map(Keeper::Process)
     }
@@ -84,13 +84,13 @@ impl Keeper {
         }
     }
 
-    /// A second handle on the socket, which must be gone before [`dismiss`](Keeper::dismiss) can hang up.
+    /// A second handle on the socket, which must be closed before [`dismiss`](Keeper::dismiss) can disconnect.
     pub(crate) fn share_socket(&self) -> io::Result<OwnedFd> {
         self.socket()?.try_clone_to_owned()
     }
 
-    /// Sends the plan, the contents of its files, and the program's ends of its streams. There must be no thread that
-    /// this process did not have from the start.
+    /// Sends the plan, the contents of its files, and the program's ends of its streams. This process must not have
+    /// started any thread yet.
     pub(crate) fn order(
         &mut self,
         plan: Plan,
@@ -108,13 +108,13 @@ impl Keeper {
         }
     }
 
-    /// Whether the box waits for [`admit`](Keeper::admit) before it enters its cgroup, so that this can be made while the
-    /// box is being built.
+    /// Whether the box waits for [`admit`](Keeper::admit) before it enters its cgroup, so that the cgroup can be made
+    /// while the box is built.
     pub(crate) fn waits_for_cgroup(&self) -> bool {
         matches!(self, Keeper::None(_))
     }
 
-    /// The box's cgroup is there, and limited.
+    /// The box's cgroup exists, and has its limits.
     pub(crate) fn admit(&self, cgroup: &CgroupEntry) -> Result<(), Fault> {
         match self {
             Keeper::Process(_) => Ok(()),
@@ -122,7 +122,7 @@ impl Keeper {
         }
     }
 
-    /// A zygote's child has entered the box, and is to be looked at.
+    /// A zygote's child has entered the box, and is to be inspected.
     pub(crate) fn say_entered(&self) -> io::Result<()> {
         match self {
             Keeper::Process(process) => message::send(process.socket()?, &Request::Entered, &[]),
@@ -130,7 +130,7 @@ impl Keeper {
         }
     }
 
-    /// The next thing that it says; `None` if it has died.
+    /// The next message; `None` if it has died.
     pub(crate) fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match self {
             Keeper::Process(process) => message::receive(process.socket()?),
@@ -158,12 +158,12 @@ impl Keeper {
         }
     }
 
-    /// Whether it is a process of its own, which removes the box's cgroups by itself when it is dismissed.
+    /// Whether it is a separate process, which removes the box's cgroups itself when it is dismissed.
     pub(crate) fn is_process(&self) -> bool {
         matches!(self, Keeper::Process(_))
     }
 
-    /// Tells it that it may go. It is about to when its socket comes to an end.
+    /// Tells it that it may end, as it is about to when its socket closes.
     pub(crate) fn say_goodbye(&self) {
         if let Keeper::Process(process) = self
             && let Ok(socket) = process.socket()
@@ -172,7 +172,7 @@ impl Keeper {
         }
     }
 
-    /// Hangs up and waits for it to be gone, and its box with it.
+    /// Disconnects, and waits until it is gone, and its box with it.
     pub(crate) fn dismiss(&mut self) {
         match self {
             Keeper::Process(process) => process.dismiss(),
@@ -182,7 +182,7 @@ impl Keeper {
 }
 
 impl Process {
-    /// This same binary, started anew under another name.
+    /// This same binary, started again under another name.
     pub(crate) fn start_as(name: &str) -> io::Result<Process> {
         let StartedAnew { pid, pidfd, socket } = anew::start_as(name)?;
         Ok(Process { pid, pidfd, socket: Some(socket), ours: true })
@@ -208,8 +208,8 @@ impl Process {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// It kills its box if that still lives, and removes what is left. One that does not go (a file server that hangs,
-    /// say) is killed, and not waited for beyond that.
+    /// It kills its box if that is still alive, and removes what is left. A keeper that does not end (because of a file
+    /// server that hangs, say) is killed, and not waited for any longer.
     fn dismiss(&mut self) {
         self.socket = None;
         for patience in [PATIENCE, Duration::from_secs(1)] {
@@ -229,7 +229,7 @@ impl Process {
             return !death[0].revents().is_empty();
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        // Nothing to wait for: it was waited for before.
+        // Nothing to wait for: it has been waited for already.
         !matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
     }
 }

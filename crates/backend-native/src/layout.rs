@@ -1,4 +1,4 @@
-//! What a box looks like: from a request to a [`Plan`]. Pure but for looking at which parts of the host exist.
+//! What a box contains: turns a request into a [`Plan`]. Pure, except for checking which parts of the host exist.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ const ETC: &[(&str, &str)] = &[
     ("/etc/resolv.conf", ""),
 ];
 
-/// A uid that every box's code has inside.
+/// The uid of the code inside every box.
 pub(crate) const CODE_ID: u32 = 1000;
 
 /// What a plan is made from, besides the request.
@@ -53,8 +53,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) base: Arc<BaseSystem>,
 }
 
-/// The parts of this host that every box shows, where they are on the host: a link as the same link, anything else
-/// read-only. What the host does not have, a box does not have either.
+/// The parts of this host that every box shows: a link as the same link, anything else read-only. A box does not have
+/// what the host does not have.
 #[derive(Debug)]
 pub(crate) struct BaseSystem(Vec<(&'static Path, Part)>);
 
@@ -65,7 +65,7 @@ enum Part {
 }
 
 impl BaseSystem {
-    /// As it is now.
+    /// Reads the current state.
     pub(crate) fn look() -> Arc<BaseSystem> {
         let part = |path: &'static Path| match std::fs::symlink_metadata(path) {
             Ok(found) if found.is_symlink() => Some((path, Part::Link(std::fs::read_link(path).ok()?))),
@@ -76,22 +76,23 @@ impl BaseSystem {
     }
 }
 
-/// A plan, and the contents of the files that it mentions.
+/// A plan, and the contents of the files in it.
 #[derive(Debug)]
 pub(crate) struct Draft {
     pub(crate) plan: Plan,
     pub(crate) contents: Vec<u8>,
-    /// What the code's own file is called in the working directory.
+    /// The name of the code's own file in the working directory.
     pub(crate) source: BoxPath,
     pub(crate) base: Arc<BaseSystem>,
 }
 
-/// When the code and its files come.
+/// When the code and its files are supplied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// With the plan.
     Now,
-    /// When the box is there: a pipe stands for the code until then. Not with a workspace, to which nothing can be added.
+    /// When the box exists: until then, a pipe takes the place of the code. Not with a workspace, to which nothing can
+    /// be added.
     Later,
 }
 
@@ -127,13 +128,13 @@ pub(crate) fn draft(
     if let Some(rehearsal) = rehearsal {
         layout.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
     }
-    // What comes before is of the same size for every run, and what comes after is the run's own, to be counted as such.
+    // What comes before costs the same for every run; what comes after belongs to this run and is charged to it.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
     }
     layout.step(Step::HideCgroup);
     layout.step(scratch(sandbox));
-    // After the scratch space: a runtime may live in /tmp.
+    // After the scratch space: a runtime may be in /tmp.
     ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
     match &sandbox.workspace {
         None => layout.step(match supply {
@@ -222,11 +223,11 @@ fn scratch(sandbox: &SandboxSpec) -> Step {
 }
 
 fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground<'_>) -> Confinement {
-    // Where PID 1 cannot have a user of its own, it counts as one of the code's processes.
+    // Where PID 1 cannot have its own user, it counts as one of the code's processes.
     let ours = u64::from(ground.identity.init.is_none());
     let mut rlimits = vec![
-        // One byte: enough to say "no core file", and unlike zero it also keeps the kernel from starting the
-        // host's crash handler with the core of a box (core(5), "Piping core dumps to a program").
+        // One byte is too small for a core file. Unlike zero, it also keeps the kernel from starting the host's crash
+        // handler with the core of a box (core(5), "Piping core dumps to a program").
         (Resource::Core, 1),
         (Resource::FileSize, sandbox.limits.disk.get()),
         (Resource::MemLock, 0),
@@ -239,11 +240,11 @@ fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground
         (Resource::Stack, 8 << 20),
     ];
     if let Some(time) = execution.limits.cpu_time {
-        // For each process, in whole seconds: a backstop behind the watch on the whole tree.
+        // For each process, in whole seconds: a second line behind the check of all processes together.
         rlimits.push((Resource::Cpu, time.as_secs() + 2));
     }
     if ground.cgroup == CgroupEntry::None {
-        // Better than nothing where the memory guarantee was waived: it bounds each process, not their sum.
+        // Better than nothing if the memory guarantee was waived: it bounds each process, not their sum.
         rlimits.push((Resource::Data, sandbox.limits.memory.get()));
     }
     let mut landlock = Vec::new();
@@ -263,7 +264,7 @@ fn owner_of(dir: &Path) -> Option<(u32, u32)> {
     std::fs::metadata(dir).ok().map(|found| (found.uid(), found.gid()))
 }
 
-/// The files that go into the working directory, and their contents one after the other.
+/// The files of the working directory, and their concatenated contents.
 fn inputs(
     sandbox: &SandboxSpec,
     execution: &ExecutionSpec,
@@ -357,7 +358,7 @@ mod tests {
         draft(sandbox, execution, Supply::Now, ground)
     }
 
-    /// What differs from host to host: which parts of `/usr` there are.
+    /// What differs between hosts: which parts of `/usr` exist.
     fn shown(draft: &Draft) -> String {
         let of_the_host =
             |line: &&str| BASE_SYSTEM.contains(&line.split_whitespace().nth(1).unwrap_or_default());
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_nobody_chose_gives_way_to_files_that_are_there() {
+    fn a_default_name_gives_way_to_existing_files() {
         let dir = std::env::temp_dir().join(format!("belljar-layout-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(dir.join("main.py"), "theirs").unwrap();

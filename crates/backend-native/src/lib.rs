@@ -1,9 +1,9 @@
-//! The native backend: this host's kernel keeps the promises, with no daemon and nothing to install.
+//! The native backend: this host's kernel enforces the guarantees, with no daemon and nothing to install.
 //!
-//! In reading order: `host` finds out what this host can do, by building a `trial` box; `layout` turns a request into a
-//! plan; `cgroup` limits the tree of processes; `keeper` starts the process that performs the plan; `execution` follows
-//! it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm` makes and
-//! takes them. Which interpreter runs a language is found by `belljar_host`.
+//! In reading order: `host` probes what this host can do, by building a `trial` box; `layout` turns a request into a
+//! plan; `cgroup` limits all processes of a box; `keeper` starts the process that performs the plan; `execution`
+//! follows it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm`
+//! makes and takes them. `belljar_host` finds the interpreter of a language.
 
 #![forbid(unsafe_code)]
 
@@ -55,26 +55,26 @@ pub use crate::pool::{Bounds, PoolSettings};
 use crate::warden::Warden;
 use crate::zygote::Zygotes;
 
-/// What the backend needs to know of its caller's surroundings: it reads no environment itself.
+/// What the backend needs to know about its caller's environment, which it does not read itself.
 #[derive(Debug, Default)]
 pub struct Settings {
     /// `PATH`: where interpreters are looked for.
     pub search_path: OsString,
-    /// `HOME`, which version managers want to know.
+    /// `HOME`, which version managers need.
     pub home: Option<PathBuf>,
     /// `XDG_RUNTIME_DIR`: where the user's systemd listens.
     pub runtime_dir: Option<PathBuf>,
-    /// Where what was found out is remembered between runs.
+    /// Where the results of probes are cached between runs.
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
-    /// A box in waiting for the first run, if the program made one early.
+    /// A PID 1 for the first run, if the program made one early.
     pub standby: Option<Standby>,
-    /// Whether runs keep coming, or this is the only one.
+    /// Whether there will be many runs, or only one.
     pub many_runs: bool,
-    /// The boxes that are to wait for runs.
+    /// The warm pool, if there is one.
     pub pool: Option<PoolSettings>,
-    /// How many boxes of crashed predecessors were cleaned up before.
+    /// How many boxes of crashed predecessors were already cleaned up.
     pub swept: usize,
 }
 
@@ -83,23 +83,23 @@ pub struct Settings {
 pub struct Native {
     host: Host,
     offer: Offer,
-    /// How many boxes of crashed predecessors were cleaned up, once that was done.
+    /// How many boxes of crashed predecessors were cleaned up, once that is done.
     swept: OnceLock<usize>,
-    /// Those that somebody else cleaned up, who could.
+    /// Those that another process, with the rights to do so, cleaned up before.
     swept_before: usize,
     runtimes: Runtimes,
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
     zygotes: Zygotes,
-    /// Boxes for children of theirs, where none waits with one in it.
+    /// Hollow boxes for children of the zygotes, used when no box is parked.
     spares: Spares,
-    /// Where keepers come from, if many are to come.
+    /// Forks keepers, if there will be many.
     warden: Option<Warden>,
 }
 
 impl Native {
-    /// Finds out what this host can do, or remembers it; cleans up what a crashed predecessor left, unless a run is waiting
-    /// to begin. A host that can do nothing still has a backend, which says why.
+    /// Probes what this host can do, or reads it from the cache. Cleans up what a crashed predecessor left, unless a
+    /// run is waiting to begin. On a host that can do nothing there is still a backend, which says why.
     #[must_use]
     pub fn open(settings: Settings) -> Native {
         let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
@@ -111,9 +111,9 @@ impl Native {
             overrides: settings.overrides,
             cache_dir: settings.state_dir,
         });
-        // Where PID 1 has to be born into its cgroup, one that is there already is of no use.
+        // On cgroup v2, PID 1 must be cloned into its cgroup, so an existing one is of no use.
         let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
-        // What cannot be limited anew cannot be made before its limits are known.
+        // A box whose limits cannot be changed cannot be made before they are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
@@ -130,12 +130,12 @@ impl Native {
         self.standby.lock().is_ok_and(|standby| standby.is_some())
     }
 
-    /// Cleans up what crashed predecessors left, the first time.
+    /// Cleans up what crashed predecessors left, on the first call.
     fn sweep(&self) {
         self.swept.get_or_init(|| self.host.cgroups.sweep());
     }
 
-    /// A start: in a box that waits, if one suits the request, else in one that is made for it.
+    /// Starts a run: in a parked box if one suits the request, otherwise in a new one.
     async fn begin(
         &self,
         sandbox: SandboxSpec,
@@ -151,7 +151,7 @@ impl Native {
         Ok(running)
     }
 
-    /// While the keeper loads, everything that it needs is made ready.
+    /// Prepares everything that the keeper needs, while the keeper loads.
     async fn begin_cold(
         &self,
         sandbox: SandboxSpec,
@@ -169,7 +169,7 @@ impl Native {
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
-        // While the box is built.
+        // This runs while the box is built.
         self.sweep();
         running.begun().await?;
         stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
@@ -185,7 +185,7 @@ impl Native {
         }
     }
 
-    /// Where there is time for it later, it is made later.
+    /// Makes the cgroup now, unless it can be made later while the box is built.
     fn make_cgroup(&self, keeper: &Keeper, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
         if let Cgroups::Unavailable { .. } = self.host.cgroups {
             return Ok(None);
@@ -252,7 +252,7 @@ impl Backend for Native {
         &self.offer
     }
 
-    /// Egress will come in here: a network namespace with a way out through a proxy on this host.
+    /// Egress will be added here: a network namespace with a way out through a proxy on this host.
     fn provides(&self, network: &Network) -> bool {
         match network {
             Network::None => true,

@@ -1,7 +1,7 @@
-//! What was found out about this host, kept for the next run: trial boxes cost more than the run itself.
+//! The cached result of the probe, for the next run: trial boxes cost more than the run itself.
 //!
-//! Only good news is kept. It is believed on the same boot, for the same user, from the same binary, in the same
-//! namespaces; a setting that changes in between shows as a step that fails, with its own message.
+//! Only success is cached. It is valid on the same boot, for the same user, from the same binary, in the same
+//! namespaces. If a setting changes in between, a step fails, with its own message.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,7 +15,7 @@ use belljar_jail::plan::Opener;
 use crate::cgroup::{self, Cgroups};
 use crate::host::Host;
 
-/// What was found out before, if it still holds.
+/// The cached result, if it still holds.
 pub(crate) fn recall(dir: &Path, settings: &cgroup::Settings) -> Option<Host> {
     let text = String::from_utf8(state::read(dir, &file_name())?).ok()?;
     let mut lines = text.strip_prefix(&circumstances()?)?.splitn(3, '\n');
@@ -29,7 +29,7 @@ pub(crate) fn recall(dir: &Path, settings: &cgroup::Settings) -> Option<Host> {
         "processes uncounted" => false,
         _ => return None,
     };
-    // What cgroups could not do may be possible by now, so that is found out again.
+    // What cgroups could not do may be possible by now, so that is probed again.
     let cgroups = match lines.next()? {
         "" => Cgroups::probe(settings),
         text => Cgroups::from_text(text, settings).ok()?,
@@ -37,7 +37,7 @@ pub(crate) fn recall(dir: &Path, settings: &cgroup::Settings) -> Option<Host> {
     Some(Host { opener, boxes: Ok(()), counts_processes, landlock: landlock::abi(), cgroups })
 }
 
-/// Keeps it for the next run.
+/// Caches it for the next run.
 pub(crate) fn keep(dir: &Path, host: &Host) {
     let (Ok(()), Some(mut text)) = (&host.boxes, circumstances()) else { return };
     let opener = match host.opener {
@@ -54,7 +54,7 @@ fn file_name() -> String {
     format!("host-{}", rustix::process::geteuid().as_raw())
 }
 
-/// Everything that the findings depend on and that is cheap to ask for.
+/// Everything that the result depends on and that is cheap to read.
 fn circumstances() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let binary = fs::metadata("/proc/self/exe").ok()?;

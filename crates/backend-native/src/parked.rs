@@ -1,10 +1,10 @@
-//! A parked box: built like any other, its runtime booted with the command line, environment, limits and confinement of a
-//! cold run, and then stopped by the one thing that is different: the file of the code is a pipe, and nobody has written
-//! into it. The code arrives, the file takes the pipe's place, and from there on it is a run like any other.
+//! A parked box: built like any other, its runtime booted with the command line, environment, limits and confinement of
+//! a cold run. It then stops at the one difference: the code's file is a pipe, and nothing has been written to it. When
+//! the code arrives, a file replaces the pipe, and from there on it is a run like any other.
 //!
-//! So that a program finds what it would have found cold, nothing is imitated here: the runtime does its ordinary start.
-//! What was decided before the request was known has to be what the request wants, and that is not argued case by case:
-//! the plan that would be made for it is compared with the plan that the box was made from.
+//! Nothing is imitated here, so that a program finds what it would have found cold: the runtime starts as usual. What
+//! was decided before the request was known must be what the request wants. To check that, the plan that would be made
+//! for the request is compared with the plan from which the box was made.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,16 +34,16 @@ use crate::layout::BaseSystem;
 
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
-/// How often it is looked whether it has, at first and at most.
+/// How often to check whether it has booted, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_micros(250);
 const LAST_LOOK: Duration = Duration::from_millis(20);
-/// The most bytes of code and files that are written into a box from outside: neither the memory nor the time that it
-/// takes is charged to it. So a file counts for more than what is in it.
+/// The most bytes of code and files that are written into a box from outside. Neither the memory nor the time for it is
+/// charged to the box, so each file counts for more than its content.
 const MOST_INPUT: usize = 256 << 10;
 const WEIGHT_OF_A_FILE: usize = 1024;
-/// In how many directories a file may lie.
+/// How many directories deep a file may be.
 const DEEPEST: usize = 8;
-/// What the code's file is called until it takes the pipe's place.
+/// The name of the code's file until it replaces the pipe.
 const ARRIVING: &str = ".arriving";
 
 /// A box whose runtime waits for code. Dropping it destroys the box, which takes a moment.
@@ -51,29 +51,29 @@ pub(crate) struct Parked {
     execution: NativeExecution,
     /// What it was made from.
     terms: ParkedTerms,
-    /// Where the code goes in. That it could be opened says that the runtime reads at the other end.
+    /// The pipe for the code. That it could be opened shows that the runtime reads at the other end.
     gate: OwnedFd,
-    /// Where what the program reads goes in.
+    /// The write end of the program's stdin.
     stdin: OwnedFd,
     since: Instant,
-    /// What it had when it was ready. It has done nothing since.
+    /// What it used until it was ready. It has done nothing since.
     usage: Usage,
-    /// The memory that a runtime has which booted in the box itself: what it shares with others is not counted there.
+    /// The memory of a runtime that booted in the box itself: memory shared with a zygote is not counted there.
     booted: u64,
 }
 
-/// What a box that is ready has.
+/// What a box that is ready uses.
 #[derive(Debug, Clone, Copy, Default)]
 struct Usage {
     memory: u64,
-    /// Processes and threads, PID 1 among them.
+    /// Processes and threads, including PID 1.
     tasks: u64,
     /// CPU time until now.
     cpu: Duration,
 }
 
 impl Usage {
-    /// From now on it is to have its share of the CPUs, like everybody.
+    /// From now on the box has its normal share of the CPUs.
     fn of(cgroup: &BoxCgroup) -> Result<Usage, CgroupError> {
         cgroup.stop_giving_way()?;
         Ok(Usage { memory: cgroup.memory_in_use()?, tasks: cgroup.tasks()?, cpu: cgroup.cpu_used()? })
@@ -91,14 +91,14 @@ pub(crate) struct ParkedTerms {
 }
 
 impl ParkedTerms {
-    /// Whether a request that [`could_suit`] has the limits that the box was made with. Then there is nothing left by which
-    /// its plan could differ, and it need not be made.
+    /// Whether a request that [`could_suit`] has the limits with which the box was made. Then its plan cannot differ,
+    /// and need not be made.
     pub(crate) fn have_limits_of(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
         (sandbox.limits, execution.limits) == (self.limits, self.execution_limits)
     }
 }
 
-/// A runtime, and whether its program is still the same file.
+/// A runtime, with a stamp that shows whether its program has been replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stamped {
     runtime: Runtime,
@@ -146,7 +146,8 @@ impl Parked {
             Birth::Executed | Birth::Zygote => wait_for_reader(&mut execution, source, primer).await?,
         };
         let usage = execution.cgroup().map(Usage::of).transpose();
-        let uncounted = |error: CgroupError| setup("count what a parked box has")(io::Error::other(error));
+        let uncounted =
+            |error: CgroupError| setup("read the counters of a parked box")(io::Error::other(error));
         let usage = usage.map_err(uncounted)?.unwrap_or_default();
         let booted = usage.memory.max(shared);
         Ok(Parked { execution, terms, gate, stdin, since: Instant::now(), usage, booted })
@@ -161,7 +162,7 @@ impl Parked {
         self.since.elapsed()
     }
 
-    /// The memory that it had when it was ready, in bytes.
+    /// The memory that it used when it was ready, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.usage.memory
     }
@@ -170,14 +171,15 @@ impl Parked {
         self.execution.lives()
     }
 
-    /// Whether what it has already is within these limits. Where it is not, the runtime would not have got so far in a
-    /// box that had them from the start.
+    /// Whether what it already uses is within these limits. If not, the runtime could not have booted in a box with
+    /// these limits.
     pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
         limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.usage.tasks
     }
 
-    /// Gives it what it waits for, and makes it the run of this request. `wanted` is the plan that would be made for it,
-    /// which [`suits`] has approved. A box that comes back has not begun with the code, and is of no more use.
+    /// Gives it the code and files of a request, and makes it the run of that request. `wanted` is the plan that would
+    /// be made for the request, which [`suits`] has approved. A box that is returned has not started the code, and is
+    /// of no more use.
     pub(crate) fn supply(
         mut self,
         start: Start,
@@ -191,7 +193,7 @@ impl Parked {
         }
     }
 
-    /// Everything up to the first byte of the code. Returns how much of it is in the pipe.
+    /// Everything up to the first byte of the code. Returns how much of the code is in the pipe.
     fn begin(
         &mut self,
         wanted: &Plan,
@@ -204,7 +206,7 @@ impl Parked {
         self.take_limits(wanted, &sandbox.limits)?;
         self.write_files(execution)?;
         let pour = || stdin::pour(&self.gate, &execution.source.text);
-        // The end of the code is told by closing the gate.
+        // Closing the gate marks the end of the code.
         let reads_first = execution.language.parking.is_some_and(|parking| parking.reads_first);
         match self.execution.program() {
             Some(program) if reads_first && bustle::is_about_one() => program.wake_elsewhere(pour),
@@ -212,7 +214,7 @@ impl Parked {
         }
     }
 
-    /// The code is on its way: whatever happens from here on is the run's.
+    /// The code has been sent: whatever happens from here on belongs to the run.
     fn go_on(
         self,
         start: Start,
@@ -223,7 +225,7 @@ impl Parked {
         let Parked { execution: mut running, terms: ParkedTerms { runtime, .. }, gate, stdin, usage, .. } =
             self;
         let code = std::mem::take(&mut execution.source.text);
-        stdin::feed_rest(gate, code, poured).map_err(setup("hand over the code"))?;
+        stdin::feed_rest(gate, code, poured).map_err(setup("write the code into the box"))?;
         let input = std::mem::replace(&mut execution.stdin, Stdin::Empty);
         stdin::feed(stdin, input).map_err(setup("feed stdin"))?;
         let terms = Terms {
@@ -236,7 +238,7 @@ impl Parked {
         Ok(running)
     }
 
-    /// Limits that the kernel lets others change while a process lives.
+    /// Changes the limits that the kernel lets others change while a process lives.
     fn take_limits(&self, wanted: &Plan, limits: &BoxLimits) -> io::Result<()> {
         let cgroup = self.execution.cgroup().ok_or(io::ErrorKind::NotFound)?;
         if *limits != self.terms.limits {
@@ -248,8 +250,8 @@ impl Parked {
         if changed.is_empty() {
             return Ok(());
         }
-        // PID 1 is among them, to which they mean nothing: all that it may do is wait. That a number is somebody else's by
-        // now would take every other number to have been given away since it was read.
+        // PID 1 is among them, but these limits do not affect it: it may only wait. A process id could belong to
+        // another process by now only if all other ids had been used since it was read.
         let limit_all = || {
             for process in cgroup.processes()? {
                 for (resource, limit) in changed.iter().copied() {
@@ -265,8 +267,8 @@ impl Parked {
         }
     }
 
-    /// Puts the code's file in the pipe's place, and the other files beside it. As the code's own user: so they belong to
-    /// it, and nothing can be written that it could not have written.
+    /// Puts the code's file in the pipe's place, and the other files beside it. This is done as the code's own user:
+    /// the files belong to it, and nothing can be written that the code could not have written.
     fn write_files(&self, execution: &ExecutionSpec) -> io::Result<()> {
         let dir = self.execution.working_dir().ok_or(io::ErrorKind::NotFound)?;
         with_files_of(self.terms.plan.identity.code.outside, || {
@@ -318,15 +320,15 @@ pub(crate) fn could_suit(
         && on_disk <= sandbox.limits.disk.get()
 }
 
-/// Whether a box that was made from these terms is what a request wants, for which this plan would be made: whatever it
-/// was made with and cannot be changed any more must be the same.
+/// Whether a box made from these terms suits a request for which this plan would be made: whatever can no longer be
+/// changed must be the same.
 pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -> bool {
     (std::ptr::eq(&*terms.plan, wanted) || is_equivalent(&terms.plan, wanted))
         && terms.enforcement == sandbox.enforcement
 }
 
 fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
-    // However its runtime came to be there and its end is heard of, it is the same one.
+    // How the runtime got there, and how its end is noticed, makes no difference.
     let Plan {
         birth: _,
         heralded: _,
@@ -354,7 +356,8 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
         && rlimits_can_change(made, wanted)
 }
 
-/// Only those that depend on the request, none may go, and none is raised: not everybody may.
+/// Only limits that depend on the request may differ; none may be removed or raised, because not every user may do
+/// that.
 fn rlimits_can_change(made: &Plan, wanted: &Plan) -> bool {
     let (made, wanted) = (&made.confinement.rlimits, &wanted.confinement.rlimits);
     let limit_of = |rlimits: &[(Resource, u64)], resource: Resource| {
@@ -387,7 +390,7 @@ fn kernels(resource: Resource) -> io::Result<rustix::process::Resource> {
     }
 }
 
-/// A pipe can be opened for writing without waiting only when somebody has it open for reading.
+/// A pipe can be opened for writing without blocking only when a process has it open for reading.
 async fn wait_for_reader(
     execution: &mut NativeExecution,
     source: &str,
@@ -410,7 +413,7 @@ async fn wait_for_reader(
     Ok(gate)
 }
 
-/// Looking whether a runtime has booted, less and less often.
+/// Polls whether a runtime has booted, less and less often.
 struct Waiting {
     began: Instant,
     pause: Duration,
@@ -467,7 +470,7 @@ fn make_parents(dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 fn write_new(dir: BorrowedFd<'_>, path: &Path, content: &[u8], executable: bool) -> io::Result<()> {
     let mode = if executable { 0o755 } else { 0o644 };
     let file = open(dir, path, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
-    // Whatever umask this process has.
+    // Independent of this process's umask.
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
     std::fs::File::from(file).write_all(content)
 }

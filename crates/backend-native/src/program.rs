@@ -1,4 +1,4 @@
-//! A program that runs, as the kernel tells of it.
+//! A running program, as the kernel reports it.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,9 +10,9 @@ use rustix::thread::CpuSet;
 
 /// More than `/proc/PID/stat` has.
 const MOST: u64 = 4096;
-/// In the flags of a process: it will not run another instruction of its own.
+/// In the flags of a process: it will not run another instruction of user code.
 const PF_EXITING: u64 = 0x4;
-/// What is shown instead of an address to those who may not look into a process.
+/// What is shown instead of an address to a reader that may not inspect the process.
 const HIDDEN: u64 = 1;
 
 /// One process, by its directory in `/proc`, which is empty when that process is gone.
@@ -27,26 +27,26 @@ impl Program {
         Program { directory, pid }
     }
 
-    /// How it ends, as `waitpid` gives it, if it is about to and was alone in its thread group.
+    /// Its exit status, as `waitpid` gives it, if it is exiting and has no other threads.
     pub(crate) fn exit_status(&self) -> Option<i32> {
         let stat = Stat::read(&self.directory)?;
         (stat.threads <= 1).then(|| stat.exit_status()).flatten()
     }
 
-    /// How it ends, if all of its threads are about to, as a herald has said.
+    /// Its exit status, if all of its threads are exiting, as a herald has shown.
     pub(crate) fn heralded_status(&self) -> Option<i32> {
         Stat::read(&self.directory)?.exit_status()
     }
 
-    /// Whether its status would be told to us.
+    /// Whether we may read its status.
     pub(crate) fn is_readable(&self) -> bool {
         Stat::read(&self.directory).is_some_and(|stat| stat.code > HIDDEN)
     }
 
-    /// Has it go on elsewhere than on this CPU when `wake` wakes it. Whoever waits for its end then hears of it while the
-    /// kernel takes it apart, and not after. The kernel would do so itself, but for one in a virtual machine, to which an
-    /// idle CPU looks as if somebody else had it. What `wake` gives it must not be all that it waits for: it may use every
-    /// CPU again before it gets that.
+    /// Makes it continue on a different CPU when `wake` wakes it. Then its end is noticed while the kernel frees its
+    /// memory, and not afterwards. The kernel would do so itself, except in a virtual machine, where an idle CPU may
+    /// look preempted. What `wake` gives the program must not be all that it waits for: it may use every CPU again
+    /// before it gets the rest.
     pub(crate) fn wake_elsewhere<T>(&self, wake: impl FnOnce() -> T) -> T {
         let confined = self.leave_this_cpu();
         let woken = wake();
@@ -56,9 +56,9 @@ impl Program {
         woken
     }
 
-    /// Returns what it may use otherwise, if that is more than this CPU.
+    /// Returns the CPUs that it may use otherwise, if that is more than this CPU.
     fn leave_this_cpu(&self) -> Option<(Pid, CpuSet)> {
-        // It lives, as far as its keeper has said, so that the number is still its own.
+        // It is alive, as far as its keeper has reported, so the number is still its own.
         let pid = self.pid?;
         let all = rustix::thread::sched_getaffinity(Some(pid)).ok()?;
         let mut others = all;
@@ -70,12 +70,12 @@ impl Program {
     }
 }
 
-/// What is of interest in `/proc/PID/stat`.
+/// The fields of `/proc/PID/stat` that matter here.
 struct Stat {
     pid: Pid,
     flags: u64,
     threads: u64,
-    /// Where the program's code begins: zero once its memory is given up.
+    /// The start address of the program's code: zero once its memory has been freed.
     code: u64,
     status: i32,
 }
@@ -89,11 +89,11 @@ impl Stat {
         Stat::parse(&String::from_utf8_lossy(&text))
     }
 
-    /// The fields are counted from the last parenthesis: before it is a name of the program's own choice.
+    /// Fields are counted from the last parenthesis, because the program chooses the name before it.
     fn parse(text: &str) -> Option<Stat> {
         let (front, fields) = text.rsplit_once(") ")?;
         let fields: Vec<_> = fields.split_whitespace().collect();
-        // `proc_pid_stat(5)` counts from 1 and has the state third.
+        // `proc_pid_stat(5)` counts from 1, and the state is field 3.
         let field = |number: usize| fields.get(number - 3);
         Some(Stat {
             pid: Pid::from_raw(front.split(' ').next()?.parse().ok()?)?,

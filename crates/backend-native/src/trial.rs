@@ -16,7 +16,7 @@ use crate::host::{self, Obstacle};
 use crate::keeper::Keeper;
 use crate::layout::{self, BaseSystem, Draft, Ground, Supply};
 
-/// Whether a box can be built and a program runs in it.
+/// Whether a box can be built and a program can run in it.
 pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obstacle> {
     match run(opener, landlock, "exit 42", 50)? {
         status if status == 42 << 8 => Ok(()),
@@ -24,8 +24,8 @@ pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obs
     }
 }
 
-/// Whether the kernel counts the processes of a user namespace on their own (Linux 5.14), so that a limit on them
-/// is a limit on the box: eight at a time are too many where four are allowed.
+/// Whether the kernel counts the processes of a user namespace separately (Linux 5.14), so that a limit on them is a
+/// limit on the box: eight at a time are too many if four are allowed.
 pub(crate) fn process_limit_holds(opener: Opener, landlock: bool) -> bool {
     let eight = "sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & sleep 5 & exit 0";
     let held = |pids| run(opener, landlock, eight, pids).is_ok_and(|status| status != 0);

@@ -1,4 +1,4 @@
-//! The caller's side of the warden, which keepers are forked from where runs keep coming.
+//! The caller's side of the warden, from which a server's keepers are forked.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use rustix::process::Pid;
 
 use crate::keeper::Process;
 
-/// A warden that is started when a keeper is first wanted, and started again when it has died.
+/// A warden, started when a keeper is first needed, and started again after it has died.
 #[derive(Debug, Default)]
 pub(crate) struct Warden(Mutex<Option<Process>>);
 

@@ -1,4 +1,4 @@
-//! Making boxes before there are requests for them, and giving them to requests that they suit.
+//! Making parked boxes, and giving them to requests that they suit.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::pool::{self, Pool};
 use crate::zygote::Readiness;
 use crate::{Native, setup};
 
-/// What a box that is to wait is made from.
+/// What a parked box is made from.
 struct Blueprint {
     keeper: Keeper,
     cgroup: Option<BoxCgroup>,
@@ -33,19 +33,19 @@ struct Blueprint {
     made_from: ParkedTerms,
 }
 
-/// What looking for a box that waits came to.
+/// The result of looking for a parked box.
 enum Sought {
-    /// It runs.
+    /// The run has started.
     Found(Box<NativeExecution>),
-    /// Those that wait cannot be given what is wanted.
+    /// The parked boxes do not suit the request.
     Unfit,
-    /// None waits.
+    /// No box is parked.
     None,
 }
 
 impl Native {
-    /// A start in a box that has been waiting, or else with a runtime that has booted elsewhere. `None`: there is none, or
-    /// none for this request, which is as it was.
+    /// Starts a run in a parked box, or with a zygote's child. `None`: neither is available for this request, which is
+    /// unchanged.
     pub(crate) async fn begin_warm(
         &self,
         sandbox: &SandboxSpec,
@@ -67,8 +67,8 @@ impl Native {
         Ok(None)
     }
 
-    /// A start in a new box, with a runtime that a zygote sends there. It is an attempt: whatever goes wrong before the code
-    /// is on its way leaves the request as it was.
+    /// Starts a run in a new box, with a child of a zygote. This is an attempt: if anything fails before the code is
+    /// sent, the request is unchanged.
     async fn begin_forked(
         &self,
         sandbox: &SandboxSpec,
@@ -87,7 +87,7 @@ impl Native {
                 parked
             }
             Err(error) => {
-                self.give_up_zygote(language, &zygote, &error).await;
+                self.give_up_zygote(language, &zygote, &error);
                 return None;
             }
         };
@@ -125,7 +125,7 @@ impl Native {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
                 Err(mut spoilt) => {
                     if spoilt.lives() {
-                        // It is the request that does not go with it, and would spoil the next one, too.
+                        // The request does not suit the box, and would spoil the next one too.
                         pool.discard(*spoilt);
                         return Ok(Sought::Unfit);
                     }
@@ -136,7 +136,7 @@ impl Native {
         Ok(Sought::None)
     }
 
-    /// The plan that would have been made for this request, had it been there when this box was made.
+    /// The plan that would have been made for this request at the time this box was made.
     fn plan_like(
         &self,
         made_from: &ParkedTerms,
@@ -153,9 +153,9 @@ impl Native {
         Ok(Arc::new(layout::draft(sandbox, execution, Supply::Later, ground)?.plan))
     }
 
-    /// Makes a box that waits for a run of this language.
+    /// Makes a parked box for this language.
     pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
-        // Before it is started, so that one which is replaced meanwhile is not taken for the new one.
+        // Before it is started, so that a runtime which is replaced meanwhile is not mistaken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
         let Some(zygote) = self.zygote(language, &runtime).await else {
             return self.boot(language, runtime).await;
@@ -167,13 +167,13 @@ impl Native {
         let made = made.await;
         match &made {
             Ok(_) => zygote.count_as_good(),
-            Err(error) => self.give_up_zygote(language, &zygote, error).await,
+            Err(error) => self.give_up_zygote(language, &zygote, error),
         }
         made
     }
 
-    /// Keeps what runs begin with up to date: boxes whose runtime is not the one any more that would be found now go, and
-    /// there is a zygote of every language that can have one, also while no box of it is to be made.
+    /// Keeps the pool current: removes boxes whose runtime is no longer the one that would be found, and makes sure
+    /// that every language that can have a zygote has one, even while no box of it is needed.
     pub(crate) async fn keep_current(self: Arc<Self>, pool: Pool) {
         while !pool.is_closed() {
             pool.note_pressure(pool::pressure::is_felt());
@@ -187,15 +187,15 @@ impl Native {
                 }
             }
             self.attempted_zygotes();
-            // Whether one was taken or the time is up, it is time to look again.
+            // Check again, whether one was taken or the time is up.
             let _ = tokio::time::timeout(pool::ROUND, self.spares.taken()).await;
         }
         self.spares.clear();
         self.retire_zygotes().await;
     }
 
-    /// Builds hollow boxes for runs that find none waiting with a runtime in it: one for each core, as no more can be
-    /// entered at a time. One that cannot be built is tried again in the next round.
+    /// Builds hollow boxes for runs that find no parked box: one for each core, as no more can be entered at a time. If
+    /// one cannot be built, the next round tries again.
     async fn stock_up(&self, language: Language, runtime: &Stamped) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let Some(zygote) = self.living_zygote(language, runtime).await else { return };
@@ -207,7 +207,7 @@ impl Native {
         }
     }
 
-    /// Makes a box whose runtime boots there, and waits until it waits for code.
+    /// Makes a box whose runtime boots in it, and waits until it waits for code.
     async fn boot(&self, language: Language, runtime: Stamped) -> Result<Parked, BackendError> {
         let Blueprint { keeper, cgroup, draft, terms, made_from } =
             self.blueprint(language, runtime, Birth::Executed)?;
@@ -255,7 +255,7 @@ impl Native {
         Ok(Blueprint { keeper, cgroup, draft, terms, made_from })
     }
 
-    /// Finds a runtime beside the threads that drive runs: it may have to be started and asked.
+    /// Finds a runtime in the background: it may have to be started and asked for its version.
     async fn find_beside(self: Arc<Self>, language: Language) -> Result<Runtime, BackendError> {
         let finding = tokio::task::spawn_blocking(move || self.runtimes.find(language));
         finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))?
@@ -266,19 +266,19 @@ impl Native {
         self.pool.as_ref().map_or(&[], |pool| pool.preload(language))
     }
 
-    /// The request that most requests of a language are like: one that leaves out what can be left out.
+    /// The request that most requests of a language resemble: one that leaves out everything optional.
     pub(crate) fn unspecific(
         &self,
         language: Language,
     ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
         let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
         let enforcement =
-            resolve(&self.offer, &[]).map_err(|_| cannot("this host does not keep every guarantee"))?;
+            resolve(&self.offer, &[]).map_err(|_| cannot("this host cannot enforce every guarantee"))?;
         let (usual, execution_limits) =
-            LimitsRequest::default().resolve().map_err(|_| cannot("the usual limits are out of range"))?;
+            LimitsRequest::default().resolve().map_err(|_| cannot("the default limits are out of range"))?;
         let limits = self.pool.as_ref().map_or(usual, Pool::limits);
-        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot wait for code"))?;
-        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its file has no proper name"))?;
+        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot be parked"))?;
+        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its source file has no valid name"))?;
         let sandbox = SandboxSpec::unspecific(limits, enforcement);
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }

@@ -1,4 +1,4 @@
-//! One program without a box, from its order to its end.
+//! One program without a box, from its start to its end.
 
 use std::fs::File;
 use std::io::{self, Seek, Write};
@@ -26,19 +26,19 @@ use crate::order::{Order, Said, Stop};
 use crate::scratch::Scratch;
 use crate::supervisor::SUPERVISOR;
 
-/// The most output that is taken in at once.
+/// The most output that is read at once.
 const BUFFER: usize = 64 * 1024;
 /// How long a program may take to be started.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long a supervisor may be silent before it is woken, in case that it was stopped.
+/// How long a supervisor may be silent before it is sent SIGCONT, in case it was stopped.
 const SILENCE: Duration = Duration::from_millis(200);
-/// How long a pipe may be silent whose last writer is beyond reach.
+/// How long a pipe may be silent if its last writer is out of reach.
 const LAST_WORDS: Duration = Duration::from_millis(50);
-/// How long is waited for a supervisor to remove what a run has left; a very large directory takes longer, and it goes on
-/// alone.
+/// How long to wait for a supervisor to remove what a run has left. A very large directory takes longer, and the
+/// supervisor finishes alone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What an execution needs to know of the request.
+/// What an execution needs to know about the request.
 pub(crate) struct Terms {
     pub(crate) runtime: String,
     pub(crate) limits: BoxLimits,
@@ -47,19 +47,19 @@ pub(crate) struct Terms {
     pub(crate) source: BoxPath,
 }
 
-/// A program that runs beneath a supervisor.
+/// A program that runs under a supervisor.
 pub(crate) struct Supervised {
     supervisor: Supervisor,
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
     buffer: Vec<u8>,
     terms: Terms,
-    /// The program, which leads a group of its own.
+    /// The program, which leads its own process group.
     main: Option<Pid>,
     ended: Option<Ended>,
-    /// Whether the supervisor died before it could say how the program ended.
+    /// Whether the supervisor died before it could report how the program ended.
     abandoned: bool,
-    /// Dropped after the supervisor, in case that this was killed.
+    /// Dropped after the supervisor, in case that was killed.
     scratch: Scratch,
 }
 
@@ -69,16 +69,16 @@ struct Ended {
     stop: Stop,
     cpu: Duration,
     memory_peak: u64,
-    /// Whether the program's user has been told why.
+    /// Whether the reason has been written to stderr.
     told: bool,
 }
 
-/// What becomes of a run whose supervisor was killed: the kernel kills the program.
+/// The result of a run whose supervisor was killed: the kernel kills the program.
 const UNKNOWN_END: Ended =
     Ended { status: 9, stop: Stop::None, cpu: Duration::ZERO, memory_peak: 0, told: false };
 
 impl Supervised {
-    /// Has the program started.
+    /// Starts the program.
     pub(crate) async fn begin(
         order: &Order,
         scratch: Scratch,
@@ -88,19 +88,21 @@ impl Supervised {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let supervisor = Supervisor::start().map_err(setup("start the supervisor"))?;
-        supervisor.order(order, [stdin, stdout_end, stderr_end]).map_err(setup("order the program"))?;
+        supervisor
+            .order(order, [stdin, stdout_end, stderr_end])
+            .map_err(setup("send the program to the supervisor"))?;
         let (stdout, stderr, buffer) = (Some(stdout), Some(stderr), Vec::with_capacity(BUFFER));
         let (main, ended, abandoned) = (None, None, false);
         let mut running =
             Supervised { supervisor, stdout, stderr, buffer, terms, main, ended, abandoned, scratch };
         match tokio::time::timeout(START_LIMIT, running.hear_start()).await {
             Ok(started) => started.map(|()| running),
-            Err(_) => Err(setup("start the program in time")(io::ErrorKind::TimedOut.into())),
+            Err(_) => Err(setup("start the program: it took too long")(io::ErrorKind::TimedOut.into())),
         }
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match self.supervisor.hear().await.map_err(setup("hear from the supervisor"))? {
+        match self.supervisor.hear().await.map_err(setup("receive the supervisor's report"))? {
             Some(Said::Started { main }) => {
                 self.main = Pid::from_raw(main);
                 Ok(())
@@ -124,7 +126,7 @@ impl Supervised {
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
                 () = tokio::time::sleep(LAST_WORDS), if self.abandoned => Happened::Silence,
                 said = self.supervisor.hear(), if self.ended.is_none() => {
-                    Happened::Said(said.map_err(setup("hear from the supervisor"))?)
+                    Happened::Said(said.map_err(setup("receive the supervisor's report"))?)
                 }
             };
             match happened {
@@ -149,8 +151,8 @@ impl Supervised {
         }
     }
 
-    /// The supervisor was killed, and the kernel has killed the program for it. Its group can still be found; whoever has
-    /// left that is beyond reach, and must not keep us waiting for the end of the output.
+    /// The supervisor was killed, and the kernel has killed the program. Its process group can still be found;
+    /// processes that have left it are out of reach, and must not delay the end of the output.
     fn abandon(&mut self) {
         if let Some(group) = self.main {
             let _ = kill_process_group(group, Signal::KILL);
@@ -159,7 +161,7 @@ impl Supervised {
         self.abandoned = true;
     }
 
-    /// There is no ending for too many processes; whoever wonders about the signal finds this.
+    /// There is no status for too many processes, so this line explains the signal.
     fn note(&mut self, pids: u32) -> News {
         self.buffer.clear();
         let text = format!("Process limit exceeded: more than {pids} processes and threads\n");
@@ -167,7 +169,7 @@ impl Supervised {
         News::Output(Stream::Stderr, self.buffer.len())
     }
 
-    /// Reads what is there; `None` if that was nothing, or the end of the stream.
+    /// Reads what is available; `None` if that is nothing, or the end of the stream.
     fn read(&mut self, stream: Stream) -> Option<usize> {
         self.buffer.clear();
         let pipe = match stream {
@@ -253,7 +255,7 @@ impl Execution for Supervised {
     }
 }
 
-/// An event whose output is still in the buffer: how much of it.
+/// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
     NextStage,
@@ -269,12 +271,12 @@ enum Happened {
 /// The caller's side of a supervisor. Dropping it ends the run.
 struct Supervisor {
     pidfd: OwnedFd,
-    /// `None` once we have hung up.
+    /// `None` once it is closed.
     socket: Option<UnixDatagram>,
 }
 
 impl Supervisor {
-    /// Starts this same binary anew: one thread, no environment, nothing of ours in its memory.
+    /// Starts this same binary again: one thread, no environment, none of our memory.
     fn start() -> io::Result<Supervisor> {
         let StartedAnew { pidfd, socket, .. } = anew::start_as(SUPERVISOR)?;
         let socket = std::os::unix::net::UnixDatagram::from(socket);
@@ -293,7 +295,7 @@ impl Supervisor {
         message::send(self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?, &request, &beside)
     }
 
-    /// The next thing that it says; `None` if it has died.
+    /// The next message; `None` if it has died.
     async fn hear(&self) -> io::Result<Option<Said>> {
         let Some(socket) = &self.socket else { return Ok(None) };
         loop {
@@ -316,12 +318,13 @@ impl Supervisor {
         self.wake();
     }
 
-    /// The code may have stopped it: they have the same user.
+    /// The code may have stopped it: both have the same user.
     fn wake(&self) {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
     }
 
-    /// Hangs up and waits for it to be gone, and the tree and the directory with it. One that takes long is left to it.
+    /// Disconnects, and waits until it is gone, and with it the processes and the directory. If that takes long, it
+    /// finishes alone.
     fn dismiss(&mut self) {
         self.socket = None;
         self.wake();
@@ -340,7 +343,7 @@ impl Supervisor {
             let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&patience));
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        // Nothing to wait for: it was waited for before.
+        // Nothing to wait for: it has been waited for already.
         !matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(None))
     }
 }
@@ -365,17 +368,18 @@ fn pipe() -> io::Result<(Receiver, OwnedFd)> {
     Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
-/// A step of ours that failed.
+/// A step in this process that failed.
 pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
     move |source| BackendError::Setup {
         step: step.to_owned(),
-        hint: "check the limits on open files and processes (ulimit -n, ulimit -u) and the room in TMPDIR"
-            .into(),
+        hint:
+            "check the limits on open files and processes (ulimit -n, ulimit -u) and the free space in TMPDIR"
+                .into(),
         source,
     }
 }
 
-/// A step of the supervisor's that failed.
+/// A step in the supervisor that failed.
 fn failure(doing: String, errno: i32) -> BackendError {
     let source = io::Error::from_raw_os_error(errno);
     let hint = if source.kind() == io::ErrorKind::PermissionDenied {

@@ -1,8 +1,9 @@
-//! Two backends that are no sandbox: `process`, a subprocess with limits, and `none`, one with a timeout alone. The code
-//! runs as whoever started `belljar`, and sees and reaches what they do.
+//! Two backends that are not sandboxes: `process`, a subprocess with limits, and `none`, one with only a timeout. The
+//! code runs as the user who started `belljar`, and can access whatever that user can.
 //!
 //! In reading order: `scratch` is the directory of a run; `execution` starts a `supervisor`, which is this same binary
-//! anew, sends it an `order` and follows the program to its end; `tree` is what a supervisor knows of its descendants.
+//! again, sends it an `order` and follows the program to its end; `tree` is what a supervisor knows about its
+//! descendants.
 
 #![forbid(unsafe_code)]
 
@@ -35,14 +36,14 @@ use crate::execution::{Supervised, Terms, setup};
 use crate::order::{Order, Watch};
 use crate::scratch::{Scratch, Uncopied};
 
-/// What the backends need to know of their caller's surroundings: they read no environment themselves.
+/// What the backends need to know about their caller's environment, which they do not read themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Settings {
     /// `PATH`: where interpreters are looked for.
     pub search_path: OsString,
-    /// `HOME`, which version managers want to know.
+    /// `HOME`, which version managers need.
     pub home: Option<PathBuf>,
-    /// Where what was found out is remembered between runs.
+    /// Where results are cached between runs.
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
@@ -50,8 +51,8 @@ pub struct Settings {
     pub temp_dir: PathBuf,
 }
 
-/// Is a supervisor, if that is the name of this process: runs the one program that it is told to, and outlives everything
-/// that comes from it. Standard input is the socket.
+/// Runs as a supervisor, if the process has that name: runs one program, and outlives all its descendants. Standard
+/// input is the socket.
 #[must_use]
 pub fn supervise(argv0: Option<&OsStr>) -> Option<ExitCode> {
     (argv0 == Some(OsStr::new(supervisor::SUPERVISOR))).then(supervisor::live)
@@ -74,14 +75,14 @@ impl Subprocess {
         Subprocess::new(BackendName::Process, settings, instead)
     }
 
-    /// `none`: with a timeout alone.
+    /// `none`: with only a timeout.
     #[must_use]
     pub fn bare(settings: Settings) -> Subprocess {
-        Subprocess::new(BackendName::None, settings, |_| "nothing is done about it: there is a timeout alone")
+        Subprocess::new(BackendName::None, settings, |_| "not enforced: this backend has only a timeout")
     }
 
     fn new(name: BackendName, settings: Settings, why: impl Fn(Guarantee) -> &'static str) -> Subprocess {
-        let fix = "use a backend that keeps it: leave --backend out";
+        let fix = "use a sandbox: leave --backend out";
         let unmet = |guarantee| Standing::Unmet { why: why(guarantee).to_owned(), fix: fix.to_owned() };
         Subprocess {
             name,
@@ -158,8 +159,7 @@ impl Backend for Subprocess {
         &self.offer
     }
 
-    /// Nothing is done about the network: it is there, and who waives the guarantee accepts that. Single hosts cannot be
-    /// picked.
+    /// The network is not restricted; waiving the guarantee accepts that. Single hosts cannot be selected.
     fn provides(&self, network: &Network) -> bool {
         match network {
             Network::None | Network::Full => true,
@@ -204,29 +204,33 @@ impl Backend for Subprocess {
     }
 }
 
-/// What `process` does where a real backend would keep a guarantee.
+/// What `process` does instead of enforcing a guarantee.
 fn instead(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Filesystem => "the code sees what you see; it only starts in a directory of its own",
-        Guarantee::Network => "the code reaches what you reach",
-        Guarantee::Memory => "RLIMIT_DATA for each process, and a look at all of them every 20 ms",
-        Guarantee::Pids => "a look at all processes every 20 ms, RLIMIT_NPROC behind it",
-        Guarantee::Cpu => "CPU time is looked at every 20 ms, RLIMIT_CPU behind it; there is no rate",
-        Guarantee::Disk => "RLIMIT_FSIZE for each file, nothing for all of them",
-        Guarantee::Syscalls => "there is no filter",
+        Guarantee::Filesystem => {
+            "the code can access all files that you can; it only starts in its own directory"
+        }
+        Guarantee::Network => "the code can reach whatever you can reach",
+        Guarantee::Memory => "RLIMIT_DATA for each process, and a check of all of them every 20 ms",
+        Guarantee::Pids => "a check of all processes every 20 ms, and RLIMIT_NPROC as a second line",
+        Guarantee::Cpu => {
+            "CPU time is checked every 20 ms, RLIMIT_CPU is a second line; the rate is not limited"
+        }
+        Guarantee::Disk => "RLIMIT_FSIZE for each file; the total is not limited",
+        Guarantee::Syscalls => "there is no syscall filter",
         Guarantee::Privileges => {
             "the code runs as you; no_new_privs keeps set-uid programs from giving it more"
         }
     }
 }
 
-/// What the tree is held to.
+/// The limits of all processes together.
 fn watch(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Watch {
     let limits = &sandbox.limits;
     let mut rlimits = vec![
         // One byte: unlike zero it also keeps the kernel from starting the host's crash handler (core(5)).
         (Resource::Core, 1),
-        // Not the address space: Node.js and Java reserve many times of what they use.
+        // Not the address space: Node.js and Java reserve many times what they use.
         (Resource::Data, limits.memory.get()),
         (Resource::FileSize, limits.disk.get()),
         (Resource::NoFile, 1024),
@@ -258,8 +262,8 @@ fn places_beneath(sandbox: &SandboxSpec, root: &Path) -> Places {
     Places { home: root.join(scratch::HOME), cwd, tmp: root.join(scratch::TMP) }
 }
 
-/// Puts everything into the run's directory. A workspace is copied: what the code does to it by accident must not be done
-/// to the caller's own.
+/// Puts everything into the run's directory. A workspace is copied: an accident of the code must not affect the
+/// caller's own files.
 fn fill(
     sandbox: &SandboxSpec,
     execution: &ExecutionSpec,

@@ -1,4 +1,4 @@
-//! What is said between the backend and a supervisor.
+//! The messages between the backend and a supervisor.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use belljar_jail::plan::{Command, Resource};
 /// What a supervisor is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// What runs: each after the one before it succeeded. The last one is the program.
+    /// The commands: each runs after the previous one succeeded. The last one is the program.
     pub(crate) commands: Vec<Command>,
     /// The directory that is removed at the end.
     pub(crate) scratch: PathBuf,
-    /// What the whole tree is held to; `None`: nothing.
+    /// The limits of all processes together; `None`: no limits.
     pub(crate) watch: Option<Watch>,
 }
 
-/// What every process gets from the kernel, and what the tree is looked at for.
+/// The rlimits of every process, and the limits that are checked for all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Watch {
     pub(crate) rlimits: Vec<(Resource, u64)>,
@@ -25,7 +25,7 @@ pub(crate) struct Watch {
     pub(crate) cpu_micros: Option<u64>,
 }
 
-/// What a supervisor has to say.
+/// What a supervisor reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     /// The first command runs, as this process.
@@ -34,11 +34,11 @@ pub(crate) enum Said {
     Next { main: i32 },
     /// A command could not be started.
     Failed { doing: String, errno: i32 },
-    /// The last command has ended and the tree is dead.
+    /// The last command has ended and all processes are dead.
     Ended { status: i32, stop: Stop, cpu_micros: u64, memory_peak: u64 },
 }
 
-/// Why a supervisor killed its tree by itself.
+/// Why a supervisor killed the processes itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// It did not.

@@ -1,4 +1,4 @@
-//! The directory of one run: made for it, readable by nobody else, and gone afterwards.
+//! The directory of one run: made for it, readable only by its user, and removed afterwards.
 
 use std::fs::{self, DirBuilder, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -12,29 +12,29 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const PREFIX: &str = "belljar-";
 
-/// Where the code works, and what files are brought back from.
+/// Where the code works, and from where files are collected.
 pub(crate) const HOME: &str = "sandbox";
 /// For temporary files.
 pub(crate) const TMP: &str = "tmp";
 /// The copy of a workspace.
 pub(crate) const WORK: &str = "work";
 
-/// Directories that are further down are moved up before they are removed: neither paths nor open directories may become
-/// more than the kernel takes.
+/// Directories deeper than this are moved up before they are removed: neither paths nor the number of open directories
+/// may exceed the kernel's limits.
 const DEPTH: usize = 8;
 
-/// A directory that goes when this is dropped.
+/// A directory that is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     root: PathBuf,
-    /// Says to whoever sweeps that somebody is using it.
+    /// Tells a sweep that it is in use.
     _hold: OwnedFd,
 }
 
 /// Why a directory was not copied.
 #[derive(Debug)]
 pub(crate) enum Uncopied {
-    /// It is more than the run may write.
+    /// It is larger than what the run may write.
     TooMuch,
     Failed {
         path: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) enum Uncopied {
 }
 
 impl Scratch {
-    /// Makes one. Its name tells whose it is.
+    /// Makes one. Its name contains its owner.
     pub(crate) fn make(temp_dir: &Path) -> io::Result<Scratch> {
         let mut random = [0_u8; 8];
         getrandom(&mut random, GetRandomFlags::empty())?;
@@ -73,7 +73,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Holds on to a run's directory for as long as this is open.
+/// Marks a run's directory as in use, for as long as this is open.
 pub(crate) fn hold(root: &Path) -> io::Result<OwnedFd> {
     let directory = open(root)?;
     flock(&directory, FlockOperation::NonBlockingLockShared)?;
@@ -85,7 +85,7 @@ fn open(root: &Path) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(root, flags, Mode::empty())?)
 }
 
-/// Puts a file beneath a directory that nobody else uses yet. What is in its way gives way; no link is followed.
+/// Puts a file into a directory that nothing else uses yet. It replaces what is in its way; no link is followed.
 pub(crate) fn put(dir: &Path, path: &str, content: &[u8], executable: bool) -> io::Result<()> {
     let target = dir.join(path);
     let mut parent = dir.to_owned();
@@ -111,8 +111,8 @@ fn make_way(path: &Path, for_directory: bool) -> io::Result<()> {
     if for_directory { fs::create_dir(path) } else { Ok(()) }
 }
 
-/// Copies a directory: files, directories, and links as links. Devices, pipes and sockets are left out. Says how many
-/// bytes that took.
+/// Copies a directory: files, directories, and links as links. Devices, pipes and sockets are left out. Returns the
+/// number of bytes.
 pub(crate) fn copy(from: &Path, to: &Path, bytes: u64, names: u64) -> Result<u64, Uncopied> {
     let (mut left, mut names) = (bytes, names);
     let mut pending = vec![(from.to_owned(), to.to_owned())];
@@ -140,12 +140,12 @@ pub(crate) fn copy(from: &Path, to: &Path, bytes: u64, names: u64) -> Result<u64
     Ok(bytes - left)
 }
 
-/// Removes the directory of a run whose processes are dead, whatever they made of it.
+/// Removes the directory of a run whose processes are dead, whatever is in it.
 pub(crate) fn remove(root: &Path) {
     if fs::symlink_metadata(root).is_err() {
         return;
     }
-    // Whatever else is shown in there is not ours to remove.
+    // What is still mounted in there must not be removed.
     if !let_mounts_go(root) {
         return;
     }
@@ -155,7 +155,7 @@ pub(crate) fn remove(root: &Path) {
     }
 }
 
-/// Opens every directory, and moves up those that are far down.
+/// Makes every directory accessible, and moves deep ones up.
 fn flatten(root: &Path) {
     let mut moved = 0_u64;
     let mut pending = vec![(root.to_owned(), 0)];
@@ -180,7 +180,7 @@ fn flatten(root: &Path) {
     }
 }
 
-/// Takes off what was mounted beneath a directory, which takes root. Says whether nothing is mounted there now.
+/// Unmounts everything beneath a directory, which takes root. Returns whether nothing is mounted there now.
 fn let_mounts_go(root: &Path) -> bool {
     let mounted = || {
         let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -203,7 +203,7 @@ fn unescaped(text: &str) -> String {
         .fold(text.to_owned(), |text, (escaped, plain)| text.replace(escaped, plain))
 }
 
-/// Removes what runs of ours have left behind whose `belljar` is gone. Says how many.
+/// Removes what earlier runs have left behind whose `belljar` is gone. Returns how many.
 pub(crate) fn sweep(temp_dir: &Path) -> u64 {
     let own = rustix::process::geteuid().as_raw();
     let mut swept = 0;
@@ -218,13 +218,14 @@ pub(crate) fn sweep(temp_dir: &Path) -> u64 {
     swept
 }
 
-/// Whether nobody holds a directory. Process numbers mean nothing to somebody in another pid namespace who has the same
-/// directory for temporary files; locks do.
+/// Whether a directory is not in use. In another PID namespace that shares the directory for temporary files, process
+/// ids mean nothing; locks do.
 fn is_free(root: &Path) -> bool {
     open(root).is_ok_and(|directory| flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok())
 }
 
-/// Whether a name is that of a run's directory whose owner is dead. A number is used again; a number and a time are not.
+/// Whether a name is that of a run's directory whose owner is dead. A process id is reused; a process id with a start
+/// time is not.
 fn is_orphaned(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
     let [pid, birth, random] = rest.split('-').collect::<Vec<_>>()[..] else { return false };
@@ -233,7 +234,7 @@ fn is_orphaned(name: &str) -> bool {
     is_ours && born(&pid.to_string()) != Some(birth)
 }
 
-/// When a process was born, in ticks since the machine was.
+/// When a process started, in ticks since boot.
 fn born(process: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     text.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()

@@ -1,9 +1,9 @@
 //! The supervisor: the process between `belljar` and a program that gets no box.
 //!
-//! It is this same binary, started anew. Everyone that comes from the program stays its descendant, because it is a
-//! subreaper: daemons, too, which fork twice and leave the session. So it can look at the whole tree, and kill it: when
-//! the program ends, when a limit is passed, when it is told to, and when whoever started it is gone. The last thing
-//! that it does is to remove the run's directory.
+//! It is this same binary, started again. It is a subreaper, so every process that comes from the program stays its
+//! descendant, even daemons, which fork twice and leave the session. So it can check all of them, and kill them: when
+//! the program ends, when a limit is exceeded, on request, and when its parent is gone. Finally it removes the run's
+//! directory.
 
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -22,15 +22,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use crate::order::{Order, Said, Stop, Watch};
 use crate::{scratch, tree};
 
-/// The name under which the binary starts itself anew as a supervisor.
+/// The name under which the binary starts itself again as a supervisor.
 pub(crate) const SUPERVISOR: &str = "belljar-supervisor";
 
-/// How often the tree is looked at.
+/// How often the processes are checked.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// The most that an order can be: arguments and environment have limits of their own.
+/// The largest order: arguments and environment have their own limits.
 const MOST: u64 = 16 << 20;
-/// How many more processes than it may have a user can get from one tree between two looks at it. The kernel counts all
-/// processes of a user, so that neighbours must have room for theirs.
+/// How many processes above its limit a run may have between two checks. The kernel counts all processes of a user, so
+/// there must be room for those of other runs.
 const NEIGHBOURS: u64 = 1000;
 
 /// The life of a supervisor. Its standard input is the socket to the caller.
@@ -71,22 +71,22 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<(Order, Streams)>> {
 struct Supervisor {
     caller: OwnedFd,
     order: Order,
-    /// Let go of when the last command has them.
+    /// Closed when the last command has them.
     streams: Option<Streams>,
     stop: Stop,
     peak: u64,
 }
 
-/// How a command came to its end.
+/// How a command ended.
 enum End {
     /// By itself.
     Own(i32),
-    /// We have something against it, or the caller has.
+    /// We killed it, or the caller did.
     Killed,
 }
 
 impl Supervisor {
-    /// From the first command to the death of the whole tree, and until the caller needs its directory no more.
+    /// From the first command to the death of all processes, and until the caller no longer needs the directory.
     fn conduct(mut self) {
         if let Err(fault) = self.become_subreaper() {
             return say(&self.caller, &failed("become the supervisor", &fault));
@@ -115,7 +115,7 @@ impl Supervisor {
         }
     }
 
-    /// Terminal signals are for the caller alone. Whoever has stopped us cannot keep us from noticing its death.
+    /// Terminal signals are for the caller alone. A process that has stopped us cannot keep us from noticing its death.
     fn become_subreaper(&self) -> io::Result<()> {
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::CONT))?;
@@ -167,7 +167,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits for something to happen; says whether the caller wants an end to it, or is gone.
+    /// Waits for an event; returns whether the caller wants the run to end, or is gone.
     fn wait(&self, pidfd: &OwnedFd) -> bool {
         let mut fds = [PollFd::new(&self.caller, PollFlags::IN), PollFd::new(pidfd, PollFlags::IN)];
         let _ = poll(&mut fds, Timespec::try_from(INTERVAL).ok().as_ref());
@@ -184,7 +184,7 @@ impl Supervisor {
 
     fn finish(mut self, main: Pid, end: &End) {
         let status = tree::destroy(main);
-        // Whoever reads them waits for their end, also if the last command never came to have them.
+        // Their reader waits for their end, even if the last command was never started.
         self.streams = None;
         let status = match end {
             End::Own(status) => *status,
@@ -194,12 +194,12 @@ impl Supervisor {
         let memory_peak = self.peak.max(used.max_rss);
         let (cpu_micros, stop) = (used.cpu_micros, self.stop);
         say(&self.caller, &Said::Ended { status, stop, cpu_micros, memory_peak });
-        // The caller collects files now, and hangs up when it has them; or it dies, which sounds the same.
+        // The caller now collects files, and disconnects when it has them; or it dies, which looks the same.
         while let Ok(Some(_)) = message::receive::<Request>(&self.caller) {}
     }
 }
 
-/// Which limit the tree has passed. Shared pages are told apart only where that could make the difference.
+/// Which limit has been exceeded. Shared pages are counted exactly only if that could make the difference.
 fn verdict(watch: &Watch, used: &tree::Used, proportional: impl Fn() -> u64) -> Stop {
     let cpu_micros = u64::try_from(used.cpu.as_micros()).unwrap_or(u64::MAX);
     if watch.cpu_micros.is_some_and(|limit| cpu_micros > limit) {
@@ -213,8 +213,8 @@ fn verdict(watch: &Watch, used: &tree::Used, proportional: impl Fn() -> u64) -> 
     }
 }
 
-/// The limits of each process. That on their number stands behind the look at the tree: it keeps a bomb from growing
-/// beyond all bounds in between. The kernel does not hold root to it.
+/// The rlimits of each process. The one on their number is a second line behind the check of all processes: it keeps a
+/// fork bomb from growing without bound in between. The kernel does not apply it to root.
 fn rlimits(watch: &Watch) -> Vec<(Resource, u64)> {
     let mut rlimits = watch.rlimits.clone();
     rlimits.push((Resource::NProc, tasks_of_user() + watch.pids + NEIGHBOURS));
@@ -238,7 +238,7 @@ fn variable(text: &[u8]) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(&text[..at]), OsStr::from_bytes(&text[at + 1..])))
 }
 
-/// Nobody is left to tell if the caller is gone, and the poll says so.
+/// If the caller is gone, there is no one to tell, and the poll reports it.
 fn say(caller: &OwnedFd, said: &Said) {
     let _ = message::send(caller, said, &[]);
 }

@@ -1,4 +1,4 @@
-//! Every process that comes from this one, wherever it has moved to: a subreaper loses sight of none.
+//! Every descendant of this process, wherever it has moved: a subreaper does not lose any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, kill_process_group};
 
-/// The most processes that are looked at in one go; beyond that, the kill comes back for the rest.
+/// The most processes that are examined at once; the kill repeats for the rest.
 const MOST: usize = 50_000;
 
-/// What the tree is using now.
+/// What the processes use now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) tasks: u64,
-    /// Resident memory, shared pages counted for each process that has them.
+    /// Resident memory, with shared pages counted for each process that has them.
     pub(crate) resident: u64,
     pub(crate) cpu: Duration,
 }
 
-/// Looks at the whole tree.
+/// Examines all processes.
 pub(crate) fn used() -> Used {
     let own = Stat::read("self").map_or(0, |own| own.waited_ticks);
     let page = rustix::param::page_size() as u64;
@@ -32,7 +32,7 @@ pub(crate) fn used() -> Used {
     }
 }
 
-/// What the tree has in memory, each shared page counted once. Takes longer than [`used`].
+/// The memory of all processes, with each shared page counted once. Takes longer than [`used`].
 pub(crate) fn proportional_memory() -> u64 {
     let page = rustix::param::page_size() as u64;
     descendants().iter().map(|(pid, stat)| share_of(*pid).unwrap_or(stat.resident_pages * page)).sum()
@@ -44,7 +44,7 @@ fn share_of(pid: i32) -> Option<u64> {
     kib.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Kills the tree and waits until nothing of it is left; tells how `main` ended, if that was not known yet.
+/// Kills all processes and waits until none is left; returns how `main` ended, if that was not known yet.
 pub(crate) fn destroy(main: Pid) -> Option<i32> {
     let mut status = None;
     let mut pause = Duration::from_micros(100);
@@ -64,7 +64,7 @@ pub(crate) fn destroy(main: Pid) -> Option<i32> {
     }
 }
 
-/// Waits for whoever has ended. Says whether a child is left.
+/// Reaps whatever has ended. Returns whether a child is left.
 pub(crate) fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> bool {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
@@ -76,7 +76,7 @@ pub(crate) fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> bool {
     }
 }
 
-/// Groups first: the kernel lets nobody fork away from a signal to its group.
+/// Groups first: a process cannot fork away from a signal to its group.
 fn kill_all() {
     let found = descendants();
     let own = rustix::process::getpgrp().as_raw_nonzero().get();
@@ -89,7 +89,7 @@ fn kill_all() {
     }
 }
 
-/// What the kernel says of a process, as far as it is of interest here.
+/// The fields of a process that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     parent: i32,
@@ -105,7 +105,7 @@ impl Stat {
         Stat::parse(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
     }
 
-    /// The second field is the program's name, which may hold anything, brackets too.
+    /// The second field is the program's name, which may contain anything, including parentheses.
     fn parse(text: &str) -> Option<Stat> {
         let (_, rest) = text.rsplit_once(')')?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -123,7 +123,7 @@ impl Stat {
     }
 }
 
-/// Everyone that is there now. Who is being born or orphaned meanwhile may be missed, and is there the next time.
+/// All descendants now. A process that is being forked or orphaned meanwhile may be missed, and is found the next time.
 fn descendants() -> BTreeMap<i32, Stat> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     match children(own) {
@@ -150,7 +150,7 @@ fn follow(mut pending: Vec<i32>, children: impl Fn(i32) -> Vec<i32>) -> BTreeMap
     found
 }
 
-/// The children of a process, of whichever thread, from the kernel's own list.
+/// The children of a process, of all its threads, from the kernel's list.
 fn children(pid: i32) -> io::Result<Vec<i32>> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -160,7 +160,7 @@ fn children(pid: i32) -> io::Result<Vec<i32>> {
     Ok(found)
 }
 
-/// The children of everyone, where the kernel keeps no list of its own (`CONFIG_PROC_CHILDREN`).
+/// The children of every process, if the kernel has no such list (`CONFIG_PROC_CHILDREN`).
 fn families() -> BTreeMap<i32, Vec<i32>> {
     let mut families: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -193,9 +193,11 @@ mod tests {
         while !families().contains_key(&pid) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let listed = follow(children(own).unwrap(), |pid| children(pid).unwrap_or_default());
+        // Other tests may have started children of this process, too.
+        assert!(children(own).unwrap().contains(&pid) && families()[&own].contains(&pid));
+        let listed = follow(vec![pid], |pid| children(pid).unwrap_or_default());
         let families = families();
-        let searched = follow(families[&own].clone(), |pid| families.get(&pid).cloned().unwrap_or_default());
+        let searched = follow(vec![pid], |pid| families.get(&pid).cloned().unwrap_or_default());
         for grandchild in listed.keys().filter(|found| **found != pid) {
             let _ = kill_process(Pid::from_raw(*grandchild).unwrap(), Signal::KILL);
         }

@@ -1,5 +1,5 @@
-# The one codec that an interpreter cannot start without. CPython's own are in an archive, and to read the directory of
-# that takes a third of its start. So this stands in for them until another one, or anything else of theirs, is wanted.
+# The one codec that an interpreter cannot start without. CPython's own codecs are in an archive, and reading its directory
+# takes a third of the start. So this module replaces them until another codec, or anything else of theirs, is needed.
 import codecs, sys
 
 _ARCHIVE = next(path for path in sys.path if path.endswith(".zip"))
@@ -35,7 +35,7 @@ def _find(name):
 
 
 def _whole():
-    """CPython's own, which takes this one's place."""
+    """CPython's own module, which replaces this one."""
     import _frozen_importlib, zipimport
 
     codecs.unregister(_find)

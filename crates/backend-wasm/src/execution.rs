@@ -1,4 +1,4 @@
-//! A program that runs, as the engine sees it.
+//! A running program, as the engine sees it.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use wasmtime::Engine;
 use crate::guest::End;
 use crate::link::{Link, News};
 
-/// A program that runs. Dropping it ends it.
+/// A running program. Dropping it ends it.
 pub(crate) struct WasmExecution {
     pub(crate) link: Arc<Link<End>>,
     pub(crate) engine: Engine,
     pub(crate) runtime: String,
-    /// What was told last.
+    /// The last output.
     pub(crate) told: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl Execution for WasmExecution {
         Box::pin(async { Ok(self.next().await) })
     }
 
-    /// A program that waits is woken; one that computes is interrupted.
+    /// A program that blocks is woken; one that computes is interrupted.
     fn kill(&mut self) {
         self.link.stop();
         self.engine.increment_epoch();
@@ -53,10 +53,10 @@ impl Execution for WasmExecution {
     fn finish(mut self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
         Box::pin(async move {
             while !matches!(self.next().await, Event::Ended) {}
-            let lost = || Err(io::Error::other("its end was taken twice"));
+            let lost = || Err(io::Error::other("its result was taken twice"));
             self.link.take_end().unwrap_or_else(lost).map_err(|source| BackendError::Setup {
                 step: "run the module to its end".into(),
-                hint: "this is a fault of Belljar's own; `belljar wasm install` gets the modules anew".into(),
+                hint: "this is a bug in Belljar; `belljar wasm install` installs the modules again".into(),
                 source,
             })
         })

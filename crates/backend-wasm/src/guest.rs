@@ -1,4 +1,4 @@
-//! One program: a module with memory of its own, on a thread of its own, from its first instruction to its last.
+//! One program: a module with its own memory, on its own thread, from its first instruction to its last.
 
 use std::io;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::link::{Link, Stopped};
 use crate::machine::{Machine, Running, THREAD_STACK};
 use crate::wasi::{Exited, System, cpu_time};
 
-/// The most entries of a module's table: pointers to functions, of which an interpreter has some ten thousand.
+/// The most entries of a module's table: function pointers, of which an interpreter has some ten thousand.
 const MAX_TABLE: usize = 1 << 17;
-/// Over what time a CPU rate is kept.
+/// The period of the CPU rate.
 const RATE_PERIOD: Duration = Duration::from_millis(100);
 
-/// What a program is known by in the calls that it makes.
+/// The state of a program, for the calls that it makes.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) link: Arc<Link<End>>,
     pub(crate) system: System,
 }
 
-/// What is known when a program has ended. An error means that we failed.
+/// What is known when a program has ended. An error means that Belljar failed.
 pub(crate) type End = io::Result<Finished>;
 
-/// What is to be run, and on which terms.
+/// What to run, and on which terms.
 pub(crate) struct Program {
     pub(crate) id: String,
     pub(crate) module: InstancePre<Guest>,
@@ -38,7 +38,7 @@ pub(crate) struct Program {
     pub(crate) terms: Terms,
 }
 
-/// What a program may take and what is to be kept of it.
+/// A program's limits, and what to collect.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) cpu_time: Option<Duration>,
@@ -50,20 +50,20 @@ pub(crate) struct Terms {
 #[derive(Debug)]
 pub(crate) struct Collect {
     pub(crate) patterns: Vec<Glob>,
-    /// The code's own file, which no wildcard means.
+    /// The code's own file, which no wildcard matches.
     pub(crate) source: String,
     /// The most bytes of all of them.
     pub(crate) room: u64,
 }
 
-/// Starts a program. It ends by itself or when its link says so, and tells its link.
+/// Starts a program. It ends by itself or when its link says so, and reports to its link.
 pub(crate) fn start(machine: &Machine, program: Program, link: Arc<Link<End>>) -> io::Result<()> {
     let clock = machine.run_clock()?;
     let thread = std::thread::Builder::new().name(program.id.clone()).stack_size(THREAD_STACK);
     thread.spawn(move || conduct(program, link, clock)).map(drop)
 }
 
-/// The life of a program's thread. Whatever happens in it, its end is told.
+/// The life of a program's thread. Whatever happens in it, its end is reported.
 fn conduct(program: Program, link: Arc<Link<End>>, _clock: Running) {
     let _lost = TellOfLoss(Arc::clone(&link));
     let Program { module, system, terms, .. } = program;
@@ -87,7 +87,7 @@ fn run(store: &mut Store<Guest>, module: &InstancePre<Guest>) -> wasmtime::Resul
     instance.get_typed_func::<(), ()>(&mut *store, "_start")?.call(store, ())
 }
 
-/// How a program ended. A trap is told on stderr, because nothing else tells what it was.
+/// How a program ended. A trap is reported on stderr, because nothing else explains it.
 fn ran_to(ran: wasmtime::Result<()>, link: &Link<End>) -> io::Result<Ending> {
     let Err(error) = ran else { return Ok(Ending::Exited(0)) };
     if let Some(Exited(code)) = error.downcast_ref::<Exited>() {
@@ -113,8 +113,8 @@ const FLOATING_POINT: u8 = 8;
 const KILL: u8 = 9;
 const SEGMENTATION: u8 = 11;
 
-/// The signal by which the same fault would have ended the same interpreter as a process. `unreachable` is what C's
-/// `abort` is compiled to.
+/// The signal by which the same fault would have ended the same interpreter as a process. C's `abort` is compiled to
+/// `unreachable`.
 fn signal_of(trap: Trap) -> u8 {
     const ARITHMETIC: [Trap; 3] =
         [Trap::IntegerDivisionByZero, Trap::IntegerOverflow, Trap::BadConversionToInteger];
@@ -127,7 +127,7 @@ fn signal_of(trap: Trap) -> u8 {
     }
 }
 
-/// Why a program was ended by a limit.
+/// Which limit ended a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 enum Interruption {
     #[error("the memory limit was reached")]
@@ -136,11 +136,11 @@ enum Interruption {
     CpuTimeUp,
 }
 
-/// Looks at a program while it computes.
+/// Checks a program while it computes.
 struct Watch {
     began: Instant,
     cpu_time: Option<Duration>,
-    /// Of one CPU, if it is less than one: a program has no second thread.
+    /// The rate of one CPU, if it is less than one: a program has no second thread.
     rate: Option<f64>,
 }
 
@@ -164,14 +164,14 @@ impl Watch {
     }
 }
 
-/// After what time so much CPU time is no more than the rate allows.
+/// The time after which this much CPU time is within the rate.
 fn earned_after(used: Duration, rate: f64) -> Duration {
     let ahead = RATE_PERIOD.mul_f64(rate);
     used.saturating_sub(ahead).div_f64(rate)
 }
 
-/// A limit that is reached ends the program, as it would end a process: few programs are made to go on without memory,
-/// and those that are told so in the end blame something else.
+/// A limit that is reached ends the program, as it would end a process: few programs can continue without memory, and
+/// those that try report a different cause in the end.
 impl ResourceLimiter for Guest {
     fn memory_growing(&mut self, _: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
@@ -187,7 +187,7 @@ impl ResourceLimiter for Guest {
         Ok(desired <= MAX_TABLE)
     }
 
-    /// One of each, so that what was counted is all that there is.
+    /// One of each, so that what is counted is all there is.
     fn instances(&self) -> usize {
         1
     }
@@ -215,11 +215,11 @@ impl Collect {
     }
 }
 
-/// Says that a thread ended without telling how, which only a fault of ours can bring about.
+/// Reports that a thread ended without a result, which only a bug in Belljar can cause.
 struct TellOfLoss(Arc<Link<End>>);
 
 impl Drop for TellOfLoss {
     fn drop(&mut self) {
-        self.0.end(Err(io::Error::other("its thread ended without a word")));
+        self.0.end(Err(io::Error::other("its thread ended without a result")));
     }
 }

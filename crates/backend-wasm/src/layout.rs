@@ -1,4 +1,4 @@
-//! What a box contains: from a request to the files, the arguments and the environment of a program.
+//! What a box contains: turns a request into the files, the arguments and the environment of a program.
 
 use std::path::Path;
 
@@ -15,13 +15,13 @@ use crate::wasi::abi::Errno;
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
-/// Where what an interpreter needs to find its way lies, read-only. Not in `/usr`: some modules bring their own.
+/// The directory for an interpreter's own files, read-only. Not in `/usr`: some modules bring their own.
 const LIBRARY: &str = "/lib/belljar";
 
 /// A box that is ready for its program.
 pub(crate) struct Draft {
     pub(crate) system: System,
-    /// What the code's own file is called in the working directory.
+    /// The name of the code's own file in the working directory.
     pub(crate) source: BoxPath,
 }
 

@@ -1,6 +1,6 @@
-//! The wasm backend: interpreters as WebAssembly modules, so that nothing of the code ever runs natively. A program sees
-//! files that lie in memory and a system of some forty calls that has no sockets and no processes; the engine keeps it
-//! to its memory, and interrupts it when its time is up.
+//! The wasm backend: interpreters as WebAssembly modules, so that the code never runs natively. A program sees files in
+//! memory and a system interface of 46 calls, without usable sockets and without processes. The engine confines it to
+//! its memory, and interrupts it when its time is up.
 
 mod execution;
 mod fs;
@@ -94,7 +94,7 @@ impl Wasm {
         Ok(Box::new(WasmExecution { link, engine: machine.engine.clone(), runtime, told: Vec::new() }))
     }
 
-    /// The module, from memory if it was used before. Reading it from the disk blocks, compiling it takes seconds.
+    /// The module, from memory if it was used before. Reading it from disk blocks, and compiling it takes seconds.
     async fn load(
         &self,
         interpreter: &'static Interpreter,
@@ -111,7 +111,7 @@ impl Wasm {
         let step = format!("load the module of {}", interpreter.name);
         let module = module.map_err(|source| BackendError::Setup {
             step,
-            hint: format!("get it anew: belljar wasm install {}", interpreter.name),
+            hint: format!("install it again: belljar wasm install {}", interpreter.name),
             source,
         })?;
         self.loaded().insert(installed.sha256.clone(), module.clone());
@@ -125,7 +125,7 @@ impl Wasm {
     fn find(&self, language: Language) -> Result<(&'static Interpreter, Installed), BackendError> {
         let missing = |hint: String| BackendError::RuntimeMissing { language, hint };
         let interpreter = Interpreter::of(language).ok_or_else(|| {
-            missing("there is no WebAssembly module for it; another backend may have it".to_owned())
+            missing("there is no WebAssembly module for it; use another backend".to_owned())
         })?;
         let installed = self.shelf()?.find(interpreter);
         let hint = || format!("belljar wasm install {}", interpreter.name);
@@ -139,7 +139,7 @@ impl Wasm {
     }
 
     fn shelf(&self) -> Result<&Shelf, BackendError> {
-        let reason = "there is no state directory that modules could lie in";
+        let reason = "there is no state directory for modules";
         self.shelf.as_ref().ok_or_else(|| unavailable(reason.into(), "set BELLJAR_STATE_DIR"))
     }
 }
@@ -217,23 +217,21 @@ impl Backend for Wasm {
     }
 }
 
-/// By what means each guarantee is kept.
+/// How each guarantee is enforced.
 fn how(guarantee: Guarantee) -> &'static str {
     match guarantee {
-        Guarantee::Filesystem => {
-            "files in memory; of the host's, the workspace alone, opened beneath it to be read"
-        }
-        Guarantee::Network => "the system that a module finds has no sockets",
-        Guarantee::Memory => "the engine refuses to let memory grow; files count as memory",
-        Guarantee::Pids => "one thread; the system has no call that would make another, or a process",
-        Guarantee::Cpu => "one thread, interrupted every 5 ms to look at its CPU clock",
-        Guarantee::Disk => "files lie in memory, and are counted before they are written",
-        Guarantee::Syscalls => "nothing of the code runs natively; no call of it is passed on to the kernel",
-        Guarantee::Privileges => "a module has no identity, and no call that would use ours",
+        Guarantee::Filesystem => "files are in memory; of the host, only the workspace can be read",
+        Guarantee::Network => "the module's system interface has no sockets",
+        Guarantee::Memory => "the engine refuses to grow memory beyond the limit; files count as memory",
+        Guarantee::Pids => "one thread; no call makes another thread or a process",
+        Guarantee::Cpu => "one thread, interrupted every 5 ms to check its CPU clock",
+        Guarantee::Disk => "files are in memory, and are counted before they are written",
+        Guarantee::Syscalls => "the code is interpreted; none of its calls is passed on to the kernel",
+        Guarantee::Privileges => "a module has no user id, and no call that uses Belljar's",
     }
 }
 
-/// Loads a module and gives it the system that it will find.
+/// Loads a module and links it with its system interface.
 fn link_module(
     shelf: &Shelf,
     interpreter: &Interpreter,

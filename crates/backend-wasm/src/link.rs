@@ -1,5 +1,5 @@
-//! What passes between a program and whoever watches it: output one way, input the other, and the word to stop. The
-//! program waits here, and only here; whoever watches never does.
+//! The connection between a program and its watcher: output one way, input the other, and the order to stop. The
+//! program blocks only here; the watcher never blocks.
 
 use std::collections::VecDeque;
 use std::io::Read;
@@ -10,9 +10,9 @@ use belljar_core::backend::Stream;
 use belljar_core::request::Stdin;
 use tokio::sync::Notify;
 
-/// The most output that waits to be seen; a program that writes more waits, too.
+/// The most output in the queue; a program that writes more blocks.
 const MAX_QUEUED: usize = 64 << 10;
-/// The most input that waits to be read.
+/// The most input in the queue.
 const MAX_INPUT: usize = 64 << 10;
 
 /// The program was told to stop.
@@ -20,13 +20,13 @@ const MAX_INPUT: usize = 64 << 10;
 #[error("the program was stopped")]
 pub(crate) struct Stopped;
 
-/// The link of one run; `E` is what is known at the end of it.
+/// The link of one run; `E` is the result at its end.
 #[derive(Debug)]
 pub(crate) struct Link<E> {
     state: Mutex<State<E>>,
-    /// Rings for the program.
+    /// Wakes the program.
     bell: Condvar,
-    /// Rings for whoever watches.
+    /// Wakes the watcher.
     news: Notify,
 }
 
@@ -40,17 +40,17 @@ struct State<E> {
     end: Option<E>,
 }
 
-/// What whoever watches is told.
+/// An event for the watcher.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// The program has written this.
     Output(Stream, Vec<u8>),
-    /// The program has ended, and everything that it wrote has been told.
+    /// The program has ended, and all its output has been delivered.
     Ended,
 }
 
 impl<E: Send + 'static> Link<E> {
-    /// A link to a program that reads this.
+    /// A link to a program with this standard input.
     pub(crate) fn new(stdin: Stdin) -> std::io::Result<Arc<Link<E>>> {
         let (input, stream) = match stdin {
             Stdin::Empty => (VecDeque::new(), None),
@@ -80,7 +80,7 @@ impl<E: Send + 'static> Link<E> {
         self.bell.notify_all();
     }
 
-    /// Says that the program has ended.
+    /// Reports that the program has ended.
     pub(crate) fn end(&self, end: E) {
         let mut state = self.state();
         state.stopped = true;
@@ -90,12 +90,12 @@ impl<E: Send + 'static> Link<E> {
         self.news.notify_one();
     }
 
-    /// Takes what is known at the end.
+    /// Takes the result.
     pub(crate) fn take_end(&self) -> Option<E> {
         self.state().end.take()
     }
 
-    /// Waits for news. May be dropped while it waits, and nothing is lost by that.
+    /// Waits for an event. The future may be dropped; nothing is lost.
     pub(crate) async fn next(&self) -> News {
         loop {
             if let Some(news) = self.look() {
@@ -131,7 +131,7 @@ impl<E: Send + 'static> Link<E> {
         Err(Stopped)
     }
 
-    /// Writes as much as there is room for, when there is any; says how much that was.
+    /// Writes as much as there is room for, as soon as there is any; returns how much that was.
     pub(crate) fn write(&self, stream: Stream, bytes: &[u8]) -> Result<usize, Stopped> {
         let mut state = self.state();
         while !state.stopped && state.queued >= MAX_QUEUED {
@@ -147,12 +147,13 @@ impl<E: Send + 'static> Link<E> {
         Ok(taken)
     }
 
-    /// Says something after the program has ended. It has room: it is short, and said once.
+    /// Adds a message after the program has ended. It ignores the limit of the queue: it is short, and there is only
+    /// one.
     pub(crate) fn remark(&self, text: &str) {
         self.state().queue(Stream::Stderr, text.as_bytes());
     }
 
-    /// Reads what there is, and waits until there is something. Nothing means that nothing follows.
+    /// Reads what is available, and blocks until there is something. Zero bytes mean the end.
     pub(crate) fn read(&self, buffer: &mut [u8]) -> Result<usize, Stopped> {
         self.await_input(None)?;
         let mut state = self.state();
@@ -162,7 +163,7 @@ impl<E: Send + 'static> Link<E> {
         Ok(length)
     }
 
-    /// Waits until there is input or its end, and says how much there is; nothing if the time is up before.
+    /// Waits until there is input or its end, and returns how much there is; `None` if the time is up first.
     pub(crate) fn await_input(&self, until: Option<Instant>) -> Result<Option<usize>, Stopped> {
         let mut state = self.state();
         loop {
@@ -177,7 +178,7 @@ impl<E: Send + 'static> Link<E> {
         }
     }
 
-    /// Copies until one side has had enough.
+    /// Copies until either side ends.
     fn feed(&self, mut stream: Box<dyn Read + Send>) {
         let mut buffer = [0; 16 << 10];
         loop {
@@ -191,7 +192,7 @@ impl<E: Send + 'static> Link<E> {
         self.bell.notify_all();
     }
 
-    /// Whether the program may still want it.
+    /// Whether the program may still read it.
     fn offer(&self, bytes: &[u8]) -> bool {
         let mut state = self.state();
         while !state.stopped && state.input.len() >= MAX_INPUT {
@@ -226,7 +227,7 @@ impl<E> State<E> {
     }
 }
 
-/// How long there is to wait: for ever, some time, or (nothing) no longer.
+/// How long to wait: for ever, some time, or (`None`) not at all.
 fn left_until(until: Option<Instant>) -> Option<Option<Duration>> {
     match until {
         None => Some(None),
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_waits_until_somebody_looks_or_it_is_stopped() {
+    fn a_flood_blocks_until_it_is_read_or_stopped() {
         let link = link(Stdin::Empty);
         let mut written = 0;
         while written < MAX_QUEUED {
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_sleeps_or_reads_for_ever_wakes_up_when_stopped() {
+    fn a_program_that_sleeps_or_reads_for_ever_wakes_up_when_stopped() {
         let endless: Box<dyn Read + Send> = Box::new(std::io::repeat(0));
         for stdin in [Stdin::Empty, Stdin::Stream(endless)] {
             let link = link(stdin);

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use wasmtime::{Config, Engine, EngineWeak, OptLevel};
 
-/// How deep a program may call: enough for an interpreter's own recursion limit.
+/// The maximum stack of a program: enough for an interpreter's own recursion limit.
 const MAX_STACK: usize = 4 << 20;
-/// The stack of a program's thread: its own, and room for the calls of the system.
+/// The stack of a program's thread: the program's, and room for the system interface.
 pub(crate) const THREAD_STACK: usize = MAX_STACK + (1 << 20);
-/// How often a program is looked at while it computes.
+/// How often a program is checked while it computes.
 const TICK: Duration = Duration::from_millis(5);
 
 /// An engine with a clock.
@@ -21,17 +21,17 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Makes the engine; the clock stands still.
+    /// Makes the engine; the clock is stopped.
     pub(crate) fn new() -> wasmtime::Result<Machine> {
         let mut config = Config::new();
         config
             .epoch_interruption(true)
             .max_wasm_stack(MAX_STACK)
-            // Not used, but checked against the other.
+            // Not used, but wasmtime checks it against the other.
             .async_stack_size(MAX_STACK)
             .cranelift_opt_level(OptLevel::Speed)
             .wasm_backtrace_max_frames(None)
-            // Nobody looks at the stack of an interpreter, and it takes a third of the file.
+            // Nothing unwinds the stack of an interpreter, and this takes a third of the file.
             .native_unwind_info(false)
             .generate_address_map(false);
         let engine = Engine::new(&config)?;
@@ -39,14 +39,14 @@ impl Machine {
         Ok(Machine { engine, clock })
     }
 
-    /// What a compiled module must have been made for, to be loaded into this engine.
+    /// What a compiled module must match to be loaded into this engine.
     pub(crate) fn make(&self) -> String {
         let mut hasher = DefaultHasher::new();
         self.engine.precompile_compatibility_hash().hash(&mut hasher);
         format!("{:016x}", hasher.finish())
     }
 
-    /// Has the clock run for as long as what is returned lives.
+    /// Runs the clock for as long as the returned value lives.
     pub(crate) fn run_clock(&self) -> std::io::Result<Running> {
         let mut state = self.clock.state();
         if !state.started {
@@ -69,7 +69,7 @@ impl Drop for Machine {
     }
 }
 
-/// Somebody for whom the clock runs.
+/// Keeps the clock running.
 #[derive(Debug)]
 pub(crate) struct Running(Arc<Clock>);
 
@@ -113,7 +113,7 @@ impl Clock {
         }
     }
 
-    /// Waits until there is somebody to tick for. A program may outlive the machine that it was started on.
+    /// Waits until the clock is needed. A program may outlive the machine that it was started on.
     fn is_wanted(&self) -> bool {
         let mut state = self.state();
         while state.running == 0 && !state.closed {

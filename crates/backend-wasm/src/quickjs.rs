@@ -1,5 +1,5 @@
-//! How `QuickJS` is built, and what it is given of Node's world. The module knows nothing of Node: that lies in files
-//! beside it, so that a change to them needs no other module.
+//! How `QuickJS` is built, and the parts of Node's API that it gets. The module does not contain them: they are in
+//! files beside it, so that a change to them needs no new module.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +16,8 @@ pub(crate) const LIBRARY: &[(&str, &str)] = &[
     ("node-util.js", include_str!("../library/quickjs/node-util.js")),
 ];
 
-/// The command of the compiler, in the directory that [`lay_out`] has prepared. The same sources and the same compiler
-/// make the same module, wherever that is.
+/// The compiler's command, in the directory that [`lay_out`] has prepared. The same sources and the same compiler make
+/// the same module on every machine.
 pub(crate) const COMMAND: &[&str] = &[
     "cc",
     "--target=wasm32-wasi",
@@ -43,13 +43,13 @@ pub(crate) const COMMAND: &[&str] = &[
     "quickjs/dtoa.c",
 ];
 
-/// What it makes.
+/// Its output.
 pub(crate) const MODULE: &str = "quickjs.wasm";
 
 const MAIN: &str = include_str!("../library/quickjs/main.c");
 
-/// Where `QuickJS` gives up looking at its stack, because some engines put it elsewhere. Ours does not, and a program
-/// that recurses for ever is to get an exception.
+/// `QuickJS` does not check its stack here, because some engines put the stack elsewhere. Ours does not, and a program
+/// with infinite recursion should get an exception.
 const UNCHECKED: &str = "#if defined(__wasi__)\n    rt->stack_limit = 0;";
 const CHECKED: &str = "#if 0\n    rt->stack_limit = 0;";
 
@@ -59,7 +59,7 @@ pub(crate) fn lay_out(workshop: &Path, sources: &Path) -> io::Result<()> {
     let engine = workshop.join("quickjs/quickjs.c");
     let text = std::fs::read_to_string(&engine)?;
     if !text.contains(UNCHECKED) {
-        return Err(io::Error::other("these are not the sources that were expected"));
+        return Err(io::Error::other("these are not the expected sources"));
     }
     std::fs::write(engine, text.replace(UNCHECKED, CHECKED))?;
     std::fs::write(workshop.join("main.c"), MAIN)

@@ -1,5 +1,5 @@
-//! Where modules lie, under the state directory, and what was compiled from them. What is compiled is machine code that
-//! will run as us, so that nobody but us (and root) may be able to write there, and nothing is loaded that was changed.
+//! The store of modules and their compiled code, in the state directory. Compiled code is machine code that will run as
+//! us, so only we (and root) may be able to write there, and nothing is loaded that was changed.
 
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -14,9 +14,9 @@ use wasmtime::{Engine, Module};
 use crate::interpreters::Interpreter;
 use crate::machine::Machine;
 
-/// The largest module that is taken.
+/// The largest module that is accepted.
 const MAX_MODULE: u64 = 512 << 20;
-/// The largest note of ours.
+/// The largest metadata file.
 const MAX_NOTE: u64 = 4096;
 
 /// The directory of the modules.
@@ -25,7 +25,7 @@ pub struct Shelf {
     dir: PathBuf,
 }
 
-/// A module that lies on the shelf.
+/// An installed module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Installed {
     /// Its hash, in hexadecimal digits.
@@ -37,19 +37,19 @@ pub struct Installed {
 }
 
 impl Shelf {
-    /// The shelf under a state directory; nothing is made yet.
+    /// The store under a state directory; nothing is made yet.
     #[must_use]
     pub fn new(state_dir: &Path) -> Shelf {
         Shelf { dir: state_dir.join("wasm") }
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// What is there of an interpreter.
+    /// What is installed of an interpreter.
     #[must_use]
     pub fn find(&self, interpreter: &Interpreter) -> Option<Installed> {
         let note = self.read_note(&format!("{}.module", interpreter.name)).ok()?;
@@ -60,10 +60,10 @@ impl Shelf {
         Some(Installed { sha256: sha256.to_owned(), size: size.parse().ok()?, origin: origin.to_owned() })
     }
 
-    /// Puts a module on the shelf, compiled for this machine.
+    /// Stores a module, compiled for this machine.
     ///
     /// # Errors
-    /// It is no module, or the shelf cannot be written.
+    /// It is not a module, or the directory cannot be written.
     pub(crate) fn put(
         &self,
         interpreter: &Interpreter,
@@ -82,14 +82,14 @@ impl Shelf {
         Ok(Installed { sha256, size: module.len() as u64, origin })
     }
 
-    /// Whether what was compiled from a module fits this machine, and how large that is.
+    /// Whether the compiled code of a module fits this machine, and its size.
     pub(crate) fn compiled_size(&self, installed: &Installed, machine: &Machine) -> Option<u64> {
         let name = artefact(&installed.sha256, machine);
         Some(self.open(&name).ok()?.metadata().ok()?.len())
     }
 
-    /// What was compiled from a module, ready to run. If it was compiled for another version of us, or not at all, it is
-    /// compiled again, which takes a while.
+    /// The compiled code of a module, ready to run. If it was compiled for another version of Belljar, or not at all,
+    /// it is compiled again, which takes a while.
     pub(crate) fn load(
         &self,
         interpreter: &Interpreter,
@@ -110,7 +110,7 @@ impl Shelf {
         }
     }
 
-    /// Compiles a module, and seals what comes of it.
+    /// Compiles a module, and seals the result.
     fn compile(&self, module: &[u8], sha256: &str, machine: &Machine) -> io::Result<()> {
         let compiled = machine.engine.precompile_module(module).map_err(io::Error::other)?;
         let name = artefact(sha256, machine);
@@ -118,18 +118,17 @@ impl Shelf {
         self.seal(&name, &hash(&compiled))
     }
 
-    /// Notes what a file was when its hash was known: any change to it changes one of these.
+    /// Records the state of a file when its hash was known: any change to the file changes one of these.
     fn seal(&self, name: &str, sha256: &str) -> io::Result<()> {
         let about = self.open(name)?.metadata()?;
         self.write(&format!("{name}.seal"), format!("{sha256}\n{}\n", fingerprint(&about)).as_bytes())
     }
 
-    /// Opens a file whose seal is whole. If only the seal does not fit, because the file was copied along with it, the
-    /// hash decides.
+    /// Opens a file whose seal is intact. If only the seal does not match, because both were copied, the hash decides.
     fn sealed(&self, name: &str) -> io::Result<File> {
         let note = self.read_note(&format!("{name}.seal"))?;
         let (sha256, seal) =
-            note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("a broken seal"))?;
+            note.trim_end().split_once('\n').ok_or_else(|| io::Error::other("its seal is malformed"))?;
         let mut file = self.open(name)?;
         if fingerprint(&file.metadata()?) != seal {
             let mut bytes = Vec::new();
@@ -137,7 +136,7 @@ impl Shelf {
             if hash(&bytes) != sha256 {
                 return Err(io::Error::other(format!("{name} has been changed")));
             }
-            // Where it cannot be sealed anew, it is read again the next time.
+            // If it cannot be sealed again, it is hashed again the next time.
             let _ = self.seal(name, sha256);
         }
         Ok(file)
@@ -182,7 +181,7 @@ impl Shelf {
         String::from_utf8(self.read(name, MAX_NOTE)?).map_err(io::Error::other)
     }
 
-    /// Writes a file, whole or not at all.
+    /// Writes a file atomically.
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         let partial = self.dir.join(format!("{name}.{}", std::process::id()));
         let _ = fs::remove_file(&partial);
@@ -195,7 +194,7 @@ impl Shelf {
         moved
     }
 
-    /// Removes what was compiled from modules that are no longer there. Loading makes anew what it needs.
+    /// Removes compiled code whose module no longer exists. Loading makes again what it needs.
     fn discard_stale(&self) {
         let known: Vec<String> = crate::interpreters::INTERPRETERS
             .iter()
@@ -220,7 +219,7 @@ pub(crate) fn hash(bytes: &[u8]) -> String {
     })
 }
 
-/// What a compiled module is called: by what it was made from, and what it was made for.
+/// The name of a compiled module: what it was made from, and what it was made for.
 fn artefact(sha256: &str, machine: &Machine) -> String {
     format!("{}-{}.cwasm", sha256.get(..32).unwrap_or(sha256), machine.make())
 }
@@ -236,12 +235,11 @@ fn check_ours(about: &fs::Metadata, path: &Path) -> io::Result<()> {
     if ours && about.mode() & 0o022 == 0 {
         return Ok(());
     }
-    let message =
-        format!("{} can be written by others, so that what lies there is not trusted", path.display());
+    let message = format!("{} is writable by other users, so its contents are not trusted", path.display());
     Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
 }
 
-/// Loads what we compiled.
+/// Loads code that we compiled.
 #[allow(unsafe_code, reason = "machine code from a file cannot be checked, only where it comes from")]
 fn load_machine_code(engine: &Engine, file: File) -> io::Result<Module> {
     // SAFETY: the file must be what `Engine::precompile_module` returned, and must not be changed while it is in use. It

@@ -1,5 +1,4 @@
-//! Modules that were written to do harm, in the place of an interpreter: what no interpreter would do, a hole in one
-//! could be made to.
+//! Hostile modules in the place of an interpreter: a flaw in an interpreter could make it do what they do.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
@@ -28,7 +27,7 @@ struct Bench {
     state: tempfile::TempDir,
     limits: LimitsRequest,
     workspace: Option<Workspace>,
-    /// After what time it is killed.
+    /// The time after which it is killed.
     patience: Duration,
 }
 
@@ -42,7 +41,7 @@ impl Bench {
         Bench { state, limits: LimitsRequest::default(), workspace: None, patience: Duration::from_secs(2) }
     }
 
-    /// A module with these calls of the system, memory, and this body.
+    /// A module with these imports, memory, and this body.
     fn calling(imports: &[(&str, &str)], body: &str) -> Bench {
         let import = |(name, types): &(&str, &str)| {
             format!(
@@ -177,7 +176,7 @@ async fn memory_that_grows_without_end_is_out_of_memory_and_within_the_limit_is_
 }
 
 #[tokio::test]
-async fn cpu_time_is_a_limit_of_its_own_and_a_rate_slows_down() {
+async fn cpu_time_is_limited_separately_and_a_rate_slows_down() {
     let time = Some(Duration::from_millis(200));
     let limits = LimitsRequest { cpu_time: time, ..LimitsRequest::default() };
     let mut computing = Bench::calling(&[], "(loop (br 0))").limit(limits);
@@ -188,7 +187,7 @@ async fn cpu_time_is_a_limit_of_its_own_and_a_rate_slows_down() {
     let limits = LimitsRequest { cpus: Some(0.2), ..LimitsRequest::default() };
     let slow = Bench::calling(&[], "(loop (br 0))").limit(limits);
     let used = slow.run().await.finished.cpu;
-    // A fifth of two seconds, and what it may be ahead.
+    // A fifth of two seconds, with some tolerance.
     assert!(used < Duration::from_millis(1000), "{used:?}");
 }
 

@@ -1,18 +1,26 @@
 //! What may be typed. Nothing is interpreted here: words stay words until [`crate::settings`] and
-//! [`crate::source`] have weighed them against the environment and the configuration.
+//! [`crate::source`] have combined them with the environment and the configuration.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, FromArgMatches, Parser, Subcommand};
+use anstyle::{AnsiColor, Style};
+use clap::builder::Styles;
+use clap::{Args, ColorChoice, FromArgMatches, Parser, Subcommand, ValueHint};
 
 use crate::bench::BenchArgs;
+use crate::completions::{CompletionsArgs, ManArgs};
+use crate::config::ConfigArgs;
+use crate::doctor::DoctorArgs;
 use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
+use crate::offered;
 use crate::pool::PoolArgs;
 use crate::serve::ServeArgs;
 use crate::wasm::WasmArgs;
 
+const RUN_ABOUT: &str = "Run code in a sandbox";
+const RUN_USAGE: &str = "belljar run [LANGUAGE] [FILE | -] [-c CODE] [OPTIONS] [-- ARGS...]";
 const RUN_HELP: &str = "\
 {about-with-newline}
 {usage-heading} {usage}
@@ -22,55 +30,129 @@ Examples:
   belljar run script.rb -- first second
   curl -s https://example.org/install.sh | belljar run bash
   belljar run python plot.py --file data.csv --collect '*.png'
-  belljar run node app.js --workspace . --memory 512M --timeout 30s
+  belljar run node app.js --workspace . -m 512M --timeout 30s
 
 {all-args}{after-help}";
 
-/// Run code that nobody has read, in a box that is gone afterwards.
+const LEVELS: &str = "\
+What -v and -q change:
+  run           -v prints the backend, the limits and how the run ended to stderr;
+                -q hides warnings and the progress of image downloads
+  doctor        -v is the same as --all
+  languages     -v adds aliases and file extensions
+  pool          -v adds columns
+  serve, mcp    -v logs debug messages, -q logs errors only (BELLJAR_LOG overrides both)
+  wasm install  -v prints each step, -q hides progress
+  wasm list     -v adds columns
+  bench         -q hides progress
+Errors and results are always printed. Other commands print the same with and without them.
+
+Environment:
+  BELLJAR_BACKEND, BELLJAR_TIMEOUT, BELLJAR_MEMORY, ...  defaults for the options of `belljar run`
+  BELLJAR_CONFIG     the configuration file
+  BELLJAR_STATE_DIR  where Belljar keeps its state
+  BELLJAR_API_KEY    the key that `belljar pool` sends
+  BELLJAR_LOG        what `belljar serve` and `belljar mcp` log, such as debug
+  NO_COLOR           no colors if set to anything
+
+`belljar config` shows the settings in effect and where each one comes from.";
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default())
+    .context(Style::new().dimmed());
+
+/// Run untrusted code in a disposable sandbox
 #[derive(Debug, Parser)]
 #[command(
     name = "belljar",
     version,
-    disable_help_subcommand = true,
-    after_help = "Start with:  belljar run python -c 'print(2**64)'"
+    styles = STYLES,
+    after_help = "Start with:  belljar run python -c 'print(2**64)'",
+    after_long_help = LEVELS
 )]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) globals: Globals,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+// Not a doc comment: clap would take it for the description of the commands that this is flattened into.
+// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct Globals {
+    /// When to use colors
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
+          help_heading = "Global options")]
+    pub(crate) color: ColorChoice,
+
+    /// Print more details
+    #[arg(short, long, global = true, help_heading = "Global options")]
+    verbose: bool,
+
+    /// Print no warnings and no progress
+    #[arg(short, long, global = true, conflicts_with = "verbose", help_heading = "Global options")]
+    quiet: bool,
+}
+
+/// How much Belljar says besides results and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verbosity {
+    Quiet,
+    Normal,
+    Verbose,
+}
+
+impl Globals {
+    pub(crate) fn verbosity(&self) -> Verbosity {
+        match self {
+            Globals { quiet: true, .. } => Verbosity::Quiet,
+            Globals { verbose: true, .. } => Verbosity::Verbose,
+            Globals { .. } => Verbosity::Normal,
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run code in a sandbox
-    #[command(
-        help_template = RUN_HELP,
-        override_usage = "belljar run [LANGUAGE] [FILE | -] [-c CODE] [OPTIONS] [-- ARGS...]"
-    )]
+    #[command(about = RUN_ABOUT, help_template = RUN_HELP, override_usage = RUN_USAGE)]
     Run(Box<RunArgs>),
-    /// What can run here, with which runtime, and how to get what is missing
+    /// List the languages that can run here, and how to install the others
     Languages(HostArgs),
-    /// What this host can guarantee, what it cannot, why, and what would help
-    Doctor(HostArgs),
-    /// Serve the HTTP API, on loopback unless told otherwise
+    /// Check what isolation this host can guarantee, and how to fix what it cannot
+    Doctor(DoctorArgs),
+    /// Start the HTTP API server, which also serves MCP
     Serve(ServeArgs),
-    /// Serve MCP on standard input and output, or tell an MCP client to
+    /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
-    /// The boxes that a server keeps waiting for runs
+    /// Show the warm pool of a running server
     Pool(PoolArgs),
-    /// The interpreters that run as WebAssembly modules
+    /// Install and list the interpreters that run as WebAssembly
+    #[cfg_attr(not(feature = "wasm"), command(hide = true))]
     Wasm(WasmArgs),
-    /// Keys for those who may ask the server
+    /// Create API keys for the server
     Key(KeyArgs),
-    /// Print the OpenAPI description of the HTTP interface
+    /// Show the settings in effect and where each one comes from
+    Config(Box<ConfigArgs>),
+    /// Measure what a sandbox costs on this host
+    Bench(BenchArgs),
+    /// Print a shell completion script
+    Completions(CompletionsArgs),
+    /// Print the OpenAPI description of the HTTP API
     #[command(hide = true)]
     Openapi,
-    /// Measure what a box costs on this host
-    Bench(BenchArgs),
+    /// Write the man pages to a directory
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 impl Cli {
-    /// Reads the words that were typed. Only the parser of the command that they name is made, if that is `run`: making
-    /// those of all commands takes longer than reading the words.
+    /// Reads the words that were typed. For `run`, only the parser of `run` is made: making the parsers of all
+    /// commands takes longer than reading the words.
     pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
         if words.get(1).is_some_and(|word| word == "run") {
             let matches = Cli::for_run().try_get_matches_from(words)?;
@@ -80,132 +162,130 @@ impl Cli {
     }
 
     fn for_run() -> clap::Command {
-        let whole = clap::Command::new("belljar").disable_help_subcommand(true).subcommand_required(true);
-        whole.subcommand(Command::run(clap::Command::new("run")))
+        let whole = clap::Command::new("belljar").styles(STYLES).subcommand_required(true);
+        Globals::augment_args(whole).subcommand(Command::run(clap::Command::new("run")))
     }
 }
 
 impl Command {
     fn run(command: clap::Command) -> clap::Command {
         // Augmenting sets another description, that of the last struct that was flattened in.
-        RunArgs::augment_args(command)
-            .about("Run code in a sandbox")
-            .help_template(RUN_HELP)
-            .override_usage("belljar run [LANGUAGE] [FILE | -] [-c CODE] [OPTIONS] [-- ARGS...]")
+        RunArgs::augment_args(command).about(RUN_ABOUT).help_template(RUN_HELP).override_usage(RUN_USAGE)
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The language, the file with the code, or both; `-` is standard input
-    #[arg(value_name = "LANGUAGE] [FILE", num_args = 0..=2)]
+    /// Language, file with the code, or both; `-` reads the code from standard input
+    #[arg(value_name = "LANGUAGE] [FILE", num_args = 0..=2, value_hint = ValueHint::FilePath)]
     pub(crate) words: Vec<OsString>,
 
-    /// Arguments to the program
+    /// Arguments for the program
     #[arg(last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 
-    /// The code itself
+    /// Code to run
     #[arg(short = 'c', long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) code: Option<String>,
 
-    /// Language or alias [default: from the file's ending or its `#!` line]
-    #[arg(short, long, value_name = "NAME")]
+    /// Language or alias [default: from the file extension or the `#!` line]
+    #[arg(short, long, value_name = "NAME", value_parser = offered::languages(), hide_possible_values = true)]
     pub(crate) language: Option<String>,
 
-    /// What the code reads; `-` passes your own [default: nothing]
-    #[arg(long, value_name = "FILE")]
+    /// File that the program reads as standard input; `-` passes yours through [default: empty]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) stdin: Option<PathBuf>,
 
-    /// A variable for the program; nothing of your environment gets in otherwise
-    #[arg(long, value_name = "K=V")]
+    /// Set an environment variable; the program gets none of yours; repeatable
+    #[arg(short, long, value_name = "K=V")]
     pub(crate) env: Vec<String>,
 
-    /// A directory to show read-only at /work, and to work in
-    #[arg(long, value_name = "DIR", help_heading = "Files")]
+    /// Mount this directory read-only at /work and run there
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     pub(crate) workspace: Option<PathBuf>,
 
-    /// A file to copy into the working directory; repeatable
-    #[arg(long, value_name = "SRC[:DEST]", help_heading = "Files")]
+    /// Copy a file into the working directory before the run; repeatable
+    #[arg(long, value_name = "SRC[:DEST]", value_hint = ValueHint::FilePath, help_heading = "Files")]
     pub(crate) file: Vec<OsString>,
 
-    /// Files to bring back from the working directory; repeatable
+    /// Copy matching files out of the working directory after the run; repeatable
     #[arg(long, value_name = "GLOB", help_heading = "Files")]
     pub(crate) collect: Vec<String>,
 
-    /// Where to put them [default: .]
-    #[arg(long, value_name = "DIR", help_heading = "Files", requires = "collect")]
+    /// Directory for the collected files [default: .]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files",
+          requires = "collect")]
     pub(crate) collect_to: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) choices: Choices,
 
-    /// Print the result object instead of passing output through
+    /// Print the result as JSON instead of passing output through
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 
-    /// With --json, also give the output byte for byte
+    /// With --json, include stdout and stderr in base64 as well
     #[arg(long, help_heading = "Output", requires = "json")]
     pub(crate) base64: bool,
 
-    /// Print what would be done, and do nothing
+    /// Print what would be done without running anything
     #[arg(long, help_heading = "Output")]
     pub(crate) explain: bool,
 
-    /// The configuration to read [default: ./belljar.toml, else the user's]
-    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    /// Configuration file [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) config: Option<PathBuf>,
 }
 
 /// The options that the environment and the configuration can set, too.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Choices {
-    /// Wall clock for the whole tree of processes [default: 10s]
+    /// Wall-clock time limit [default: 10s]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<String>,
 
-    /// CPU time for the whole tree of processes [default: none]
+    /// CPU time limit, for all processes together [default: none]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<String>,
 
-    /// Memory and swap together [default: 256M]
-    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    /// Memory limit, including swap [default: 256M]
+    #[arg(short, long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<String>,
 
-    /// CPU rate [default: 1.0]
+    /// Number of CPUs, such as 0.5 [default: 1.0]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     pub(crate) cpus: Option<String>,
 
-    /// Processes and threads [default: 50]
+    /// Maximum number of processes and threads [default: 50]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
     pub(crate) pids: Option<String>,
 
-    /// Everything the code can write [default: 64M]
+    /// Maximum size of everything the program writes to disk [default: 64M]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) disk: Option<String>,
 
-    /// How much of each of stdout and stderr is kept [default: 1M]
+    /// How much of stdout and of stderr to keep [default: 1M]
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) output_limit: Option<String>,
 
-    /// none, full, or allow:HOST[:PORT],... [default: none]
-    #[arg(long, value_name = "NETWORK", help_heading = "Isolation")]
+    /// What the program can connect to [default: none]
+    #[arg(long, value_name = "NETWORK", value_parser = offered::networks(), help_heading = "Isolation")]
     pub(crate) network: Option<String>,
 
-    /// auto, native, docker, wasm, kubernetes, process or none [default: auto]
-    #[arg(long, value_name = "NAME", help_heading = "Isolation")]
+    /// How to isolate the program; `process` and `none` are not sandboxes [default: auto]
+    #[arg(long, value_name = "NAME", value_parser = offered::backends(), help_heading = "Isolation")]
     pub(crate) backend: Option<String>,
 
-    /// An OCI image, where the backend takes one [default: the language's]
+    /// OCI image, for backends that use one [default: the language's]
     #[arg(long, value_name = "REF", help_heading = "Isolation")]
     pub(crate) image: Option<String>,
 
-    /// Docker's runtime: runsc is gVisor [default: the daemon's]
+    /// Docker runtime, such as runsc for gVisor [default: the daemon's]
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     pub(crate) runtime: Option<String>,
 
-    /// Accept that this host cannot keep this guarantee; repeatable
-    #[arg(long, value_name = "GUARANTEE", help_heading = "Isolation")]
+    /// Run even if this host cannot keep this guarantee; repeatable
+    #[arg(long, value_name = "GUARANTEE", value_parser = offered::guarantees(), help_heading = "Isolation")]
     pub(crate) waive: Vec<String>,
 }
 
@@ -215,17 +295,17 @@ pub(crate) struct HostArgs {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// The backend that runs would go to: auto, native, docker, wasm, kubernetes, process or none [default: auto]
-    #[arg(long, value_name = "NAME")]
+    /// Backend to ask about [default: auto]
+    #[arg(long, value_name = "NAME", value_parser = offered::backends())]
     pub(crate) backend: Option<String>,
 
-    /// The configuration to read [default: ./belljar.toml, else the user's]
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 }
 
 impl HostArgs {
-    /// What was chosen here, as `run` would have it.
+    /// The choices that `run` would make with these options.
     pub(crate) fn choices(&self) -> Choices {
         Choices { backend: self.backend.clone(), ..Choices::default() }
     }

@@ -1,8 +1,8 @@
-//! `belljar bench`: what a box costs on this host, beside the bare interpreter and beside what others charge.
+//! `belljar bench`: what a sandbox costs on this host, compared with the bare interpreter and with other sandboxes.
 //!
 //! Every contender runs the same program with comparable limits. Each round runs each of them once, in an order
-//! that rotates, so that a busy moment of the machine hits all alike. A contender that is missing or does not work
-//! here is listed with the reason, never left out in silence.
+//! that rotates, so that a busy moment of the machine affects all alike. A contender that is missing or does not
+//! work here is listed with the reason.
 
 mod contender;
 mod memory;
@@ -14,6 +14,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use belljar_wire::{Code, Problem};
+use clap::ValueHint;
+use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
 use contender::{Absent, Contender, Peers};
@@ -21,22 +24,25 @@ use memory::Supervisor;
 use promise::Promise;
 use statistics::{Milliseconds, Summary};
 
-/// Rounds whose times are thrown away: they fill the page cache, and settle the frequency of the processor.
+use crate::args::Verbosity;
+use crate::problem;
+use crate::progress::Counter;
+
+/// Rounds whose times are discarded: they fill the page cache and settle the CPU frequency.
 const WARM_UP: usize = 3;
 
-/// Measure what a box costs on this host
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchArgs {
-    /// Rounds; each runs every contender once
+    /// Number of rounds; each one runs every contender once
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
 
-    /// Print everything as JSON, every single time included
+    /// Print JSON with every measured time
     #[arg(long)]
     json: bool,
 
     /// Write the JSON to a file as well
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     save: Option<PathBuf>,
 
     /// Languages to measure
@@ -45,33 +51,34 @@ pub(crate) struct BenchArgs {
     language: Vec<String>,
 
     /// Measure only these contenders
-    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = contender::NAMES)]
+    #[arg(long, value_name = "NAME", num_args = 1.., value_parser = PossibleValuesParser::new(contender::values()))]
     only: Vec<String>,
 
-    /// The image for `docker run`; it must be here already
+    /// Image for `docker run`; it must have been pulled already
     #[arg(long, value_name = "REF", default_value = "python:3.11-slim")]
     docker_image: String,
 
-    /// Fail unless the project's promises about speed and memory hold here
+    /// Exit with status 1 if this host misses the project's targets for speed and memory
     #[arg(long)]
     check: bool,
 }
 
 /// Measures, and prints what was found.
-pub(crate) fn run(args: &BenchArgs) -> ExitCode {
-    match measure_and_print(args) {
+pub(crate) fn run(args: &BenchArgs, verbosity: Verbosity) -> ExitCode {
+    match measure_and_print(args, verbosity) {
         Ok(report) if args.check && report.breaks_a_promise() => ExitCode::FAILURE,
         Ok(_) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to be done where even stderr is closed.
-            let _ = writeln!(io::stderr(), "error: cannot measure: {error}");
-            ExitCode::from(125)
+            let message = format!("cannot measure: {error}");
+            let hint = "`belljar doctor` shows whether code can run here";
+            problem::report(&Problem::new(Code::Internal, message, hint), args.json);
+            ExitCode::from(problem::RUN_FAILED)
         }
     }
 }
 
-fn measure_and_print(args: &BenchArgs) -> io::Result<Report> {
-    let report = Report::measure(args)?;
+fn measure_and_print(args: &BenchArgs, verbosity: Verbosity) -> io::Result<Report> {
+    let report = Report::measure(args, verbosity)?;
     let json = belljar_wire::to_json(&report);
     if let Some(file) = &args.save {
         fs::write(file, format!("{json}\n"))?;
@@ -141,12 +148,13 @@ struct Measured {
 }
 
 impl Report {
-    fn measure(args: &BenchArgs) -> io::Result<Report> {
+    fn measure(args: &BenchArgs, verbosity: Verbosity) -> io::Result<Report> {
         let peers = Peers::find(&args.docker_image);
         let chosen =
             SNIPPETS.iter().filter(|snippet| args.language.iter().any(|name| name == snippet.language));
-        let comparisons: Vec<_> =
-            chosen.map(|snippet| Comparison::measure(snippet, &peers, args)).collect::<io::Result<_>>()?;
+        let comparisons: Vec<_> = chosen
+            .map(|snippet| Comparison::measure(snippet, &peers, args, verbosity))
+            .collect::<io::Result<_>>()?;
         let supervisor = memory::of_supervisor().map_err(|error| error.to_string());
         let promises = promise::weigh(&comparisons, supervisor.as_ref().ok());
         Ok(Report {
@@ -178,13 +186,20 @@ impl Report {
 }
 
 impl Comparison {
-    fn measure(snippet: &'static Snippet, peers: &Peers, args: &BenchArgs) -> io::Result<Comparison> {
+    fn measure(
+        snippet: &'static Snippet,
+        peers: &Peers,
+        args: &BenchArgs,
+        verbosity: Verbosity,
+    ) -> io::Result<Comparison> {
         let found = contender::interpreter(snippet);
         let (contenders, not_measured) = match &found {
             Ok(program) => peers.line_up(snippet, program, &args.only),
             Err(error) => (vec![], contender::nobody(&error.to_string())),
         };
-        let samples = take_turns(&contenders, usize::from(args.runs))?;
+        let rounds = Counter::new(verbosity, snippet.language, WARM_UP + usize::from(args.runs));
+        let samples = take_turns(&contenders, usize::from(args.runs), &rounds)?;
+        drop(rounds);
         let bare = contenders.iter().position(|contender| contender.name == contender::BARE);
         let bare = bare.map(|position| Summary::of(&samples[position]).p50_ms);
         let results = contenders
@@ -237,8 +252,8 @@ impl Measured {
     }
 }
 
-/// Runs every contender once a round and starts each round with the next one. One list of times for each.
-fn take_turns(contenders: &[Contender], runs: usize) -> io::Result<Vec<Vec<Milliseconds>>> {
+/// Runs every contender once per round and starts each round with the next one. Returns a list of times for each.
+fn take_turns(contenders: &[Contender], runs: usize, rounds: &Counter) -> io::Result<Vec<Vec<Milliseconds>>> {
     let mut samples = vec![Vec::with_capacity(runs); contenders.len()];
     for round in 0..WARM_UP + runs {
         for turn in 0..contenders.len() {
@@ -248,6 +263,7 @@ fn take_turns(contenders: &[Contender], runs: usize) -> io::Result<Vec<Vec<Milli
                 samples[position].push(time);
             }
         }
+        rounds.advance();
     }
     Ok(samples)
 }

@@ -17,25 +17,25 @@ use belljar_process::Subprocess;
 use crate::docker::Audience;
 use crate::settings::Host;
 
-/// An engine; with a box in waiting, if it is to run one thing.
+/// An engine for one run, or a few; with the box that was made ahead for the first, if there is one.
 pub(crate) fn engine(host: Host, standby: Option<Standby>) -> Engine {
     assemble(host, Runs::One(standby))
 }
 
-/// An engine that keeps boxes waiting, because it is to run many things.
+/// An engine for many runs, with a warm pool if one is configured.
 pub(crate) fn pooled_engine(host: Host, pool: Option<PoolSettings>) -> Engine {
     assemble(host, Runs::Many(pool))
 }
 
 /// What an engine is for.
 enum Runs {
-    /// Or a few, one after the other; with a box in waiting for the first.
+    /// Or a few, one after the other; with the box that was made ahead for the first.
     One(Option<Standby>),
-    /// As long as there are requests, with boxes that wait for them.
+    /// With the settings of the warm pool.
     Many(Option<PoolSettings>),
 }
 
-/// All backends, strongest first. Nothing is looked at here: what a run does not use must not cost it anything.
+/// All backends, strongest first. None is probed here: a run must not pay for backends that it does not use.
 fn assemble(host: Host, runs: Runs) -> Engine {
     let settings = subprocess(&host);
     let process = Arc::new(Subprocess::limited(settings.clone()));
@@ -48,7 +48,7 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
     let many_runs = matches!(runs, Runs::Many(_));
     let (standby, pool) = match runs {
         Runs::One(standby) => (standby, None),
-        // Boxes that wait for runs that go elsewhere would wait in vain.
+        // A pool for a backend that is not the default would never be used.
         Runs::Many(pool) => (None, pool.filter(|_| !host.docker.preferred)),
     };
     let settings = belljar_native::Settings {
@@ -83,11 +83,11 @@ fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
     Arc::new(Docker::open(host.docker.settings(host, audience, pool)))
 }
 
-/// Why a build may have no wasm backend, and how to get it.
+/// Why this build has no wasm backend, and how to get one that has it.
 #[cfg(not(feature = "wasm"))]
-pub(crate) const WASM_REASON: &str = "this belljar was built without it";
+pub(crate) const WASM_REASON: &str = "this build of belljar does not include it";
 #[cfg(not(feature = "wasm"))]
-pub(crate) const WASM_HINT: &str = "build it in: cargo build --release --features wasm";
+pub(crate) const WASM_HINT: &str = "build belljar with it: cargo build --release --features wasm";
 
 #[cfg(not(feature = "wasm"))]
 fn wasm(_: Option<PathBuf>) -> Arc<dyn Backend> {

@@ -1,11 +1,8 @@
-//! What the configuration says about Docker, and what fetching an image looks like on a terminal.
+//! What the configuration says about Docker.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use belljar_core::backend::PullEvent;
 use belljar_core::language::Language;
 use belljar_docker::{ImagePolicy, Settings};
 use belljar_native::PoolSettings;
@@ -27,7 +24,7 @@ pub(crate) struct DockerTable {
     languages: BTreeMap<String, String>,
 }
 
-/// What was said about Docker, wherever that was.
+/// The settings about Docker, from all sources.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DockerChoices {
     /// `DOCKER_HOST`.
@@ -36,20 +33,20 @@ pub(crate) struct DockerChoices {
     images: Option<Vec<String>>,
     pull: Option<bool>,
     of_languages: Vec<(Language, String)>,
-    /// Whether runs that name no backend go to it.
+    /// Whether it is the default backend.
     pub(crate) preferred: bool,
-    /// Whether what is remembered of the daemon is to be found out anew.
+    /// Whether to probe the daemon again instead of using the cached result.
     pub(crate) anew: bool,
-    /// Whether others say what is to be run, also where this process runs one thing after the other.
+    /// Whether the runs are requested by someone other than the user of this process, such as an MCP client.
     pub(crate) for_others: bool,
 }
 
-/// For whom runs are made.
+/// Who requests the runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
     /// The user of this process, who may name any image.
     Oneself,
-    /// Whoever speaks to a server.
+    /// The clients of a server.
     Others,
 }
 
@@ -59,10 +56,10 @@ impl DockerChoices {
         let language = |(name, image): (String, String)| {
             let language = Language::by_name(&name).ok_or_else(|| {
                 let message = format!(
-                    "{config}: there is no language '{}' for [docker.languages]",
+                    "{config}: unknown language '{}' in [docker.languages]",
                     name.escape_debug()
                 );
-                Problem::new(Code::InvalidRequest, message, "`belljar languages` lists those that there are")
+                Problem::new(Code::InvalidRequest, message, "`belljar languages` lists them")
             })?;
             Ok((language, image))
         };
@@ -81,14 +78,14 @@ impl DockerChoices {
         })
     }
 
-    /// Whether somebody has said something about it: that a server may use it, which takes more than being there.
+    /// Whether any setting mentions Docker. A server uses a daemon only then, not just because there is one.
     pub(crate) fn is_wanted(&self) -> bool {
         let DockerChoices { host, runtime, images, pull, of_languages, preferred, .. } = self;
         let said = (host.is_some(), runtime.is_some(), images.is_some(), pull.is_some());
         *preferred || !of_languages.is_empty() || said != (false, false, false, false)
     }
 
-    /// The socket that it listens on, if it is one of this host.
+    /// The socket of the daemon, if it is on this host.
     pub(crate) fn socket(&self) -> Option<PathBuf> {
         match &self.host {
             None => Some(PathBuf::from("/var/run/docker.sock")),
@@ -96,7 +93,7 @@ impl DockerChoices {
         }
     }
 
-    /// What the backend is told.
+    /// The settings of the backend.
     pub(crate) fn settings(&self, host: &Host, audience: Audience, pool: Option<&PoolSettings>) -> Settings {
         let images = match (&self.images, audience) {
             (Some(listed), _) => ImagePolicy::Listed(listed.clone()),
@@ -111,16 +108,15 @@ impl DockerChoices {
             images,
             of_languages: self.of_languages.clone(),
             init: PathBuf::from("/proc/self/exe"),
-            progress: std::io::stderr().is_terminal().then(|| progress() as belljar_docker::Progress),
             pull: audience == Audience::Others && self.pull.unwrap_or(self.preferred),
-            // Containers that wait for runs that go elsewhere would wait in vain.
+            // A pool for a backend that is not the default would never be used.
             pool: pool.filter(|_| self.preferred).map(pool_settings),
             anew: self.anew,
         }
     }
 }
 
-/// The same boxes that would wait elsewhere.
+/// The settings of the warm pool, as this backend takes them.
 fn pool_settings(pool: &PoolSettings) -> belljar_docker::PoolSettings {
     let languages = pool.languages.iter().map(|(language, bounds)| (*language, bounds.min, bounds.max));
     belljar_docker::PoolSettings {
@@ -130,68 +126,9 @@ fn pool_settings(pool: &PoolSettings) -> belljar_docker::PoolSettings {
     }
 }
 
-/// A line for each layer of an image that is being fetched, redrawn as it comes.
-fn progress() -> Arc<dyn Fn(&PullEvent) + Send + Sync> {
-    let bars = Mutex::new(Bars::default());
-    Arc::new(move |event| {
-        let text = bars.lock().unwrap_or_else(PoisonError::into_inner).show(event);
-        // Whoever closed the terminal does not want to see it.
-        let _ = std::io::stderr().write_all(text.as_bytes());
-    })
-}
-
-/// The lines on the terminal, in the order in which they came.
-#[derive(Debug, Default)]
-struct Bars(Vec<(String, String)>);
-
-const WIDTH: u64 = 30;
-
-impl Bars {
-    /// What is to be written: up to the line of this layer, the line, and down again.
-    fn show(&mut self, event: &PullEvent) -> String {
-        let key = event.layer.clone().unwrap_or_else(|| event.image.clone());
-        let line = match event.progress {
-            Some((there, of)) if of > 0 => format!("{key} {} {}", bar(there, of), event.status),
-            _ => format!("{key} {}", event.status),
-        };
-        let known = self.0.iter().position(|(known, _)| *known == key);
-        let Some(at) = known else {
-            self.0.push((key, line.clone()));
-            return format!("{line}\n");
-        };
-        self.0[at].1.clone_from(&line);
-        let up = self.0.len() - at;
-        format!("\x1b[{up}A\r\x1b[2K{line}\x1b[{up}B\r")
-    }
-}
-
-fn bar(there: u64, of: u64) -> String {
-    let filled = there.min(of) * WIDTH / of;
-    (0..WIDTH).map(|at| if at < filled { '#' } else { '.' }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(layer: &str, progress: Option<(u64, u64)>) -> PullEvent {
-        PullEvent {
-            image: "alpine".into(),
-            layer: Some(layer.into()),
-            status: "Downloading".into(),
-            progress,
-        }
-    }
-
-    #[test]
-    fn each_layer_has_a_line_of_its_own_that_is_redrawn() {
-        let mut bars = Bars::default();
-        assert_eq!(bars.show(&event("one", None)), "one Downloading\n");
-        assert!(bars.show(&event("two", Some((1, 2)))).ends_with("Downloading\n"));
-        let redrawn = bars.show(&event("one", Some((2, 2))));
-        assert!(redrawn.starts_with("\x1b[2A") && redrawn.contains(&"#".repeat(30)), "{redrawn:?}");
-        assert_eq!(bar(1, 2).matches('#').count(), 15);
-    }
 
     #[test]
     fn a_server_lets_others_name_only_what_is_listed() {

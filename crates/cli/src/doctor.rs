@@ -1,75 +1,117 @@
-//! `belljar doctor`: what this host can guarantee, what it cannot, why, and what would help.
+//! `belljar doctor`: what isolation this host can guarantee, and how to fix what it cannot.
 
 use std::process::ExitCode;
 
 use belljar_core::guarantee::Guarantee;
 use belljar_core::request::{BackendChoice, parse_waivers};
 use belljar_wire::{BackendStatus, Backends, GuaranteeStatus, Problem, to_json};
+use clap::Args;
 
-use crate::args::HostArgs;
+use crate::args::{HostArgs, Verbosity};
 use crate::compose;
 use crate::output::inert;
 use crate::problem::{self, say};
 use crate::settings::{Environment, Settings};
 use crate::table::{aligned, columns};
 
-/// The exit status when a run would be refused.
+/// The exit status if a run would be refused.
 const CANNOT_RUN: u8 = 1;
 
-pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
-    match examine(args, environment) {
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Show every backend, not only the one that would be used
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    host: HostArgs,
+}
+
+pub(crate) fn run(args: &DoctorArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
+    let json = args.host.json;
+    match examine(&args.host, environment) {
         Ok(backends) => {
-            say(&if args.json { to_json(&backends) } else { described(&backends) });
+            let everything = args.all || verbosity == Verbosity::Verbose;
+            say(&match (json, everything) {
+                (true, _) => to_json(&backends),
+                (false, true) => in_full(&backends),
+                (false, false) => in_short(&backends),
+            });
             if backends.default.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT_RUN) }
         }
         Err(problem) => {
-            problem::report(&problem, args.json);
+            problem::report(&problem, json);
             ExitCode::from(problem::COMMAND_FAILED)
         }
     }
 }
 
-/// The backend that the environment and the configuration choose.
+/// The backend that options, environment and configuration choose.
 pub(crate) fn backend_choice(settings: &Settings) -> Result<BackendChoice, Problem> {
     Ok(settings.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?)
 }
 
+/// What this host has. The backend that was chosen comes first.
 fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Problem> {
     let mut settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
     settings.host.docker.anew = true;
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
     let engine = compose::engine(settings.host, None);
-    Ok(Backends::of(&engine, choice, &waived))
+    let mut backends = Backends::of(&engine, choice, &waived);
+    let first = match choice {
+        BackendChoice::Named(name) => Some(name.name()),
+        BackendChoice::Auto => backends.default,
+    };
+    backends.backends.sort_by_key(|backend| Some(backend.name) != first);
+    Ok(backends)
 }
 
-fn described(backends: &Backends) -> String {
-    let mut text = overview(&backends.backends) + "\n";
-    for backend in &backends.backends {
-        text += &format!("backend {}: {}\n", backend.name, heading(backend));
-        for (label, line) in [("why", &backend.reason), ("fix", &backend.hint)] {
-            if let Some(line) = line {
-                text += &format!("  {label}: {line}\n");
-            }
+/// The backend that would be used, and one line about the others.
+fn in_short(backends: &Backends) -> String {
+    let Some((first, others)) = backends.backends.split_first() else { return verdict(backends) };
+    let others: Vec<_> =
+        others.iter().map(|backend| format!("{} ({})", backend.name, state(backend))).collect();
+    let others = format!("Other backends: {}\nDetails: belljar doctor --all\n", others.join(", "));
+    verdict(backends) + "\n" + &section(first) + "\n" + &others
+}
+
+/// Every backend, with a table that compares them.
+fn in_full(backends: &Backends) -> String {
+    let sections: Vec<_> = backends.backends.iter().map(section).collect();
+    verdict(backends) + "\n" + &overview(&backends.backends) + "\n" + &sections.join("\n")
+}
+
+/// Whether code can run here.
+fn verdict(backends: &Backends) -> String {
+    match (&backends.default, &backends.problem) {
+        (Some(default), _) => format!("Runs use the {default} backend.\n"),
+        (None, Some(problem)) => {
+            let error = &problem.error;
+            format!("Runs are refused: {}\nhint: {}\n", inert(&error.message), inert(&error.hint))
         }
-        text += "\n";
-        if backend.ready {
-            text += &details(&backend.guarantees);
-            text += &remedies(&backend.guarantees);
-            text += "\n";
+        (None, None) => "Runs are refused.\n".to_owned(),
+    }
+}
+
+fn section(backend: &BackendStatus) -> String {
+    let mut text = format!("{}: {}\n", backend.name, state(backend));
+    for (label, line) in [("why", &backend.reason), ("fix", &backend.hint)] {
+        if let Some(line) = line {
+            text += &format!("  {label}: {}\n", inert(line));
         }
     }
-    match (&backends.default, &backends.problem) {
-        (Some(default), _) => text += &format!("Runs go to the {default} backend.\n"),
-        (None, Some(problem)) => {
-            text += &format!("Runs are refused: {}\nhint: {}\n", problem.error.message, problem.error.hint);
+    if backend.ready {
+        text += "\n";
+        text += &details(&backend.guarantees);
+        if !backend.only_by_name {
+            text += &remedies(&backend.guarantees);
         }
-        (None, None) => text += "Runs are refused.\n",
     }
     text
 }
 
-/// What each backend keeps, side by side.
+/// What each backend guarantees, side by side.
 fn overview(backends: &[BackendStatus]) -> String {
     let names = backends.iter().map(|backend| backend.name.to_owned());
     let heading = std::iter::once("GUARANTEE".to_owned()).chain(names).collect();
@@ -94,22 +136,22 @@ fn kept(backend: &BackendStatus, guarantee: Guarantee) -> &'static str {
     }
 }
 
-/// How each guarantee is kept, or why not; in one line where there is one reason for all.
+/// How each guarantee is kept, or why not; in one line if there is one reason for all.
 fn details(guarantees: &[GuaranteeStatus]) -> String {
     let reason = |guarantee: &GuaranteeStatus| guarantee.why.clone().filter(|_| !guarantee.kept);
     match guarantees.first().and_then(reason) {
         Some(why) if guarantees.iter().all(|guarantee| reason(guarantee).as_ref() == Some(&why)) => {
-            format!("keeps nothing: {}\n", inert(&why))
+            format!("No guarantees: {}\n", inert(&why))
         }
-        _ => aligned(["GUARANTEE", "KEPT", "HOW, OR WHY NOT"], guarantees.iter().map(row)),
+        _ => aligned(["GUARANTEE", "KEPT", "HOW OR WHY NOT"], guarantees.iter().map(row)),
     }
 }
 
-fn heading(backend: &BackendStatus) -> &'static str {
+fn state(backend: &BackendStatus) -> &'static str {
     match (backend.ready, backend.only_by_name) {
         (false, _) => "not available",
         (true, false) => "ready",
-        (true, true) => "ready, but only if you name it: this is no sandbox",
+        (true, true) => "not a sandbox, used only if named",
     }
 }
 
@@ -119,7 +161,7 @@ fn row(guarantee: &GuaranteeStatus) -> [String; 3] {
     [guarantee.name.to_owned(), kept.to_owned(), reason]
 }
 
-/// Each remedy once, with the guarantees that it would help.
+/// Each fix once, with the guarantees that need it.
 fn remedies(guarantees: &[GuaranteeStatus]) -> String {
     let mut remedies: Vec<(&str, Vec<&str>)> = Vec::new();
     for guarantee in guarantees {
@@ -130,7 +172,7 @@ fn remedies(guarantees: &[GuaranteeStatus]) -> String {
         }
     }
     let lines: Vec<_> =
-        remedies.iter().map(|(fix, names)| format!("\nTo keep {}:\n  {fix}\n", names.join(", "))).collect();
+        remedies.iter().map(|(fix, names)| format!("\nTo guarantee {}:\n  {fix}\n", names.join(", "))).collect();
     lines.concat()
 }
 
@@ -160,30 +202,8 @@ mod tests {
         let hint = "systemctl --user start x; or do without: --waive memory --waive pids";
         let problem = Problem::new(belljar_wire::Code::GuaranteeUnmet, "cannot keep 'memory', 'pids'", hint);
         let backends = Backends { default: None, problem: Some(problem), backends: vec![native] };
-        insta::assert_snapshot!(described(&backends), @r"
-        GUARANTEE   native
-        filesystem  yes
-        network     -
-        memory      NO
-        pids        NO
-        cpu         -
-        disk        -
-        syscalls    -
-        privileges  -
-
-        backend native: ready
-
-        GUARANTEE   KEPT  HOW, OR WHY NOT
-        filesystem  yes   pivot_root
-        memory      NO    no cgroup is delegated
-        pids        NO    no cgroup is delegated
-
-        To keep memory, pids:
-          systemctl --user start x
-
-        Runs are refused: cannot keep 'memory', 'pids'
-        hint: systemctl --user start x; or do without: --waive memory --waive pids
-        ");
+        insta::assert_snapshot!(in_full(&backends), @"");
+        insta::assert_snapshot!(in_short(&backends), @"");
     }
 
     #[test]
@@ -214,34 +234,7 @@ mod tests {
         };
         let all = vec![native, docker, none];
         let backends = Backends { default: Some("docker"), problem: None, backends: all };
-        insta::assert_snapshot!(described(&backends), @r"
-        GUARANTEE   native  docker  none
-        filesystem  -       yes     NO
-        network     -       -       -
-        memory      -       -       -
-        pids        -       -       -
-        cpu         -       -       -
-        disk        -       -       -
-        syscalls    -       -       -
-        privileges  -       -       -
-
-        backend native: not available
-          why: user namespaces are forbidden
-          fix: sysctl -w user.max_user_namespaces=10000
-
-        backend docker: ready
-
-        GUARANTEE   KEPT  HOW, OR WHY NOT
-        filesystem  yes   a mount namespace
-
-        backend none: ready, but only if you name it: this is no sandbox
-
-        keeps nothing: no cgroup is delegated
-
-        To keep filesystem:
-          systemctl --user start x
-
-        Runs go to the docker backend.
-        ");
+        insta::assert_snapshot!(in_full(&backends), @"");
+        insta::assert_snapshot!(in_short(&backends), @"");
     }
 }

@@ -1,4 +1,4 @@
-//! `belljar key new`: makes a key, shows it once, and says what goes into the configuration.
+//! `belljar key new`: creates an API key, shows it once, and prints what goes into the configuration.
 
 use std::process::ExitCode;
 
@@ -18,17 +18,17 @@ pub(crate) struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 enum KeyCommand {
-    /// Make a new key; it is shown once, and only its hash goes into the configuration
+    /// Create an API key; it is shown once, and only its hash goes into the configuration
     New(NewArgs),
 }
 
 #[derive(Debug, Args)]
 struct NewArgs {
-    /// Who it is for, as it will stand in logs
+    /// Name of the key, which appears in logs
     #[arg(long, default_value = "default", value_parser = key_name)]
     name: String,
 
-    /// Print JSON
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
@@ -48,8 +48,8 @@ pub(crate) fn run(args: &KeyArgs) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(cause) => {
-            let message = format!("cannot make a key: {cause}");
-            problem::report(&Problem::new(Code::Internal, message, "try it again"), args.json);
+            let message = format!("cannot create a key: {cause}");
+            problem::report(&Problem::new(Code::Internal, message, "try again"), args.json);
             ExitCode::from(problem::COMMAND_FAILED)
         }
     }
@@ -69,7 +69,7 @@ fn in_words(name: &str, secret: &Secret) -> String {
     let name = quoted(name);
     format!(
         "{key}\n\n\
-         This is the key; it is not stored and will not be shown again. For belljar.toml:\n\n\
+         This is the key. It is not stored and cannot be shown again. Add its hash to belljar.toml:\n\n\
          [[keys]]\n\
          name = {name}\n\
          sha256 = \"{}\"\n",

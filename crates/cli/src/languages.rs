@@ -1,4 +1,4 @@
-//! `belljar languages`: what can run here, and how to get what cannot.
+//! `belljar languages`: the languages that can run here, and how to install the others.
 
 use std::process::ExitCode;
 
@@ -6,16 +6,20 @@ use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
 use belljar_wire::{LanguageStatus, Languages, Problem, backend_of, to_json};
 
-use crate::args::{Choices, HostArgs};
+use crate::args::{Choices, HostArgs, Verbosity};
 use crate::problem::{self, say};
 use crate::settings::{Environment, Settings};
 use crate::table::aligned;
 use crate::{compose, doctor};
 
-pub(crate) fn run(args: &HostArgs, environment: Environment<'_>) -> ExitCode {
+pub(crate) fn run(args: &HostArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     match languages(args, environment) {
         Ok(languages) => {
-            say(&if args.json { to_json(&languages) } else { table(&languages) });
+            say(&match (args.json, verbosity) {
+                (true, _) => to_json(&languages),
+                (false, Verbosity::Verbose) => wide_table(&languages),
+                (false, Verbosity::Normal | Verbosity::Quiet) => table(&languages),
+            });
             ExitCode::SUCCESS
         }
         Err(problem) => {
@@ -41,12 +45,27 @@ pub(crate) fn find(name: &str, environment: Environment<'_>) -> Result<String, P
 }
 
 fn table(languages: &Languages) -> String {
-    let row = |language: &LanguageStatus| {
-        let runtime = language.runtime.clone().unwrap_or_else(|| "missing".to_owned());
-        let place = language.location.as_ref().or(language.hint.as_ref()).cloned().unwrap_or_default();
-        [language.name.to_owned(), runtime, place]
+    aligned(["LANGUAGE", "RUNTIME", "PATH OR HOW TO INSTALL"], languages.languages.iter().map(cells))
+}
+
+/// With the names and file extensions that lead to a language.
+fn wide_table(languages: &Languages) -> String {
+    let row = |status: &LanguageStatus| {
+        let [name, runtime, place] = cells(status);
+        let language = Language::by_name(&name);
+        let joined = |words: &[&str]| if words.is_empty() { "-".to_owned() } else { words.join(", ") };
+        let aliases = language.map_or_else(String::new, |language| joined(language.aliases));
+        let endings = language.map_or_else(String::new, |language| joined(language.endings));
+        [name, aliases, endings, runtime, place]
     };
-    aligned(["LANGUAGE", "RUNTIME", "WHERE, OR HOW TO GET IT"], languages.languages.iter().map(row))
+    let heading = ["LANGUAGE", "ALIASES", "EXTENSIONS", "RUNTIME", "PATH OR HOW TO INSTALL"];
+    aligned(heading, languages.languages.iter().map(row))
+}
+
+fn cells(language: &LanguageStatus) -> [String; 3] {
+    let runtime = language.runtime.clone().unwrap_or_else(|| "missing".to_owned());
+    let place = language.location.as_ref().or(language.hint.as_ref()).cloned().unwrap_or_default();
+    [language.name.to_owned(), runtime, place]
 }
 
 #[cfg(test)]
@@ -55,7 +74,7 @@ mod tests {
     use belljar_core::backend::{BackendError, RuntimeInfo};
 
     #[test]
-    fn the_table_says_where_a_runtime_is_or_how_to_get_it() {
+    fn the_table_says_where_a_runtime_is_or_how_to_install_it() {
         let status = |name: &str, runtime: Option<(&str, &str)>| {
             let language = Language::by_name(name).unwrap();
             let found = runtime
@@ -65,10 +84,7 @@ mod tests {
         };
         let python = status("python", Some(("CPython 3.11.7", "/usr/bin/python3")));
         let languages = Languages { languages: vec![python, status("lua", None)] };
-        insta::assert_snapshot!(table(&languages), @"
-        LANGUAGE  RUNTIME         WHERE, OR HOW TO GET IT
-        python    CPython 3.11.7  /usr/bin/python3
-        lua       missing         apt install lua5.4
-        ");
+        insta::assert_snapshot!(table(&languages), @"");
+        insta::assert_snapshot!(wide_table(&languages), @"");
     }
 }

@@ -7,15 +7,19 @@ mod args;
 mod bench;
 mod cancel;
 mod collect;
+mod completions;
 mod compose;
+mod config;
 mod docker;
 mod doctor;
 mod key;
 mod languages;
 mod mcp;
+mod offered;
 mod output;
 mod pool;
 mod problem;
+mod progress;
 mod run;
 mod serve;
 mod settings;
@@ -27,6 +31,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
+use belljar_jail::Standby;
 
 #[cfg(target_env = "musl")]
 #[global_allocator]
@@ -49,21 +54,34 @@ fn main() -> ExitCode {
     if let Some(done) = belljar_transpile::run_as_worker() {
         return done;
     }
-    let environment = |name: &str| std::env::var_os(name);
     match Cli::read(&argv) {
+        Ok(cli) => {
+            problem::choose_colors(cli.globals.color);
+            dispatch(cli, standby)
+        }
         Err(usage) => problem::report_usage(&usage, &argv),
-        Ok(Cli { command: Command::Run(args) }) => run::run(*args, &environment, standby),
-        Ok(Cli { command: Command::Languages(args) }) => languages::run(&args, &environment),
-        Ok(Cli { command: Command::Doctor(args) }) => doctor::run(&args, &environment),
-        Ok(Cli { command: Command::Serve(args) }) => serve::run(&args, &environment),
-        Ok(Cli { command: Command::Mcp(args) }) => mcp::run(&args, &environment),
-        Ok(Cli { command: Command::Pool(args) }) => pool::run(&args, &environment),
-        Ok(Cli { command: Command::Wasm(args) }) => wasm::run(&args, &environment),
-        Ok(Cli { command: Command::Key(args) }) => key::run(&args),
-        Ok(Cli { command: Command::Openapi }) => {
+    }
+}
+
+fn dispatch(cli: Cli, standby: Option<Standby>) -> ExitCode {
+    let environment = |name: &str| std::env::var_os(name);
+    let verbosity = cli.globals.verbosity();
+    match cli.command {
+        Command::Run(args) => run::run(*args, verbosity, &environment, standby),
+        Command::Languages(args) => languages::run(&args, verbosity, &environment),
+        Command::Doctor(args) => doctor::run(&args, verbosity, &environment),
+        Command::Serve(args) => serve::run(&args, verbosity, &environment),
+        Command::Mcp(args) => mcp::run(&args, verbosity, &environment),
+        Command::Pool(args) => pool::run(&args, verbosity, &environment),
+        Command::Wasm(args) => wasm::run(&args, verbosity, &environment),
+        Command::Key(args) => key::run(&args),
+        Command::Config(args) => config::run(&args, &environment),
+        Command::Bench(args) => bench::run(&args, verbosity),
+        Command::Completions(args) => completions::run(&args),
+        Command::Openapi => {
             problem::say(&belljar_server::http::openapi());
             ExitCode::SUCCESS
         }
-        Ok(Cli { command: Command::Bench(args) }) => bench::run(&args),
+        Command::Man(args) => completions::write_man_pages(&args),
     }
 }

@@ -1,4 +1,4 @@
-//! `belljar mcp`: MCP for the one client that started this process. Standard output is the protocol's alone.
+//! `belljar mcp`: an MCP server for the one client that started this process. Only the protocol writes to stdout.
 
 mod install;
 
@@ -12,15 +12,15 @@ use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
-use belljar_wire::{Code, Problem};
-use clap::{Args, Subcommand};
+use belljar_wire::Problem;
+use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
-use crate::args::Choices;
+use crate::args::{Choices, Verbosity};
 use crate::cancel::Signals;
 use crate::problem;
+use crate::serve::cannot_serve;
 use crate::serve::log::{self, Format};
-use crate::serve::{announce, bind, cannot_serve, is_exposed};
 use crate::settings::{Environment, Settings};
 use crate::{compose, doctor};
 use install::InstallArgs;
@@ -31,39 +31,28 @@ pub(crate) struct McpArgs {
     #[command(subcommand)]
     command: Option<McpCommand>,
 
-    /// What the tool that runs code is called [default: run_code]
+    /// Name of the tool that runs code [default: run_code]
     #[arg(long, value_name = "NAME")]
     tool_name: Option<String>,
 
     #[command(flatten)]
     choices: Choices,
 
-    /// The configuration to read [default: ./belljar.toml, else the user's]
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum McpCommand {
-    /// Write this server into the configuration of an MCP client
+    /// Add this server to the configuration of an MCP client
     Install(InstallArgs),
-    /// Serve what the protocol's conformance runner asks for, over HTTP
-    #[command(hide = true)]
-    ConformanceFixtures(FixturesArgs),
 }
 
-#[derive(Debug, Args)]
-struct FixturesArgs {
-    /// The address and port to listen on, on loopback
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
-    listen: String,
-}
-
-pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
+pub(crate) fn run(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     let done = match &args.command {
-        None => serve(args, environment),
+        None => serve(args, verbosity, environment),
         Some(McpCommand::Install(install)) => install::install(install, environment),
-        Some(McpCommand::ConformanceFixtures(fixtures)) => serve_fixtures(fixtures),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,7 +63,7 @@ pub(crate) fn run(args: &McpArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
+fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
@@ -89,35 +78,27 @@ fn serve(args: &McpArgs, environment: Environment<'_>) -> Result<(), Problem> {
         && name.is_only_by_name()
     {
         let placement = engine.place(chosen, &Network::None, &[])?;
-        problem::warn_of(name, placement.enforcement.waived());
+        problem::warn_of(name, placement.enforcement.waived(), verbosity);
     }
-    greet();
-    let _log = log::begin(Format::Human, Level::WARN, environment);
+    if verbosity != Verbosity::Quiet {
+        greet();
+    }
+    let _log = log::begin(Format::Human, log::level(Level::WARN, verbosity), environment);
     mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
 }
 
-/// A person at a terminal would wait for something to happen.
+/// Tells a person at a terminal why nothing happens.
 fn greet() {
     if io::stdin().is_terminal() {
         let _ = writeln!(
             io::stderr(),
-            "This speaks MCP on standard input and output. An MCP client starts it: see belljar mcp install --help"
+            "This is an MCP server on standard input and output, to be started by an MCP client. See belljar mcp install --help"
         );
     }
 }
 
-fn serve_fixtures(args: &FixturesArgs) -> Result<(), Problem> {
-    let listener = bind(Some(&args.listen))?;
-    if is_exposed(&listener) {
-        let message = format!("the fixtures are for this machine alone, not for {}", args.listen);
-        return Err(Problem::new(Code::InvalidRequest, message, "leave --listen out"));
-    }
-    announce(listener.local_addr().ok());
-    mcp::serve_fixtures(listener, told_to_stop()).map_err(|cause| cannot_serve(&cause))
-}
-
-/// Whoever started us may do everything, but what is asked here is asked by a model, and a model does what it has read
-/// somewhere. So it gets a real box and nothing less, unless the operator has chosen otherwise.
+/// The user who started this process may do anything, but the requests come from a model, which may follow
+/// instructions that it has read somewhere. So it gets a real sandbox, unless the user has chosen otherwise.
 fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
     let mut allowance = usual_allowance();
     let Ceilings { disk, output, .. } = &mut allowance.ceilings;

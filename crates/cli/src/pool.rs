@@ -1,13 +1,14 @@
-//! `belljar pool`: the boxes that wait for runs, as a server on this machine or elsewhere tells it.
+//! `belljar pool`: the warm pool of a running server.
 
 use std::process::ExitCode;
 
 use belljar_wire::{LanguagePool, Pool, Problem, to_json};
-use clap::Args;
+use clap::{Args, ValueHint};
 
+use crate::args::Verbosity;
 use crate::problem::{self, say};
 use crate::settings::Environment;
-use crate::table::aligned;
+use crate::table::columns;
 
 mod ask;
 
@@ -17,15 +18,15 @@ pub(crate) struct PoolArgs {
     #[arg(long)]
     json: bool,
 
-    /// The server to ask; its key is taken from BELLJAR_API_KEY
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8787")]
+    /// Server to ask; its API key comes from BELLJAR_API_KEY
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, default_value = "http://127.0.0.1:8787")]
     url: String,
 }
 
-pub(crate) fn run(args: &PoolArgs, environment: Environment<'_>) -> ExitCode {
+pub(crate) fn run(args: &PoolArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     match pool(args, environment) {
         Ok(pool) => {
-            say(&if args.json { to_json(&pool) } else { shown(&pool) });
+            say(&if args.json { to_json(&pool) } else { shown(&pool, verbosity) });
             ExitCode::SUCCESS
         }
         Err(problem) => {
@@ -40,25 +41,14 @@ fn pool(args: &PoolArgs, environment: Environment<'_>) -> Result<Pool, Problem> 
     ask::get(&args.url, "/v1/pool", key.as_deref())
 }
 
-fn shown(pool: &Pool) -> String {
+fn shown(pool: &Pool, verbosity: Verbosity) -> String {
     if !pool.enabled {
-        return "this server keeps no boxes waiting\n".to_owned();
+        return "this server has no warm pool\n".to_owned();
     }
-    let heading = [
-        "LANGUAGE", "READY", "BOOTING", "TARGET", "MIN", "MAX", "HITS", "MISSES", "UNFIT", "REFILL", "MEMORY",
-    ];
-    let memory = |bytes: u64| format!("{:.1}M", bytes as f64 / f64::from(1 << 20));
-    let row = |language: &LanguagePool| {
-        let refill = language.refill_ms.map_or("-".to_owned(), |millis| format!("{millis:.0}ms"));
-        let LanguagePool { ready, booting, target, min, max, hits, misses, unfit, .. } = language;
-        let numbers = [*ready, *booting, *target, *min, *max].map(|number| number.to_string());
-        let counts = [*hits, *misses, *unfit].map(|count| count.to_string());
-        let [ready, booting, target, min, max] = numbers;
-        let [hits, misses, unfit] = counts;
-        let name = language.language.clone();
-        [name, ready, booting, target, min, max, hits, misses, unfit, refill, memory(language.memory_bytes)]
+    let table = match verbosity {
+        Verbosity::Verbose => columns(&table_of(pool, WIDE)),
+        Verbosity::Normal | Verbosity::Quiet => columns(&table_of(pool, NARROW)),
     };
-    let table = aligned(heading, pool.languages.iter().map(row));
     let problems = pool.languages.iter().filter_map(|language| {
         Some(crate::output::inert(&format!("{}: {}", language.language, language.problem.as_ref()?)) + "\n")
     });
@@ -66,12 +56,48 @@ fn shown(pool: &Pool) -> String {
     table + &total + &problems.collect::<String>()
 }
 
+/// A column: its heading, and what it says of a language.
+type Column = (&'static str, fn(&LanguagePool) -> String);
+
+const WIDE: &[Column] = &[
+    ("LANGUAGE", |language| language.language.clone()),
+    ("READY", |language| language.ready.to_string()),
+    ("BOOTING", |language| language.booting.to_string()),
+    ("TARGET", |language| language.target.to_string()),
+    ("MIN", |language| language.min.to_string()),
+    ("MAX", |language| language.max.to_string()),
+    ("HITS", |language| language.hits.to_string()),
+    ("MISSES", |language| language.misses.to_string()),
+    ("UNFIT", |language| language.unfit.to_string()),
+    ("REFILL", |language| millis(language.refill_ms)),
+    ("MEMORY", |language| memory(language.memory_bytes)),
+    ("REFILLS", |language| language.refills.to_string()),
+    ("LOSSES", |language| language.losses.to_string()),
+    ("OLDEST", |language| millis(language.oldest_ms)),
+];
+/// Without the last three.
+const NARROW: &[Column] = WIDE.split_at(11).0;
+
+fn table_of(pool: &Pool, shown: &[Column]) -> Vec<Vec<String>> {
+    let heading = shown.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+    let row = |language: &LanguagePool| shown.iter().map(|(_, cell)| cell(language)).collect();
+    std::iter::once(heading).chain(pool.languages.iter().map(row)).collect()
+}
+
+fn memory(bytes: u64) -> String {
+    format!("{:.1}M", bytes as f64 / f64::from(1 << 20))
+}
+
+fn millis(time: Option<f64>) -> String {
+    time.map_or("-".to_owned(), |millis| format!("{millis:.0}ms"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_table_shows_what_waits_and_why_nothing_does() {
+    fn the_table_shows_the_pool_of_each_language_and_its_problem() {
         let python = LanguagePool {
             language: "python".into(),
             ready: 2,
@@ -104,13 +130,9 @@ mod tests {
             max_age_ms: 1.0,
             languages: vec![python, lua],
         };
-        insta::assert_snapshot!(shown(&pool), @"
-        LANGUAGE  READY  BOOTING  TARGET  MIN  MAX  HITS  MISSES  UNFIT  REFILL  MEMORY
-        python    2      1        3       1    16   70    1       0      35ms    14.0M
-        lua       0      1        3       1    16   70    1       0      -       0.0M
-        memory 14.0M of 256.0M
-        lua: no runtime for lua was found
-        ");
-        assert_eq!(shown(&Pool { enabled: false, ..pool }), "this server keeps no boxes waiting\n");
+        insta::assert_snapshot!(shown(&pool, Verbosity::Normal), @"");
+        insta::assert_snapshot!(shown(&pool, Verbosity::Verbose), @"");
+        let disabled = Pool { enabled: false, ..pool };
+        assert_eq!(shown(&disabled, Verbosity::Normal), "this server has no warm pool\n");
     }
 }

@@ -1,144 +1,236 @@
-//! How Belljar says that something went wrong: `error:` and `hint:` on stderr, or the error object on stdout.
+//! How Belljar reports that something went wrong: `error:` and `hint:` on stderr, or the error object on stdout.
 
-use std::ffi::OsString;
-use std::io::{self, IsTerminal, Write};
+use std::error::Error;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
+use anstream::ColorChoice;
+use anstyle::{AnsiColor, Style};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::request::BackendName;
 use belljar_wire::{Code, Problem, to_json};
+use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
 
+use crate::args::{Cli, Verbosity};
 use crate::output::inert;
 
-/// The exit status of `run` for a failure of ours; of every other command.
+/// The exit status of `run` if Belljar itself fails, and that of every other command.
 pub(crate) const RUN_FAILED: u8 = 125;
 pub(crate) const COMMAND_FAILED: u8 = 2;
 
-/// Tells the problem the way that the command line asked for.
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const NOTE: Style = AnsiColor::Cyan.on_default().bold();
+
+/// Sets when messages, help texts and the log are colored.
+pub(crate) fn choose_colors(choice: clap::ColorChoice) {
+    match choice {
+        clap::ColorChoice::Auto => ColorChoice::Auto,
+        clap::ColorChoice::Always => ColorChoice::Always,
+        clap::ColorChoice::Never => ColorChoice::Never,
+    }
+    .write_global();
+}
+
+/// Whether what goes to stderr has colors: as chosen, else on a terminal unless `NO_COLOR` is set.
+pub(crate) fn stderr_has_colors() -> bool {
+    anstream::AutoStream::choice(&io::stderr()) != ColorChoice::Never
+}
+
+/// Reports the problem in the form that the command line asked for.
 pub(crate) fn report(problem: &Problem, json: bool) {
     if json {
         say(&to_json(problem));
         return;
     }
-    let text = described(problem, stderr_has_colours());
-    // Nobody is left to tell if stderr is gone.
-    let _ = io::stderr().write_all(text.as_bytes());
+    tell(&described(problem));
 }
 
-/// Tells whoever chose a backend that is no sandbox what that means.
-pub(crate) fn warn_of(backend: BackendName, waived: &[Guarantee]) {
-    if backend.is_only_by_name() {
-        let text = warning(backend, waived, stderr_has_colours());
-        let _ = io::stderr().write_all(text.as_bytes());
+/// Warns about a backend that is not a sandbox.
+pub(crate) fn warn_of(backend: BackendName, waived: &[Guarantee], verbosity: Verbosity) {
+    if backend.is_only_by_name() && verbosity != Verbosity::Quiet {
+        tell(&warning(backend, waived));
     }
 }
 
-fn warning(backend: BackendName, waived: &[Guarantee], colours: bool) -> String {
-    let (yellow, plain) = if colours { ("\x1b[1;33m", "\x1b[0m") } else { ("", "") };
-    let waived: Vec<_> = waived.iter().map(|guarantee| guarantee.name()).collect();
-    let waived = waived.join(", ");
-    format!("{yellow}warning:{plain} the {backend} backend is no sandbox; not kept: {waived}\n")
+/// Says something that only `--verbose` asks for.
+pub(crate) fn note(text: &str) {
+    tell(&format!("{NOTE}info:{NOTE:#} {}\n", inert(text)));
 }
 
-/// Prints to stdout. Whoever closed it does not want to know more.
+fn warning(backend: BackendName, waived: &[Guarantee]) -> String {
+    let waived: Vec<_> = waived.iter().map(|guarantee| guarantee.name()).collect();
+    let waived = waived.join(", ");
+    format!("{WARNING}warning:{WARNING:#} the {backend} backend is not a sandbox; not guaranteed: {waived}\n")
+}
+
+/// Prints to stdout. A reader that has closed it does not want the rest.
 pub(crate) fn say(text: &str) {
     let mut stdout = io::stdout().lock();
     let _ = stdout.write_all(text.as_bytes());
     let _ = stdout.flush();
 }
 
-/// What `clap` has to say, in our words: help and version are answers, everything else is a problem.
+/// Prints styled text to stderr. If that fails, there is no place left to report it.
+fn tell(styled: &str) {
+    let _ = anstream::stderr().write_all(styled.as_bytes());
+}
+
+/// Prints what `clap` found: help and version are answers, everything else is a problem.
 pub(crate) fn report_usage(usage: &clap::Error, argv: &[OsString]) -> ExitCode {
+    choose_colors(typed_colors(argv));
+    let styled = usage.render().ansi().to_string();
     if matches!(usage.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        say(&usage.render().to_string());
+        let _ = anstream::stdout().write_all(styled.as_bytes());
         return ExitCode::SUCCESS;
     }
-    let running = argv.get(1).is_some_and(|command| command == "run");
     if usage.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let _ = io::stderr().write_all(usage.render().to_string().as_bytes());
+        tell(&styled);
         return ExitCode::from(COMMAND_FAILED);
     }
-    let json = argv.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    report(&in_our_words(usage, running), json);
+    let running = argv.get(1).is_some_and(|command| command == "run");
+    let json = options(argv).any(|word| word == "--json");
+    report(&in_our_words(usage, &command_path(argv)), json);
     ExitCode::from(if running { RUN_FAILED } else { COMMAND_FAILED })
 }
 
-fn in_our_words(usage: &clap::Error, running: bool) -> Problem {
-    let text = usage.render().to_string();
-    let mut paragraphs = text.split("\n\n");
-    let message = paragraphs.next().unwrap_or_default().trim_start_matches("error: ");
-    let message = match (usage.kind(), usage.get(ContextKind::InvalidValue)) {
-        (ErrorKind::TooManyValues, Some(word)) => format!("unexpected argument '{word}' found"),
-        _ => message.split_whitespace().collect::<Vec<_>>().join(" "),
-    };
-    let tip = paragraphs.find_map(|paragraph| paragraph.trim().strip_prefix("tip: ")?.lines().next());
-    let help = if running { "belljar run --help" } else { "belljar --help" };
-    let hint = match tip {
-        Some(tip) => format!("{tip}; see {help}"),
-        None if running => format!("see {help}; arguments to the program go after --"),
-        None => format!("see {help}"),
-    };
-    Problem::new(Code::InvalidRequest, message, hint)
+/// The words before `--`, which separates them from the arguments of a program.
+fn options(argv: &[OsString]) -> impl Iterator<Item = &OsStr> {
+    argv.iter().map(OsString::as_os_str).take_while(|word| *word != "--")
 }
 
-fn described(problem: &Problem, colours: bool) -> String {
-    let (red, cyan, plain) = if colours { ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") } else { ("", "", "") };
+/// What `--color` says on a command line that could not be parsed.
+fn typed_colors(argv: &[OsString]) -> clap::ColorChoice {
+    let mut words = options(argv).map(OsStr::to_string_lossy);
+    while let Some(word) = words.next() {
+        let value = match word.strip_prefix("--color") {
+            Some("") => words.next(),
+            Some(rest) => rest.strip_prefix('=').map(|value| value.to_owned().into()),
+            None => None,
+        };
+        if let Some(choice) = value.and_then(|value| value.parse().ok()) {
+            return choice;
+        }
+    }
+    clap::ColorChoice::Auto
+}
+
+/// The command that was meant, as in `belljar mcp install`: the one whose help is of use.
+fn command_path(argv: &[OsString]) -> String {
+    let (mut command, mut path) = (Cli::command(), "belljar".to_owned());
+    for word in options(argv).skip(1) {
+        if let Some(sub) = command.find_subcommand(word).cloned() {
+            path = format!("{path} {}", sub.get_name());
+            command = sub;
+        }
+    }
+    path
+}
+
+fn in_our_words(usage: &clap::Error, path: &str) -> Problem {
+    let found = |kind| usage.get(kind).map(ToString::to_string).unwrap_or_default();
+    let suggestion = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+        .into_iter()
+        .find_map(|kind| usage.get(kind));
+    let values = found(ContextKind::ValidValue);
+    let help = format!("see {path} --help");
+    let hint = match suggestion {
+        Some(near) => format!("did you mean '{near}'? {}", capitalized(&help)),
+        None if !values.is_empty() => format!("the values are {values}"),
+        None if path == "belljar run" => format!("{help}; arguments for the program go after --"),
+        None => help,
+    };
+    Problem::new(Code::InvalidRequest, fault(usage, &found), hint)
+}
+
+fn fault(usage: &clap::Error, found: &dyn Fn(ContextKind) -> String) -> String {
+    let (arg, value) = (found(ContextKind::InvalidArg), found(ContextKind::InvalidValue));
+    match usage.kind() {
+        ErrorKind::UnknownArgument if arg.starts_with('-') => format!("unknown option '{arg}'"),
+        ErrorKind::UnknownArgument => format!("unexpected argument '{arg}'"),
+        ErrorKind::TooManyValues => format!("unexpected argument '{value}'"),
+        ErrorKind::InvalidSubcommand => {
+            format!("unknown command '{}'", found(ContextKind::InvalidSubcommand))
+        }
+        ErrorKind::InvalidValue if value.is_empty() => format!("{arg} needs a value"),
+        ErrorKind::InvalidValue => format!("'{value}' is not a value for {arg}"),
+        ErrorKind::ValueValidation => {
+            let why = usage.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+            format!("'{value}' is not a value for {arg}{why}")
+        }
+        ErrorKind::MissingRequiredArgument => format!("{arg} is required here"),
+        ErrorKind::ArgumentConflict if arg == found(ContextKind::PriorArg) => format!("{arg} is given twice"),
+        ErrorKind::ArgumentConflict => {
+            format!("{arg} cannot be used together with {}", found(ContextKind::PriorArg))
+        }
+        ErrorKind::InvalidUtf8 => "an argument is not valid UTF-8".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|first| first.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+fn described(problem: &Problem) -> String {
     let fault = &problem.error;
     let (message, hint) = (inert(&fault.message), inert(&fault.hint));
-    format!("{red}error:{plain} {message}\n{cyan}hint:{plain} {hint}\n")
-}
-
-fn stderr_has_colours() -> bool {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    io::stderr().is_terminal() && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+    format!("{ERROR}error:{ERROR:#} {message}\n{NOTE}hint:{NOTE:#} {hint}\n")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::args::Cli;
-    use clap::Parser;
+
+    fn plain(styled: &str) -> String {
+        anstream::adapter::strip_str(styled).to_string()
+    }
 
     fn usage(words: &[&str]) -> String {
-        let error = Cli::try_parse_from(["belljar"].iter().chain(words)).unwrap_err();
-        described(&in_our_words(&error, words[0] == "run"), false)
+        let argv: Vec<OsString> = ["belljar"].iter().chain(words).map(OsString::from).collect();
+        let error = Cli::read(&argv).unwrap_err();
+        plain(&described(&in_our_words(&error, &command_path(&argv))))
     }
 
     #[test]
     fn usage_errors_are_one_error_and_one_hint() {
-        insta::assert_snapshot!(usage(&["run", "--tiemout", "1s"]), @"
-        error: unexpected argument '--tiemout' found
-        hint: a similar argument exists: '--timeout'; see belljar run --help
-        ");
-        insta::assert_snapshot!(usage(&["run", "python", "a.py", "b"]), @"
-        error: unexpected argument 'b' found
-        hint: see belljar run --help; arguments to the program go after --
-        ");
-        insta::assert_snapshot!(usage(&["run", "--memory"]), @"
-        error: a value is required for '--memory <SIZE>' but none was supplied
-        hint: see belljar run --help; arguments to the program go after --
-        ");
-        insta::assert_snapshot!(usage(&["doktor"]), @"
-        error: unrecognized subcommand 'doktor'
-        hint: a similar subcommand exists: 'doctor'; see belljar --help
-        ");
-        insta::assert_snapshot!(usage(&["run", "python", "--collect-to", "x"]), @"
-        error: the following required arguments were not provided: --collect <GLOB>
-        hint: see belljar run --help; arguments to the program go after --
-        ");
+        insta::assert_snapshot!(usage(&["run", "--tiemout", "1s"]), @"");
+        insta::assert_snapshot!(usage(&["run", "python", "a.py", "b"]), @"");
+        insta::assert_snapshot!(usage(&["run", "--memory"]), @"");
+        insta::assert_snapshot!(usage(&["doktor"]), @"");
+        insta::assert_snapshot!(usage(&["run", "python", "--collect-to", "x"]), @"");
+        insta::assert_snapshot!(usage(&["run", "--json", "--json"]), @"");
+        insta::assert_snapshot!(usage(&["run", "-v", "-q"]), @"");
+        insta::assert_snapshot!(usage(&["doctor", "--color", "sometimes"]), @"");
+        insta::assert_snapshot!(usage(&["mcp", "install", "--client", "cursr"]), @"");
+        insta::assert_snapshot!(usage(&["mcp", "install"]), @"");
+        insta::assert_snapshot!(usage(&["key", "new", "--name", ""]), @"");
+        insta::assert_snapshot!(usage(&["key", "old"]), @"");
+        insta::assert_snapshot!(usage(&["bench", "--runs", "0"]), @"");
     }
 
     #[test]
-    fn a_backend_that_is_no_sandbox_is_warned_of_with_what_it_does_not_keep() {
-        let text = warning(BackendName::Process, &[Guarantee::Filesystem, Guarantee::Network], false);
-        let said = "warning: the process backend is no sandbox; not kept: filesystem, network\n";
-        assert_eq!(text, said);
+    fn colors_are_found_on_a_line_that_does_not_parse() {
+        let typed = |words: &[&str]| typed_colors(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(typed(&["belljar", "dance", "--color", "never"]), clap::ColorChoice::Never);
+        assert_eq!(typed(&["belljar", "--color=always", "dance"]), clap::ColorChoice::Always);
+        assert_eq!(typed(&["belljar", "--color", "blue"]), clap::ColorChoice::Auto);
+        assert_eq!(typed(&["belljar", "run", "--", "--color=always"]), clap::ColorChoice::Auto);
+    }
+
+    #[test]
+    fn a_backend_that_is_not_a_sandbox_is_warned_of_with_what_it_does_not_keep() {
+        let text = warning(BackendName::Process, &[Guarantee::Filesystem, Guarantee::Network]);
+        let said = "warning: the process backend is not a sandbox; not guaranteed: filesystem, network\n";
+        assert_eq!(plain(&text), said);
     }
 
     #[test]
     fn a_hostile_name_in_a_message_cannot_drive_the_terminal() {
         let problem = Problem::new(Code::InvalidRequest, "cannot read \x1b[2Jx", "name\nanother");
-        assert_eq!(described(&problem, false), "error: cannot read ^[[2Jx\nhint: name\nanother\n");
+        assert_eq!(plain(&described(&problem)), "error: cannot read ^[[2Jx\nhint: name\nanother\n");
     }
 }

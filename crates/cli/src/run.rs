@@ -1,9 +1,10 @@
-//! `belljar run`: words to request, request to report, report to output and exit status.
+//! `belljar run`: from the command line to a request, to a report, to output and an exit status.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -11,26 +12,34 @@ use std::process::ExitCode;
 
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
-use belljar_core::outcome::Report;
+use belljar_core::backend::{PullEvent, Stream};
+use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
+use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, RunId, Unobserved};
+use belljar_engine::{Engine, Observer, RunId, Started, Unobserved};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
 
-use crate::args::RunArgs;
+use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
 use crate::collect::write_beneath;
 use crate::compose;
 use crate::output::PassThrough;
 use crate::problem::{self, say};
+use crate::progress::PullProgress;
 use crate::settings::{Environment, Settings};
 use crate::source::{Meant, Place, meant};
 
-pub(crate) fn run(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>) -> ExitCode {
+pub(crate) fn run(
+    args: RunArgs,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+    standby: Option<Standby>,
+) -> ExitCode {
     let json = args.json;
-    match attempt(args, environment, standby) {
+    match attempt(args, verbosity, environment, standby) {
         Ok(status) => ExitCode::from(status),
         Err(problem) => {
             problem::report(&problem, json);
@@ -39,9 +48,14 @@ pub(crate) fn run(args: RunArgs, environment: Environment<'_>, standby: Option<S
     }
 }
 
-fn attempt(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>) -> Result<u8, Problem> {
+fn attempt(
+    args: RunArgs,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+    standby: Option<Standby>,
+) -> Result<u8, Problem> {
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
-    // A box that was made ahead is of no use to another backend, and would be there for as long as its run.
+    // Another backend cannot use the box that was made ahead, which would stay until the end of the run.
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
     let (request, host) = asked(args, settings)?;
@@ -50,18 +64,20 @@ fn attempt(args: RunArgs, environment: Environment<'_>, standby: Option<Standby>
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { collect_to } => {
             let mut passed = PassThrough::to_our_own();
-            let report = drive(&engine, request, &mut passed)?;
+            let report = drive(&engine, request, &mut passed, verbosity)?;
             passed.finish(&report).map_err(|cause| undeliverable("its output", &cause))?;
             bring_back(&report, &collect_to)?;
+            narrate_end(&report, verbosity);
             Ok(report.outcome.exit_code())
         }
         Delivery::Json { form, collect_to } => {
-            let report = drive(&engine, request, &mut Unobserved)?;
+            let report = drive(&engine, request, &mut Unobserved, verbosity)?;
             if let Some(directory) = collect_to {
                 bring_back(&report, &directory)?;
             }
             let status = report.outcome.exit_code();
             say(&to_json(&RunResult::new(&report, form)));
+            narrate_end(&report, verbosity);
             Ok(status)
         }
     }
@@ -101,7 +117,11 @@ fn drive(
     engine: &Engine,
     request: domain::RunRequest,
     observer: &mut dyn Observer,
+    verbosity: Verbosity,
 ) -> Result<Report, Problem> {
+    let limits = (verbosity == Verbosity::Verbose).then(|| described_limits(&request));
+    let mut narrator = Narrator { limits, observer };
+    let mut observer = PullProgress::new(verbosity, &mut narrator);
     let cannot = |cause: io::Error| {
         let message = format!("cannot set up the event loop: {cause}");
         Problem::new(Code::Internal, message, "check the limit on open files (ulimit -n)")
@@ -111,11 +131,91 @@ fn drive(
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
         let admitted = engine.admit(&Allowance::everything(), request)?;
-        problem::warn_of(admitted.backend(), admitted.enforcement().waived());
-        let report = engine.run(&RunId::new(), admitted, observer, signals.first()).await;
+        problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
+        let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
         impatient.now();
         Ok(report?)
     })
+}
+
+/// Says with `--verbose` how the program was started, and passes everything on to another observer.
+#[derive(Debug)]
+struct Narrator<'a> {
+    /// The limits in words, if anything is to be said.
+    limits: Option<String>,
+    observer: &'a mut dyn Observer,
+}
+
+impl Observer for Narrator<'_> {
+    fn pulling(&mut self, event: &PullEvent) {
+        self.observer.pulling(event);
+    }
+
+    fn started(&mut self, started: &Started<'_>) {
+        if let Some(limits) = &self.limits {
+            let Started { runtime, backend, start, image, .. } = started;
+            let image = image.map(|image| format!(", image {image}")).unwrap_or_default();
+            problem::note(&format!("{backend} backend, {runtime}{image}, {} start", start_name(*start)));
+            problem::note(limits);
+        }
+        self.observer.started(started);
+    }
+
+    fn next_stage(&mut self) {
+        self.observer.next_stage();
+    }
+
+    fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
+        self.observer.output(stream, bytes)
+    }
+}
+
+fn start_name(start: Start) -> &'static str {
+    match start {
+        Start::Warm => "warm",
+        Start::Zygote => "zygote",
+        Start::Cold => "cold",
+    }
+}
+
+fn described_limits(request: &domain::RunRequest) -> String {
+    let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
+    let ExecutionLimits { timeout, cpu_time, output } = request.execution.limits;
+    let timeout = show_duration(timeout);
+    let cpu_time = cpu_time.map_or("none".to_owned(), show_duration);
+    let network = &request.sandbox.network;
+    format!(
+        "limits: timeout {timeout}, cpu-time {cpu_time}, memory {memory}, cpus {cpus}, pids {pids}, \
+         disk {disk}, output-limit {output}; network {network}"
+    )
+}
+
+/// Says with `--verbose` how the run ended.
+fn narrate_end(report: &Report, verbosity: Verbosity) {
+    if verbosity != Verbosity::Verbose {
+        return;
+    }
+    let Usage { wall, cpu, memory_peak, .. } = report.usage;
+    let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
+    let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
+    problem::note(&format!("{} after {wall} ({cpu} of CPU time, peak memory {memory})", ending(report.outcome)));
+    if !report.enforcement.waived().is_empty() {
+        let waived: Vec<_> = report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect();
+        problem::note(&format!("not guaranteed: {}", waived.join(", ")));
+    }
+}
+
+fn ending(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Exited(status) => format!("exited with status {status}"),
+        Outcome::Signaled(signal) => format!("killed by signal {signal}"),
+        Outcome::TimedOut(TimeLimit::Wall(limit)) => format!("timed out, limit {}", show_duration(limit)),
+        Outcome::TimedOut(TimeLimit::Cpu(limit)) => {
+            format!("used up its CPU time, limit {}", show_duration(limit))
+        }
+        Outcome::OutOfMemory => "ran out of memory".to_owned(),
+        Outcome::Cancelled(_) => "cancelled".to_owned(),
+    }
 }
 
 fn bring_back(report: &Report, directory: &Path) -> Result<(), Problem> {
@@ -124,11 +224,11 @@ fn bring_back(report: &Report, directory: &Path) -> Result<(), Problem> {
 }
 
 fn undeliverable(what: &str, cause: &io::Error) -> Problem {
-    let message = format!("the program ran, but {what} cannot be written: {cause}");
-    Problem::new(Code::Internal, message, "make room or choose another place, and run it again")
+    let message = format!("the program ran, but {what} could not be written: {cause}");
+    Problem::new(Code::Internal, message, "free some space or choose another directory, and run it again")
 }
 
-/// The command line as a request, and what the backends need to know.
+/// The request that the command line asks for, and what the backends need to know about this host.
 fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate::settings::Host), Problem> {
     let meant =
         meant(&args.words, args.language.as_deref(), args.code.as_deref(), io::stdin().is_terminal())?;
@@ -171,23 +271,23 @@ fn standard_input(given: Option<&Path>, meant: &Meant) -> Result<Option<Box<dyn 
     match given {
         None => Ok(None),
         Some(path) if path == "-" && meant.place == Place::Stdin => {
-            let message = "standard input cannot be both the code and what the code reads";
-            let hint = "give the code with -c or as a file";
+            let message = "standard input cannot be both the code and the input of the program";
+            let hint = "pass the code with -c or as a file";
             Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
         }
         Some(path) if path == "-" => Ok(Some(Box::new(io::stdin()))),
         Some(path) => match open_for_reading(path) {
             Ok(file) => Ok(Some(Box::new(file))),
             Err(cause) => {
-                let message = format!("cannot read standard input from {}: {cause}", path.display());
-                let hint = "name a readable file, or - for your own";
+                let message = format!("cannot read the input of the program from {}: {cause}", path.display());
+                let hint = "name a readable file, or - to pass your own standard input through";
                 Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
             }
         },
     }
 }
 
-/// The most that is copied from one file. More belongs into a workspace, which is shown and not copied.
+/// The most that is copied from one file. Larger ones belong in a workspace, which is mounted and not copied.
 const MAX_FILE: u64 = 256 << 20;
 
 /// `SRC[:DEST]`; what stands after the last colon is DEST, and by default the name of SRC.
@@ -195,8 +295,8 @@ fn local_file(given: &OsStr) -> Result<LocalFile, Problem> {
     let (source, path) = split_file(given)?;
     let refused = |cause: &dyn std::fmt::Display| {
         let message = format!("cannot copy the file {}: {cause}", source.display());
-        let hint = "write --file SRC or --file SRC:DEST, SRC being a readable file; \
-                    --workspace shows a whole directory";
+        let hint = "write --file SRC or --file SRC:DEST, where SRC is a readable file; \
+                    --workspace mounts a whole directory";
         Problem::new(Code::InvalidRequest, message, hint).at(Field::Files)
     };
     let file = open_for_reading(source).map_err(|cause| refused(&cause))?;
@@ -204,7 +304,7 @@ fn local_file(given: &OsStr) -> Result<LocalFile, Problem> {
     let mut content = Vec::new();
     file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(|cause| refused(&cause))?;
     if content.len() as u64 > MAX_FILE {
-        return Err(refused(&"it has more than 256M"));
+        return Err(refused(&"it is larger than 256M"));
     }
     Ok(LocalFile { path, content, executable })
 }
@@ -241,16 +341,16 @@ fn variable(given: String) -> Result<(String, String), Problem> {
         Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
         None => {
             let message = format!("the variable '{}' has no value", given.escape_debug());
-            let hint = format!("write --env {given}=VALUE; to pass your own, --env {given}=\"${given}\"");
+            let hint = format!("write --env {given}=VALUE, or --env {given}=\"${given}\" to pass your own");
             Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Env))
         }
     }
 }
 
-/// The workspace as an absolute path. Whatever is the root of the file system, by any name, is told so.
+/// The workspace as an absolute path. The root of the file system is recognized by any name.
 fn workspace(given: &Path) -> Result<String, Problem> {
     let refused = |cause: &dyn std::fmt::Display| {
-        let message = format!("cannot show the workspace {}: {cause}", given.display());
+        let message = format!("cannot mount the workspace {}: {cause}", given.display());
         let hint = "name a directory that exists, such as --workspace .";
         Problem::new(Code::InvalidRequest, message, hint).at(Field::Workspace)
     };
@@ -318,7 +418,7 @@ mod tests {
         );
         let missing = message(local_file(OsStr::new("/no/such")));
         assert_eq!(missing, "cannot copy the file /no/such: No such file or directory (os error 2)");
-        assert!(message(local_file(OsStr::new("/dev/zero"))).ends_with("it has more than 256M"));
+        assert!(message(local_file(OsStr::new("/dev/zero"))).ends_with("it is larger than 256M"));
     }
 
     #[test]
@@ -326,7 +426,7 @@ mod tests {
         let given = |text: &str| variable(text.to_owned()).map_err(|problem| problem.error.hint);
         assert_eq!(given("A=b=c"), Ok(("A".into(), "b=c".into())));
         assert_eq!(given("A="), Ok(("A".into(), String::new())));
-        assert_eq!(given("A"), Err("write --env A=VALUE; to pass your own, --env A=\"$A\"".into()));
+        assert_eq!(given("A"), Err("write --env A=VALUE, or --env A=\"$A\" to pass your own".into()));
     }
 
     #[test]
@@ -353,11 +453,11 @@ mod tests {
     fn standard_input_cannot_be_code_and_data_at_once() {
         let from_stdin = meant(&["python".into(), "-".into()], None, None, true).unwrap();
         let both = standard_input(Some(Path::new("-")), &from_stdin);
-        assert_eq!(message(both), "standard input cannot be both the code and what the code reads");
+        assert_eq!(message(both), "standard input cannot be both the code and the input of the program");
         let inline = meant(&["python".into()], None, Some("1"), true).unwrap();
         assert!(standard_input(Some(Path::new("-")), &inline).unwrap().is_some());
         assert!(standard_input(None, &from_stdin).unwrap().is_none());
         let folder = message(standard_input(Some(Path::new("/")), &inline));
-        assert_eq!(folder, "cannot read standard input from /: is a directory");
+        assert_eq!(folder, "cannot read the input of the program from /: is a directory");
     }
 }

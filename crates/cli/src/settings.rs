@@ -1,4 +1,4 @@
-//! What was asked for, wherever it was written: an option, the environment, `belljar.toml`, in that order.
+//! The settings in effect: an option beats the environment, which beats `belljar.toml`, which beats the default.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,10 +20,10 @@ use crate::docker::{DockerChoices, DockerTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
-/// Where variables come from: the process, or a test.
+/// Reads an environment variable: that of the process, or of a test.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
-/// What it all came to. Every text here has been understood; whether it is in range is for the request to say.
+/// The settings in effect. Every text here has been parsed; the request checks whether it is in range.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) backend: Option<String>,
@@ -38,9 +38,68 @@ pub(crate) struct Settings {
     pub(crate) pool: PoolTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
+    pub(crate) origins: Origins,
 }
 
-/// What a backend needs to know of this host and its user.
+/// Where a value was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag(&'static str),
+    Variable(&'static str),
+    File,
+    Default,
+}
+
+/// Where each setting that has an option or a variable was written, by its key in `belljar.toml`.
+#[derive(Debug, Default)]
+pub(crate) struct Origins(Vec<(&'static str, Origin)>);
+
+impl Origins {
+    fn note(&mut self, key: &'static str, given: Option<&Given>) {
+        self.0.push((key, given.map_or(Origin::Default, |given| given.origin)));
+    }
+
+    pub(crate) fn of(&self, key: &str) -> Option<Origin> {
+        self.0.iter().find(|(known, _)| *known == key).map(|(_, origin)| *origin)
+    }
+}
+
+/// What a setting is called in each of the three places.
+struct Names {
+    key: &'static str,
+    flag: &'static str,
+    variable: &'static str,
+}
+
+const fn names(key: &'static str, flag: &'static str, variable: &'static str) -> Names {
+    Names { key, flag, variable }
+}
+
+/// A setting that no option of `run` sets.
+const fn names_without_flag(key: &'static str, variable: &'static str) -> Names {
+    Names { key, flag: "", variable }
+}
+
+const BACKEND: Names = names("backend", "--backend", "BELLJAR_BACKEND");
+/// A second variable for the backend, which other tools set, too.
+const SANDBOX_VARIABLE: &str = "CODE_EXEC_SANDBOX";
+const NETWORK: Names = names("network", "--network", "BELLJAR_NETWORK");
+const IMAGE: Names = names("image", "--image", "BELLJAR_IMAGE");
+const WAIVE: Names = names("waive", "--waive", "BELLJAR_WAIVE");
+const TIMEOUT: Names = names("limits.timeout", "--timeout", "BELLJAR_TIMEOUT");
+const CPU_TIME: Names = names("limits.cpu-time", "--cpu-time", "BELLJAR_CPU_TIME");
+const MEMORY: Names = names("limits.memory", "--memory", "BELLJAR_MEMORY");
+const CPUS: Names = names("limits.cpus", "--cpus", "BELLJAR_CPUS");
+const PIDS: Names = names("limits.pids", "--pids", "BELLJAR_PIDS");
+const DISK: Names = names("limits.disk", "--disk", "BELLJAR_DISK");
+const OUTPUT_LIMIT: Names = names("limits.output-limit", "--output-limit", "BELLJAR_OUTPUT_LIMIT");
+const DOCKER_RUNTIME: Names = names("docker.runtime", "--runtime", "BELLJAR_DOCKER_RUNTIME");
+const DOCKER_HOST: &str = "DOCKER_HOST";
+const TOOL_NAME: Names = names_without_flag("mcp.tool-name", "BELLJAR_MCP_TOOL_NAME");
+const ANSWER_WITHIN: Names = names_without_flag("mcp.answer-within", "BELLJAR_MCP_ANSWER_WITHIN");
+const MAX_TEXT: Names = names_without_flag("mcp.max-text", "BELLJAR_MCP_MAX_TEXT");
+
+/// What a backend needs to know about this host and its user.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) search_path: OsString,
@@ -50,14 +109,14 @@ pub(crate) struct Host {
     /// Where the modules of the wasm backend are, in a directory of their own.
     pub(crate) wasm_dir: Option<PathBuf>,
     pub(crate) temp_dir: PathBuf,
-    /// How many boxes of crashed predecessors were cleaned up already.
+    /// How many boxes of crashed servers were removed already.
     pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
 
 impl Settings {
-    /// Weighs options, environment and configuration against each other.
+    /// Combines options, environment and configuration.
     pub(crate) fn gather(
         flags: &Choices,
         config: Option<&Path>,
@@ -66,7 +125,7 @@ impl Settings {
         Settings::gather_with(flags, &|| Configuration::choose(config, environment), environment)
     }
 
-    /// The same, with a configuration that somebody else has chosen.
+    /// The same, with a configuration that the caller has chosen.
     pub(crate) fn gather_with(
         flags: &Choices,
         choose: &dyn Fn() -> Result<Configuration, Problem>,
@@ -75,56 +134,34 @@ impl Settings {
         let Configuration { path, text } = choose()?;
         let file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
         let shown = path.display().to_string();
-        let sources = Sources { environment, config: &shown };
+        let mut sources = Sources { environment, config: &shown, origins: Origins::default() };
         let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
         let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
         docker.preferred = backend.as_ref().is_some_and(|given| given.text == "docker");
         Ok(Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
-            network: understood(sources.pick("network", flags.network.as_deref(), file.network)?, |text| {
+            network: understood(sources.pick(&NETWORK, flags.network.as_deref(), file.network)?, |text| {
                 Network::parse(text).map(drop)
             })?,
-            image: sources.pick("image", flags.image.as_deref(), file.image)?.map(|given| given.text),
+            image: sources.pick(&IMAGE, flags.image.as_deref(), file.image)?.map(|given| given.text),
             waive: sources.waivers(&flags.waive, file.waive)?,
-            limits: Limits {
-                timeout_ms: millis(
-                    sources.pick("timeout", flags.timeout.as_deref(), file.limits.timeout)?,
-                    Field::Timeout,
-                )?,
-                cpu_ms: millis(
-                    sources.pick("cpu-time", flags.cpu_time.as_deref(), file.limits.cpu_time)?,
-                    Field::CpuTime,
-                )?,
-                memory_bytes: bytes(
-                    sources.pick("memory", flags.memory.as_deref(), file.limits.memory)?,
-                    Field::Memory,
-                )?,
-                cpus: cpus(sources.pick("cpus", flags.cpus.as_deref(), file.limits.cpus)?)?,
-                pids: count(sources.pick("pids", flags.pids.as_deref(), file.limits.pids)?)?,
-                disk_bytes: bytes(
-                    sources.pick("disk", flags.disk.as_deref(), file.limits.disk)?,
-                    Field::Disk,
-                )?,
-                output_bytes: bytes(
-                    sources.pick("output-limit", flags.output_limit.as_deref(), file.limits.output_limit)?,
-                    Field::Output,
-                )?,
-            },
+            limits: sources.limits(flags, file.limits)?,
             mcp: sources.mcp(file.mcp)?,
             host: Host { docker, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
             keys: file.keys,
             pool: file.pool,
             config: shown.clone(),
+            origins: sources.origins,
         })
     }
 
-    /// Whether a run can come to the native backend.
+    /// Whether a run can use the native backend.
     pub(crate) fn may_be_native(&self) -> bool {
         self.backend.as_deref().is_none_or(|name| name == "auto" || name == BackendName::Native.name())
     }
 
-    /// What a request gets where it does not say.
+    /// What a request gets if it does not say otherwise.
     pub(crate) fn defaults(&self) -> Defaults {
         Defaults {
             backend: self.backend.clone(),
@@ -140,74 +177,99 @@ impl Settings {
 #[derive(Debug)]
 struct Given {
     text: String,
-    origin: String,
+    origin: Origin,
+    /// The origin in words.
+    place: String,
 }
 
 struct Sources<'a> {
     environment: Environment<'a>,
     config: &'a str,
+    origins: Origins,
 }
 
 impl Sources<'_> {
-    /// The value of an option from the first source that has it.
+    /// The value of a setting from the first source that has it.
     fn pick(
-        &self,
-        option: &str,
+        &mut self,
+        names: &Names,
         flag: Option<&str>,
         file: Option<impl Into<String>>,
     ) -> Result<Option<Given>, Problem> {
-        if let Some(text) = flag {
-            return Ok(Some(Given { text: text.to_owned(), origin: format!("--{option}") }));
-        }
-        let variable = format!("BELLJAR_{}", option.to_ascii_uppercase().replace('-', "_"));
-        let from_file =
-            || file.map(|text| Given { text: text.into(), origin: format!("{option} in {}", self.config) });
-        Ok(self.variable(&variable)?.or_else(from_file))
+        let given = match flag {
+            Some(text) => Some(from_flag(names, text)),
+            None => self.variable(names.variable)?.or_else(|| self.from_file(names, file)),
+        };
+        self.origins.note(names.key, given.as_ref());
+        Ok(given)
+    }
+
+    fn from_file(&self, names: &Names, text: Option<impl Into<String>>) -> Option<Given> {
+        let place = format!("{} in {}", names.key, self.config);
+        text.map(|text| Given { text: text.into(), origin: Origin::File, place })
     }
 
     /// The backend has a second variable, which stands between the first and the file.
-    fn backend(&self, flag: Option<&str>, file: Option<String>) -> Result<Option<Given>, Problem> {
-        match self.pick("backend", flag, None::<String>)? {
-            Some(given) => Ok(Some(given)),
-            None => match self.variable("CODE_EXEC_SANDBOX")? {
-                Some(given) => Ok(Some(given)),
-                None => self.pick("backend", None, file),
+    fn backend(&mut self, flag: Option<&str>, file: Option<String>) -> Result<Option<Given>, Problem> {
+        let given = match flag {
+            Some(text) => Some(from_flag(&BACKEND, text)),
+            None => match self.variable(BACKEND.variable)? {
+                Some(given) => Some(given),
+                None => self.variable(SANDBOX_VARIABLE)?.or_else(|| self.from_file(&BACKEND, file)),
             },
-        }
+        };
+        self.origins.note(BACKEND.key, given.as_ref());
+        Ok(given)
     }
 
-    /// What was said about Docker.
-    fn docker(&self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
+    fn docker(&mut self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
         let mut choices = DockerChoices::read(file, self.config)?;
-        let runtime = match flag {
-            Some(flag) => Some(flag.to_owned()),
-            None => self.variable("BELLJAR_DOCKER_RUNTIME")?.map(|given| given.text),
-        };
-        choices.runtime = runtime.or(choices.runtime);
-        choices.host = self.variable("DOCKER_HOST")?.map(|given| given.text);
+        choices.runtime =
+            self.pick(&DOCKER_RUNTIME, flag, choices.runtime.take())?.map(|given| given.text);
+        let host = self.variable(DOCKER_HOST)?;
+        self.origins.note("docker.host", host.as_ref());
+        choices.host = host.map(|given| given.text);
         Ok(choices)
     }
 
-    /// A variable of the environment; an empty one counts as not set.
-    fn variable(&self, name: &str) -> Result<Option<Given>, Problem> {
-        let Some(value) = (self.environment)(name).filter(|value| !value.is_empty()) else { return Ok(None) };
-        let text = value.into_string().map_err(|_| {
-            Problem::new(Code::InvalidRequest, format!("the variable {name} is not UTF-8"), "set it to text")
-        })?;
-        Ok(Some(Given { text, origin: name.to_owned() }))
+    fn limits(&mut self, flags: &Choices, file: LimitsTable) -> Result<Limits, Problem> {
+        let timeout = self.pick(&TIMEOUT, flags.timeout.as_deref(), file.timeout)?;
+        let cpu_time = self.pick(&CPU_TIME, flags.cpu_time.as_deref(), file.cpu_time)?;
+        let memory = self.pick(&MEMORY, flags.memory.as_deref(), file.memory)?;
+        let disk = self.pick(&DISK, flags.disk.as_deref(), file.disk)?;
+        let output = self.pick(&OUTPUT_LIMIT, flags.output_limit.as_deref(), file.output_limit)?;
+        Ok(Limits {
+            timeout_ms: millis(timeout, Field::Timeout)?,
+            cpu_ms: millis(cpu_time, Field::CpuTime)?,
+            memory_bytes: bytes(memory, Field::Memory)?,
+            cpus: cpus(self.pick(&CPUS, flags.cpus.as_deref(), file.cpus)?)?,
+            pids: count(self.pick(&PIDS, flags.pids.as_deref(), file.pids)?)?,
+            disk_bytes: bytes(disk, Field::Disk)?,
+            output_bytes: bytes(output, Field::Output)?,
+        })
     }
 
-    /// How MCP is to behave; what nobody has said stays as it is.
-    fn mcp(&self, table: McpTable) -> Result<mcp::Config, Problem> {
+    /// A variable of the environment; an empty one counts as not set.
+    fn variable(&self, name: &'static str) -> Result<Option<Given>, Problem> {
+        let Some(value) = (self.environment)(name).filter(|value| !value.is_empty()) else { return Ok(None) };
+        let text = value.into_string().map_err(|_| {
+            let message = format!("the environment variable {name} is not valid UTF-8");
+            Problem::new(Code::InvalidRequest, message, "set it to text")
+        })?;
+        Ok(Some(Given { text, origin: Origin::Variable(name), place: name.to_owned() }))
+    }
+
+    /// How MCP is to behave; what is not set keeps its default.
+    fn mcp(&mut self, table: McpTable) -> Result<mcp::Config, Problem> {
         let mut config = mcp::Config::default();
-        if let Some(given) = self.mcp_value("tool-name", table.tool_name)? {
+        if let Some(given) = self.pick(&TOOL_NAME, None, table.tool_name)? {
             config.tool_name = tool_name(&given)?;
         }
-        if let Some(given) = self.mcp_value("answer-within", table.answer_within)? {
+        if let Some(given) = self.pick(&ANSWER_WITHIN, None, table.answer_within)? {
             config.answer_within = answer_time(&given.text)
                 .map_err(|fault| unfit(&given, &fault, "a time from 100ms to 10m"))?;
         }
-        if let Some(given) = self.mcp_value("max-text", table.max_text)? {
+        if let Some(given) = self.pick(&MAX_TEXT, None, table.max_text)? {
             config.max_text = text_size(&given.text).ok_or_else(|| {
                 unfit(&given, "not a number of characters", "a number from 1000 to 1000000")
             })?;
@@ -215,46 +277,43 @@ impl Sources<'_> {
         Ok(config)
     }
 
-    fn mcp_value(&self, key: &str, file: Option<impl Into<String>>) -> Result<Option<Given>, Problem> {
-        let variable = format!("BELLJAR_MCP_{}", key.to_ascii_uppercase().replace('-', "_"));
-        let origin = format!("mcp.{key} in {}", self.config);
-        Ok(self.variable(&variable)?.or(file.map(|text| Given { text: text.into(), origin })))
-    }
-
     /// Waivers do not add up across sources: a list on the command line is the whole list.
-    fn waivers(&self, flags: &[String], file: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
-        let (words, origin) = if !flags.is_empty() {
-            (flags.to_vec(), "--waive".to_owned())
-        } else if let Some(given) = self.variable("BELLJAR_WAIVE")? {
-            (given.text.split(',').map(|word| word.trim().to_owned()).collect(), given.origin)
-        } else {
-            (file.unwrap_or_default(), format!("waive in {}", self.config))
+    fn waivers(&mut self, flags: &[String], file: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
+        let flag = (!flags.is_empty()).then(|| flags.join(","));
+        let file = file.filter(|words| !words.is_empty()).map(|words| words.join(","));
+        let Some(Given { text, place, .. }) = self.pick(&WAIVE, flag.as_deref(), file)? else {
+            return Ok(Vec::new());
         };
-        parse_waivers(&words).map_err(|invalid| blame(&origin, invalid))?;
+        let words: Vec<String> = text.split(',').map(|word| word.trim().to_owned()).collect();
+        parse_waivers(&words).map_err(|invalid| blame(&place, invalid))?;
         Ok(words)
     }
+}
+
+fn from_flag(names: &Names, text: &str) -> Given {
+    Given { text: text.to_owned(), origin: Origin::Flag(names.flag), place: names.flag.to_owned() }
 }
 
 fn understood(
     given: Option<Given>,
     check: impl FnOnce(&str) -> Result<(), Invalid>,
 ) -> Result<Option<String>, Problem> {
-    let Some(Given { text, origin }) = given else { return Ok(None) };
-    check(&text).map_err(|invalid| blame(&origin, invalid))?;
+    let Some(Given { text, place, .. }) = given else { return Ok(None) };
+    check(&text).map_err(|invalid| blame(&place, invalid))?;
     Ok(Some(text))
 }
 
-/// An option speaks for itself; a value from elsewhere needs to say from where.
-fn blame(origin: &str, mut invalid: Invalid) -> Problem {
-    if !origin.starts_with("--") {
-        invalid.message = format!("{origin}: {}", invalid.message);
+/// Says where a value comes from, unless that is an option on the command line.
+fn blame(place: &str, mut invalid: Invalid) -> Problem {
+    if !place.starts_with("--") {
+        invalid.message = format!("{place}: {}", invalid.message);
     }
     invalid.into()
 }
 
 fn tool_name(given: &Given) -> Result<mcp::ToolName, Problem> {
     mcp::ToolName::parse(&given.text).map_err(|mut problem| {
-        problem.error.message = format!("{}: {}", given.origin, problem.error.message);
+        problem.error.message = format!("{}: {}", given.place, problem.error.message);
         problem
     })
 }
@@ -270,13 +329,13 @@ fn text_size(text: &str) -> Option<usize> {
 }
 
 fn unfit(given: &Given, fault: &str, wanted: &str) -> Problem {
-    let message = format!("{}: '{}' is no good: {fault}", given.origin, given.text.escape_debug());
+    let message = format!("{}: '{}' is not valid: {fault}", given.place, given.text.escape_debug());
     Problem::new(Code::InvalidRequest, message, format!("write {wanted}"))
 }
 
 fn malformed(given: &Given, field: Field, fault: impl std::fmt::Display, example: &str) -> Problem {
-    let message = format!("{}: {fault}", given.origin);
-    Problem::new(Code::InvalidRequest, message, format!("write it as in {example}")).at(field)
+    let message = format!("{}: {fault}", given.place);
+    Problem::new(Code::InvalidRequest, message, format!("write a value such as {example}")).at(field)
 }
 
 fn millis(given: Option<Given>, field: Field) -> Result<Option<u64>, Problem> {
@@ -377,17 +436,17 @@ const MAX_CONFIG: u64 = 1 << 20;
 /// Where a system service, which has no home, keeps its state.
 const SERVICE_STATE: &str = "/var/lib/belljar";
 
-/// The configuration that was chosen, and what it says.
-#[derive(Debug)]
+/// The configuration file that was chosen, and its text.
+#[derive(Debug, Clone)]
 pub(crate) struct Configuration {
     /// As messages name it.
     pub(crate) path: PathBuf,
-    /// `None`: there is none.
+    /// `None` if there is no such file.
     pub(crate) text: Option<String>,
 }
 
 impl Configuration {
-    /// The file that was named, which must exist; else the working directory's; else the user's; else nothing.
+    /// The file that was named, which must exist; else the one in the working directory; else the user's; else none.
     pub(crate) fn choose(
         named: Option<&Path>,
         environment: Environment<'_>,
@@ -403,9 +462,9 @@ impl Configuration {
             match read(&path) {
                 Ok(text) => return Ok(Configuration { path, text: Some(text) }),
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-                // A directory on the way that is not one cannot hold a configuration.
+                // A path through something that is not a directory cannot lead to a configuration.
                 Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {}
-                // A home that may not be looked into is somebody else's: `HOME` came along with a change of user.
+                // A home that this user may not read belongs to another user: `su` and `sudo` can keep `HOME`.
                 Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied && path.is_absolute() => {}
                 Err(cause) => return Err(unreadable(&path, &cause)),
             }
@@ -425,15 +484,15 @@ fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
         let line =
             fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
         let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
-        let hint = "the keys are backend, network, image, waive, [limits] with the names of the options, \
-                    [runtimes], [server], [pool], [[keys]] and [mcp]";
+        let hint = "the keys are backend, network, image, waive, [limits], [runtimes], [docker], [mcp], \
+                    [server], [pool] and [[keys]]; `belljar config` shows their names";
         Problem::new(Code::InvalidRequest, message, hint)
     })
 }
 
 fn unreadable(path: &Path, cause: &io::Error) -> Problem {
-    let message = format!("cannot read the configuration {}: {cause}", path.display());
-    Problem::new(Code::InvalidRequest, message, "name a readable TOML file with --config FILE")
+    let message = format!("cannot read the configuration file {}: {cause}", path.display());
+    Problem::new(Code::InvalidRequest, message, "name a readable TOML file with --config")
 }
 
 fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Language, PathBuf)>, Problem> {
@@ -443,7 +502,7 @@ fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Langu
         let language = Language::parse(&name).map_err(|invalid| blame(&origin, invalid))?;
         if !path.is_absolute() {
             let message = format!("{origin}: '{}' is not an absolute path", path.display());
-            let hint = format!("write it as in {name} = \"/usr/bin/{name}\"");
+            let hint = format!("write an absolute path such as {name} = \"/usr/bin/{name}\"");
             return Err(Problem::new(Code::InvalidRequest, message, hint));
         }
         runtimes.push((language, path));
@@ -468,8 +527,8 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
     }
 }
 
-/// Belljar's own directory among the user's, by the XDG base directory specification: a relative path in the
-/// variable is to be ignored.
+/// Belljar's directory among the user's. The XDG base directory specification says to ignore a relative path in
+/// the variable.
 fn user_directory(environment: Environment<'_>, variable: &str, beneath_home: &str) -> Option<PathBuf> {
     let base = absolute(environment(variable))
         .or_else(|| absolute(environment("HOME")).map(|home| home.join(beneath_home)))?;
@@ -575,7 +634,7 @@ mod tests {
         let case = Case::new().set("BELLJAR_CPU_TIME", "fast");
         let said = "BELLJAR_CPU_TIME: 'fast' is not a duration such as 500ms, 10s or 2m";
         assert_eq!(case.refusal(&Choices::default(), ""), said);
-        let said = "cpus in DIR/belljar.toml: 'many' is not a number of CPUs";
+        let said = "limits.cpus in DIR/belljar.toml: 'many' is not a number of CPUs";
         assert_eq!(Case::new().refusal(&Choices::default(), "[limits]\ncpus = 'many'"), said);
         let flags = Choices { pids: Some("1.5".into()), ..Choices::default() };
         assert_eq!(Case::new().refusal(&flags, ""), "--pids: '1.5' is not a number of processes");
@@ -638,7 +697,7 @@ mod tests {
         let message = named.unwrap_err().error.message;
         assert_eq!(
             message,
-            "cannot read the configuration /no/such.toml: No such file or directory (os error 2)"
+            "cannot read the configuration file /no/such.toml: No such file or directory (os error 2)"
         );
         let folder = tempfile::tempdir().unwrap();
         let environment = |name: &str| (name == "XDG_CONFIG_HOME").then(|| folder.path().into());

@@ -1,12 +1,14 @@
-//! `belljar wasm`: the interpreters that run as WebAssembly modules. Getting them is a matter of its own, so that no run
-//! ever downloads anything.
+//! `belljar wasm`: the interpreters that run as WebAssembly modules. They are installed by a command of their own, so
+//! that no run ever downloads anything.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belljar_wire::Problem;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 
+use crate::args::Verbosity;
+use crate::offered;
 use crate::problem;
 use crate::settings::Environment;
 
@@ -18,21 +20,21 @@ pub(crate) struct WasmArgs {
 
 #[derive(Debug, Subcommand)]
 enum WasmCommand {
-    /// Get or build modules with npm, cargo and pip, check their hashes, and compile them once
+    /// Download or build modules with npm, cargo and pip, check their hashes, and compile them
     Install(InstallArgs),
-    /// Which modules there are, and in which state
+    /// List the modules and whether they are installed
     List(ListArgs),
 }
 
 #[derive(Debug, Args)]
 #[cfg_attr(not(feature = "wasm"), allow(dead_code, reason = "read by the backend, which is not there"))]
 struct InstallArgs {
-    /// The languages to get modules for [default: all that there are]
-    #[arg(value_name = "LANGUAGE")]
+    /// Languages to install modules for [default: all that have one]
+    #[arg(value_name = "LANGUAGE", value_parser = offered::languages(), hide_possible_values = true)]
     languages: Vec<String>,
 
-    /// A module of your own instead, for the one language that is named; its hash is recorded
-    #[arg(long, value_name = "FILE", requires = "languages")]
+    /// Install this module for the one language that is named, and record its hash
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "languages")]
     from: Option<PathBuf>,
 
     /// Print JSON instead of a table
@@ -47,10 +49,10 @@ struct ListArgs {
     json: bool,
 }
 
-pub(crate) fn run(args: &WasmArgs, environment: Environment<'_>) -> ExitCode {
+pub(crate) fn run(args: &WasmArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     let (done, json) = match &args.command {
-        WasmCommand::Install(args) => (shelf::install(args, environment), args.json),
-        WasmCommand::List(args) => (shelf::list(args, environment), args.json),
+        WasmCommand::Install(args) => (shelf::install(args, verbosity, environment), args.json),
+        WasmCommand::List(args) => (shelf::list(args, verbosity, environment), args.json),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -61,19 +63,19 @@ pub(crate) fn run(args: &WasmArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-/// Without the backend, there is nothing to get modules for.
+/// Without the backend, there is nothing to install modules for.
 #[cfg(not(feature = "wasm"))]
 mod shelf {
     use belljar_wire::Code;
 
-    use super::{Environment, InstallArgs, ListArgs, Problem};
+    use super::{Environment, InstallArgs, ListArgs, Problem, Verbosity};
     use crate::compose::{WASM_HINT, WASM_REASON};
 
-    pub(super) fn install(_: &InstallArgs, _: Environment<'_>) -> Result<(), Problem> {
+    pub(super) fn install(_: &InstallArgs, _: Verbosity, _: Environment<'_>) -> Result<(), Problem> {
         Err(absent())
     }
 
-    pub(super) fn list(_: &ListArgs, _: Environment<'_>) -> Result<(), Problem> {
+    pub(super) fn list(_: &ListArgs, _: Verbosity, _: Environment<'_>) -> Result<(), Problem> {
         Err(absent())
     }
 
@@ -85,25 +87,24 @@ mod shelf {
 
 #[cfg(feature = "wasm")]
 mod shelf {
-    use std::io::{IsTerminal, Write};
-
     use belljar_core::language::Language;
     use belljar_wasm::{INTERPRETERS, InstallError, Interpreter, Shelf, Wasm, install_from};
     use belljar_wire::{Code, to_json};
     use serde::Serialize;
 
-    use super::{Environment, InstallArgs, ListArgs, Problem};
+    use super::{Environment, InstallArgs, ListArgs, Problem, Verbosity};
     use crate::args::Choices;
-    use crate::problem::say;
+    use crate::problem::{self, say};
+    use crate::progress::Spinner;
     use crate::settings::Settings;
-    use crate::table::aligned;
+    use crate::table::{aligned, columns};
 
-    /// One module, as it is told.
+    /// One module, as it is listed.
     #[derive(Debug, Serialize)]
     struct Line {
         name: &'static str,
         languages: &'static [&'static str],
-        /// `missing`, `ready`, or `stale`: to be compiled again by the next run.
+        /// `missing`, `ready`, or `stale`: the next run will compile it again.
         state: &'static str,
         version: String,
         sha256: Option<String>,
@@ -112,38 +113,47 @@ mod shelf {
         origin: Option<String>,
     }
 
-    pub(super) fn install(args: &InstallArgs, environment: Environment<'_>) -> Result<(), Problem> {
+    pub(super) fn install(
+        args: &InstallArgs,
+        verbosity: Verbosity,
+        environment: Environment<'_>,
+    ) -> Result<(), Problem> {
         let state_dir = state_dir(environment)?;
         let shelf = Shelf::new(&state_dir);
         let wanted = wanted(&args.languages)?;
         if args.from.is_some() && wanted.len() != 1 {
-            let message = "--from names one module, and there are several languages";
+            let message = "--from installs one module, but several languages are named";
             return Err(Problem::new(
                 Code::InvalidRequest,
                 message,
-                "name one language, as in: python --from FILE",
+                "name one language, as in belljar wasm install python --from FILE",
             ));
         }
         for interpreter in &wanted {
-            let progress = &mut |doing: &str| tell(interpreter, doing);
+            let reporter = Reporter::new(interpreter.name, verbosity);
+            let progress = &mut |doing: &str| reporter.say(doing);
             let done = match &args.from {
                 Some(file) => install_from(&shelf, interpreter, file, progress),
                 None => belljar_wasm::install(&shelf, interpreter, progress),
             };
             let installed = done.map_err(|error| explained(&error))?;
-            tell(interpreter, &format!("ready, sha256 {}", installed.sha256));
+            reporter.say(&format!("installed, sha256 {}", installed.sha256));
         }
         let lines: Vec<Line> = lines(&Wasm::open(Some(state_dir)), &shelf, &wanted);
-        say(&if args.json { to_json(&lines) } else { table(&lines) });
+        say(&if args.json { to_json(&lines) } else { table(&lines, verbosity) });
         Ok(())
     }
 
-    pub(super) fn list(args: &ListArgs, environment: Environment<'_>) -> Result<(), Problem> {
+    pub(super) fn list(
+        args: &ListArgs,
+        verbosity: Verbosity,
+        environment: Environment<'_>,
+    ) -> Result<(), Problem> {
         let state_dir = state_dir(environment)?;
         let shelf = Shelf::new(&state_dir);
         let all: Vec<_> = INTERPRETERS.iter().collect();
         let lines = lines(&Wasm::open(Some(state_dir)), &shelf, &all);
-        say(&if args.json { to_json(&lines) } else { table(&lines) });
+        say(&if args.json { to_json(&lines) } else { table(&lines, verbosity) });
         Ok(())
     }
 
@@ -172,17 +182,36 @@ mod shelf {
         }
     }
 
-    fn table(lines: &[Line]) -> String {
-        let row = |line: &Line| {
-            let size = line.size.map_or_else(String::new, |size| format!("{} MiB", size.div_ceil(1 << 20)));
-            let sha256 = line.sha256.clone().unwrap_or_default();
-            let languages = line.languages.join(", ");
-            [line.name.to_owned(), languages, line.state.to_owned(), line.version.clone(), size, sha256]
+    fn table(lines: &[Line], verbosity: Verbosity) -> String {
+        let mebibytes = |size: Option<u64>| {
+            size.map_or_else(|| "-".to_owned(), |size| format!("{} MiB", size.div_ceil(1 << 20)))
         };
-        aligned(["MODULE", "LANGUAGES", "STATE", "VERSION", "SIZE", "SHA256"], lines.iter().map(row))
+        let row = |line: &Line| {
+            let Line { name, languages, state, version, size, compiled_size, sha256, origin } = line;
+            let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
+            let narrow = [
+                (*name).to_owned(),
+                languages.join(", "),
+                (*state).to_owned(),
+                version.clone(),
+                mebibytes(*size),
+                known(sha256),
+            ];
+            (narrow, [mebibytes(*compiled_size), known(origin)])
+        };
+        let narrow = ["MODULE", "LANGUAGES", "STATE", "VERSION", "SIZE", "SHA256"];
+        match verbosity {
+            Verbosity::Quiet | Verbosity::Normal => aligned(narrow, lines.iter().map(|line| row(line).0)),
+            Verbosity::Verbose => {
+                let wide = |(narrow, more): ([String; 6], [String; 2])| narrow.into_iter().chain(more).collect();
+                let heading = narrow.into_iter().chain(["COMPILED", "ORIGIN"]).map(str::to_owned).collect();
+                let rows = lines.iter().map(|line| wide(row(line)));
+                columns(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
+            }
+        }
     }
 
-    /// The interpreters of these languages, each once; all of them, if none is named.
+    /// The interpreters of these languages, each once; all of them if none is named.
     fn wanted(names: &[String]) -> Result<Vec<&'static Interpreter>, Problem> {
         if names.is_empty() {
             return Ok(INTERPRETERS.iter().collect());
@@ -193,8 +222,8 @@ mod shelf {
             let known: Vec<_> =
                 INTERPRETERS.iter().flat_map(|interpreter| interpreter.languages).copied().collect();
             let interpreter = Interpreter::of(language).ok_or_else(|| {
-                let message = format!("there is no WebAssembly module for {language}");
-                Problem::new(Code::NotFound, message, format!("there are modules for {}", known.join(", ")))
+                let message = format!("{language} has no WebAssembly module");
+                Problem::new(Code::NotFound, message, format!("these have one: {}", known.join(", ")))
             })?;
             if !wanted.iter().any(|there| there.name == interpreter.name) {
                 wanted.push(interpreter);
@@ -203,11 +232,28 @@ mod shelf {
         Ok(wanted)
     }
 
-    /// What is being done, for whoever looks on: it takes a while.
-    fn tell(interpreter: &Interpreter, doing: &str) {
-        let mut stderr = std::io::stderr().lock();
-        if stderr.is_terminal() {
-            let _ = writeln!(stderr, "{}: {doing}", interpreter.name);
+    /// Says what is being done: on a terminal in one line that changes, with `--verbose` in a line for each step.
+    enum Reporter {
+        Silent,
+        Terminal(Spinner),
+        Lines(&'static str),
+    }
+
+    impl Reporter {
+        fn new(name: &'static str, verbosity: Verbosity) -> Reporter {
+            match verbosity {
+                Verbosity::Quiet => Reporter::Silent,
+                Verbosity::Normal => Reporter::Terminal(Spinner::new(name)),
+                Verbosity::Verbose => Reporter::Lines(name),
+            }
+        }
+
+        fn say(&self, doing: &str) {
+            match self {
+                Reporter::Silent => {}
+                Reporter::Terminal(spinner) => spinner.say(doing),
+                Reporter::Lines(name) => problem::note(&format!("{name}: {doing}")),
+            }
         }
     }
 

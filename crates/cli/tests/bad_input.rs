@@ -131,7 +131,7 @@ fn the_remaining_options_say_what_they_want() {
     assert!(
         refused("--env", "HOME").starts_with("the variable 'HOME' has no value | write --env HOME=VALUE")
     );
-    assert!(refused("--env", "A B=1").starts_with("'A B' is not the name of an environment variable"));
+    assert!(refused("--env", "A B=1").starts_with("'A B' is not a valid name for an environment variable"));
     assert!(refused("--network", "lan").starts_with("'lan' is not a network"));
     assert!(refused("--backend", "podman").starts_with("unknown backend 'podman'"));
     assert!(

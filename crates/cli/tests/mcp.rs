@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// Longer than anything takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn belljar(words: &[&str], home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
@@ -152,8 +152,9 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 /// A call that takes long, and by what its program is known.
 fn long_call(test: &str) -> (Value, String) {
     let mark = format!("{test}-{}", std::process::id());
-    let code = "import time; time.sleep(50)";
-    let arguments = json!({"language": "python", "code": code, "args": [mark.clone()], "timeout_ms": 50_000});
+    let code = "import time; time.sleep(300)";
+    let arguments =
+        json!({"language": "python", "code": code, "args": [mark.clone()], "timeout_ms": 300_000});
     (json!({"name": "run_code", "arguments": arguments}), mark)
 }
 
@@ -286,7 +287,7 @@ fn every_kind_of_answer_is_as_its_schema_says() {
     let files = run("echo a > a; head -c 99999 /dev/zero > b", json!({"collect": ["a", "b"]}));
     assert_eq!(files["files"][0], json!({"path": "a", "size": 2, "content_base64": "YQo="}));
     assert_eq!(files["files"][1], json!({"path": "b", "size": 99_999}));
-    let endless = check("run_code", json!({"language": "bash", "code": "sleep 50", "timeout_ms": 50_000}));
+    let endless = check("run_code", json!({"language": "bash", "code": "sleep 300", "timeout_ms": 300_000}));
     let mut cancelled = check("cancel_run", json!({"run_id": endless["id"]}));
     while cancelled["status"] == "running" {
         cancelled = check("get_run", json!({"run_id": endless["id"]}));
@@ -377,7 +378,7 @@ fn a_client_that_leaves_takes_its_boxes_along() {
     assert_eq!(answer["result"]["structuredContent"]["status"], "running");
     until("the program runs", || is_alive(&mark));
     assert_eq!(client.leave().0, Some(0));
-    assert!(!is_alive(&mark));
+    until("the box is gone", || !is_alive(&mark));
 }
 
 #[test]

@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::host;
+use crate::brief::Brief;
+use crate::host::{self, PATIENCE};
 use crate::result::{ErrorBody, ErrorObject, RunResult};
 use crate::served::{Served, Start};
 
@@ -41,9 +42,12 @@ pub struct Cell {
     pub(crate) cwd: PathBuf,
     stage: PathBuf,
     mounts: Option<String>,
-    deadline: Duration,
     served: Option<Rc<Served>>,
+    started: Started,
 }
+
+/// The processes that a cell has started, and those that were made from it.
+pub(crate) type Started = Arc<Mutex<BTreeSet<u32>>>;
 
 impl Cell {
     pub(crate) fn new(backend: &str, user: User, waived: Vec<String>) -> Cell {
@@ -59,8 +63,8 @@ impl Cell {
             cwd: PathBuf::from("/"),
             stage: host::staged(user),
             mounts: None,
-            deadline: Duration::from_secs(60),
             served: None,
+            started: Started::default(),
         }
     }
 
@@ -159,7 +163,12 @@ impl Cell {
 
     /// With a binary, a state and temporary files of its own, started in this mount namespace.
     pub(crate) fn apart(&self, stage: &Path, mounts: Option<String>) -> Cell {
-        Cell { stage: stage.to_owned(), mounts, ..self.clone() }
+        Cell { stage: stage.to_owned(), mounts, started: Started::default(), ..self.clone() }
+    }
+
+    /// The processes that were started in it.
+    pub(crate) fn started(&self) -> BTreeSet<u32> {
+        self.started.lock().expect("no panic while held").clone()
     }
 
     /// Whether the backend promises this here, by its own declaration.
@@ -205,6 +214,19 @@ impl Cell {
         served.unwrap_or_else(|| self.run_words(&["-c", code]))
     }
 
+    /// Runs code that does not end by itself, with a time limit that leaves it enough time to do what it is to do before:
+    /// as much as it takes on a machine that is as busy as this one.
+    ///
+    /// # Panics
+    /// If it has not done so after any time.
+    #[track_caller]
+    pub fn run_until_its_timeout(&self, code: &str, has_begun: impl Fn(&Ran) -> bool) -> Ran {
+        let limits = ["500ms", "2s", "8s", "30s"];
+        let ran = limits.map(|limit| self.limit("timeout", limit));
+        let mut ran = ran.iter().map(|cell| cell.run(code));
+        ran.find(has_begun).expect("it does what it is to do before it is stopped")
+    }
+
     /// Runs a file of the host.
     #[track_caller]
     pub fn run_file(&self, path: &Path) -> Ran {
@@ -213,7 +235,7 @@ impl Cell {
 
     #[track_caller]
     fn run_words(&self, source: &[&str]) -> Ran {
-        Ran::read(finish_within(self.begin(Form::Json, source), self.deadline))
+        Ran::read(finish(self.begin(Form::Json, source)))
     }
 
     /// Runs code, and expects that it was refused before it ran.
@@ -227,8 +249,8 @@ impl Cell {
     #[track_caller]
     #[must_use]
     pub fn refuse_words(&self, source: &[&str]) -> Refusal {
-        let json = finish_within(self.begin(Form::Json, source), self.deadline);
-        let plain = finish_within(self.begin(Form::Words, source), self.deadline);
+        let json = finish(self.begin(Form::Json, source));
+        let plain = finish(self.begin(Form::Words, source));
         Refusal::read(&json, plain)
     }
 
@@ -236,7 +258,7 @@ impl Cell {
     #[track_caller]
     #[must_use]
     pub fn plain(&self, code: &str) -> Plain {
-        finish_within(self.start_plain(code), self.deadline)
+        finish(self.start_plain(code))
     }
 
     /// Starts code without `--json` and leaves it running.
@@ -275,13 +297,15 @@ impl Cell {
     /// Runs `belljar` with just these words, as this cell's user.
     #[must_use]
     pub fn belljar(&self, words: &[&str]) -> Plain {
-        finish_within(self.start_belljar(words), self.deadline)
+        finish(self.start_belljar(words))
     }
 
     fn start_belljar(&self, words: &[&str]) -> Running {
         let mut command = host::belljar(self.user, &self.stage, self.mounts.as_deref());
         command.args(words).envs(self.env.iter().map(|(name, value)| (name, value))).current_dir(&self.cwd);
-        start(command, self.stdin.clone())
+        let running = start(command, self.stdin.clone());
+        self.started.lock().expect("no panic while held").insert(running.pid());
+        running
     }
 
     /// Runs a shell line with a terminal of its own, and returns what the terminal was sent. `belljar` is on the
@@ -292,7 +316,7 @@ impl Cell {
         let path = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{path}", self.stage.display())).env("SHELL", "/bin/sh");
         command.args(["-qec", line, "/dev/null"]).current_dir("/tmp");
-        finish_within(start(command, None), self.deadline).stdout_text()
+        finish(start(command, None)).stdout_text()
     }
 
     /// Runs code on a host that gives no user namespaces: the limit on them is that of a namespace around it.
@@ -303,7 +327,7 @@ impl Cell {
         command.args(["--user", "--map-root-user", "sh", "-c", line, "sh"]);
         command.arg(self.stage.join("belljar")).args(["run", "sh", "-c", "true"]);
         command.args(["--backend", &self.backend]).args(options).current_dir("/tmp");
-        finish_within(start(command, None), self.deadline)
+        finish(start(command, None))
     }
 
     /// The same without a `--backend` of its own, for tests of how it is chosen.
@@ -424,6 +448,7 @@ pub struct Plain {
 impl fmt::Debug for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (stdout, stderr) = (self.stdout_text(), self.stderr_text());
+        let (stdout, stderr) = (Brief(&stdout), Brief(&stderr));
         write!(f, "{} after {:?}\nstdout: {stdout}\nstderr: {stderr}", self.status, self.took)
     }
 }
@@ -485,7 +510,11 @@ impl Running {
     #[track_caller]
     pub fn wait_for(&self, text: &str) {
         while !String::from_utf8_lossy(&self.stdout.so_far()).contains(text) {
-            assert!(self.since.elapsed() < Duration::from_secs(30), "'{text}' never came");
+            assert!(
+                self.since.elapsed() < PATIENCE,
+                "'{text}' never came: {:?}",
+                Brief(&self.messages_so_far())
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -499,7 +528,7 @@ impl Running {
             if let Some(rest) = whole.into_iter().find_map(|line| line.strip_prefix(beginning)) {
                 return rest.to_owned();
             }
-            assert!(self.since.elapsed() < Duration::from_secs(30), "'{beginning}' never came: {told}");
+            assert!(self.since.elapsed() < PATIENCE, "'{beginning}' never came: {:?}", Brief(&told));
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -515,10 +544,13 @@ impl Running {
         let _ = self.child.wait();
     }
 
-    /// How long it has been running.
+    /// Whether it has not ended yet.
+    ///
+    /// # Panics
+    /// If that cannot be told.
     #[must_use]
-    pub fn age(&self) -> Duration {
-        self.since.elapsed()
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("it is our child").is_none()
     }
 
     /// Sends it a signal.
@@ -537,9 +569,6 @@ impl Running {
     }
 }
 
-/// Every process that this test has started, to tell its traces from those of others.
-pub(crate) static STARTED: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
-
 /// More than any test prints: whoever prints more is not stored.
 const MAX_OUTPUT: usize = 64 << 20;
 
@@ -555,7 +584,6 @@ pub(crate) fn start(mut command: Command, stdin: Option<Vec<u8>>) -> Running {
         // A reader that goes away early is the business of the test.
         std::thread::spawn(move || pipe.write_all(&bytes));
     }
-    STARTED.lock().expect("no panic while held").insert(child.id());
     let stdout = Reading::start(child.stdout.take().expect("it is piped"));
     let stderr = Reading::start(child.stderr.take().expect("it is piped"));
     Running { child, since: Instant::now(), stdout, stderr }
@@ -584,26 +612,21 @@ impl Reading {
 
     #[track_caller]
     fn finish(&self) -> Vec<u8> {
-        let ended = self.ended.recv_timeout(Duration::from_secs(5));
+        let ended = self.ended.recv_timeout(PATIENCE);
         ended.expect("nobody holds the output of a process that has ended");
         self.so_far()
     }
 }
 
 #[track_caller]
-pub(crate) fn finish(running: Running) -> Plain {
-    finish_within(running, Duration::from_secs(60))
-}
-
-#[track_caller]
-fn finish_within(mut running: Running, deadline: Duration) -> Plain {
+pub(crate) fn finish(mut running: Running) -> Plain {
     let status = loop {
         if let Some(status) = running.child.try_wait().expect("it is our child") {
             break status;
         }
-        if running.since.elapsed() > deadline {
+        if running.since.elapsed() > PATIENCE {
             let _ = running.child.kill();
-            panic!("still running after {deadline:?}");
+            panic!("still running after {PATIENCE:?}");
         }
         std::thread::sleep(Duration::from_millis(1));
     };

@@ -9,13 +9,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
+use crate::brief::keep_failures_short;
 use crate::cell::{Cell, User};
 use crate::result::Isolation;
 use crate::served::{Served, Start};
+use crate::turn;
 
 const NOBODY: u32 = 65534;
+
+/// Longer than anything takes that comes to an end, however busy the machine is.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
 /// made it.
@@ -37,6 +43,8 @@ pub fn hold(telling: Telling, name: &str, user: User, start: Start, promise: fn(
         needs.iter().all(|need| GUARANTEES.contains(need)),
         "{name} needs what is no guarantee: {needs:?}"
     );
+    keep_failures_short();
+    let _turn = turn::Shared::begin();
     let _ = fs::remove_file(record("skipped", name));
     if user == User::Root && !rustix::process::geteuid().is_root() {
         return skip(name, "the tests do not run as root");
@@ -77,11 +85,16 @@ fn reason_against(cell: &Cell, language: &str, needs: &[&str]) -> Option<String>
     (!missing.is_empty()).then(|| format!("does not keep {}", missing.join(", ")))
 }
 
+/// A test that failed while it asked has left what others learned as it was.
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Whether the backend has a runtime for a language. Code that does nothing is run to find out.
 pub(crate) fn speaks(cell: &Cell, language: &str, nothing: &str) -> bool {
     type Known = HashMap<(String, User, String), bool>;
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let mut known = lock(KNOWN.get_or_init(Mutex::default));
     let key = (cell.backend().to_owned(), cell.user(), language.to_owned());
     let ask = || {
         let words = ["run", language, "-c", nothing, "--json", "--backend", cell.backend()];
@@ -158,7 +171,7 @@ pub(crate) struct Declared {
 pub(crate) fn declared(cell: &Cell) -> Declared {
     type Known = HashMap<(String, User), Declared>;
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let mut known = lock(KNOWN.get_or_init(Mutex::default));
     let key = (cell.backend().to_owned(), cell.user());
     known.entry(key).or_insert_with(|| ask_doctor(cell)).clone()
 }
@@ -189,7 +202,7 @@ fn ask_doctor(cell: &Cell) -> Declared {
 pub(crate) fn isolation(cell: &Cell) -> Isolation {
     type Known = HashMap<(String, User), Isolation>;
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let mut known = KNOWN.get_or_init(Mutex::default).lock().expect("no panic while held");
+    let mut known = lock(KNOWN.get_or_init(Mutex::default));
     let key = (cell.backend().to_owned(), cell.user());
     let ask = || {
         let plain = Cell::new(cell.backend(), cell.user(), cell.waived().to_vec());
@@ -421,6 +434,33 @@ pub fn process_holding(word: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").expect("Linux has one");
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     pids.filter(|pid| command_line(*pid).contains(word)).collect()
+}
+
+/// The processes whose command line holds a word, and which do not go by themselves: after its last process was reaped, the
+/// kernel needs a moment to tear a namespace down.
+#[must_use]
+pub fn survivors(word: &str) -> Vec<u32> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = process_holding(word);
+        if found.is_empty() || Instant::now() > until {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits for something to become true.
+///
+/// # Panics
+/// If it never does.
+#[track_caller]
+pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < until, "not so after {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// The command line of a process, or nothing if it is gone.

@@ -25,8 +25,8 @@
 //! | `BELLJAR_BACKENDS` | the backends under test, with commas between; else `native` |
 //! | `BELLJAR_WASM_MODULES` | what `belljar wasm install` has put under a state directory, for the tests to use |
 //! | `DOCKER_HOST`, `BELLJAR_DOCKER_RUNTIME`, `XDG_CONFIG_HOME` | handed on to the binary |
-//! | `BELLJAR_LEAK_RUNS` | how many runs the leak test spreads over all endings; else 60 |
-//! | `BELLJAR_KILL_RUNS` | how many runs in which `belljar` is killed; else 10 |
+//! | `BELLJAR_LEAK_RUNS` | how many runs the leak test makes with each ending; else 8, and an eighth of it for an ordinary user |
+//! | `BELLJAR_KILL_RUNS` | in how many runs the leak test kills `belljar`; else 10 |
 
 #![allow(
     clippy::expect_used,
@@ -36,16 +36,21 @@
     reason = "a test harness: it fails by panicking, tells its skips on stderr and is configured by environment"
 )]
 
+mod brief;
 mod cell;
 mod host;
 mod probe;
 mod request;
 mod result;
 mod served;
+mod turn;
 mod watch;
 
+pub use brief::keep_failures_short;
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
-pub use host::{Scratch, Telling, has_program, hold, installed, process_holding, secret};
+pub use host::{
+    PATIENCE, Scratch, Telling, eventually, has_program, hold, installed, process_holding, secret, survivors,
+};
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
 };

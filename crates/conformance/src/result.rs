@@ -1,9 +1,13 @@
 //! The result object, read strictly: a field that is missing, misspelt or new fails every test.
 
+use std::fmt;
+
 use serde::Deserialize;
 
+use crate::brief::Brief;
+
 /// The contract's result object. `files` is there only with `--collect`, the `_base64` fields on request.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are the contract's")]
 pub struct RunResult {
@@ -34,6 +38,26 @@ pub struct RunResult {
     #[serde(default)]
     pub stderr_base64: Option<String>,
     pub findings: Vec<serde_json::Value>,
+}
+
+/// What tells how a run ended, and the beginning of what it wrote.
+impl fmt::Debug for RunResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunResult")
+            .field("status", &self.status)
+            .field("exit_code", &self.exit_code)
+            .field("signal", &self.signal)
+            .field("stdout", &Brief(&self.stdout))
+            .field("stderr", &Brief(&self.stderr))
+            .field("oom_killed", &self.oom_killed)
+            .field("usage", &self.usage)
+            .field("start", &self.start)
+            .field("language", &self.language)
+            .field("backend", &self.backend)
+            .field("isolation", &self.isolation)
+            .field("files", &self.files)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Serde takes an absent `Option` for `None`; a field read through this one must be there, if only as `null`.
@@ -75,13 +99,19 @@ pub struct Isolation {
 }
 
 /// A file that was brought back.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the fields are the contract's")]
 pub struct CollectedFile {
     pub path: String,
     pub size: u64,
     pub content_base64: String,
+}
+
+impl fmt::Debug for CollectedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} bytes", self.path, self.size)
+    }
 }
 
 impl CollectedFile {

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::RwLockWriteGuard;
 use std::time::{Duration, Instant};
 
-use crate::cell::{Cell, STARTED};
-use crate::host::{self, Scratch};
+use crate::cell::Cell;
+use crate::host::{self, PATIENCE, Scratch};
+use crate::turn;
 
 /// Watches over the runs of one test. Others use the machine at the same time, so what is this test's own must be
 /// known: processes by their program, which is a link of its own, or by a word in their environment; cgroups by the
@@ -21,11 +22,9 @@ pub struct Watch {
     stage: Scratch,
     mounts: MountNamespace,
     before: BTreeSet<String>,
-    _alone: MutexGuard<'static, ()>,
+    /// To whoever watches, what others of this process have open would be left behind.
+    _alone: RwLockWriteGuard<'static, ()>,
 }
-
-/// One test watches at a time in a process: to each, the runs of the other would be left behind.
-static ALONE: Mutex<()> = Mutex::new(());
 
 impl Watch {
     /// Begins to watch. What is learned about the host stays, so it is learned before.
@@ -34,8 +33,7 @@ impl Watch {
     /// If nothing can be run.
     #[must_use]
     pub fn over(cell: &Cell) -> Watch {
-        // A test that failed while it watched has nothing to say to this one.
-        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let alone = turn::alone();
         let (word, stage, mounts) = (host::secret(), host::staged_apart(cell.user()), MountNamespace::new());
         let cell = cell.option("--env", &format!("TRACE={word}")).apart(stage.path(), mounts.entrance());
         assert_eq!(cell.run("true").exit_code, 0);
@@ -57,7 +55,7 @@ impl Watch {
     /// If something has, with a list of it.
     #[track_caller]
     pub fn assert_nothing_left(&self) {
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         loop {
             let left = self.left();
             if left.is_empty() {
@@ -75,14 +73,14 @@ impl Watch {
     }
 
     fn found(&self) -> BTreeSet<String> {
-        let mut found = BTreeSet::new();
+        let (mut found, started) = (BTreeSet::new(), self.cell.started());
         processes(&self.word, self.stage.path(), &mut found);
-        cgroups(Path::new("/sys/fs/cgroup"), &mut found);
+        cgroups(Path::new("/sys/fs/cgroup"), &started, &mut found);
         if self.cell.has_an_image() {
-            containers(&mut found);
+            containers(&started, &mut found);
         }
         for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
-            named_like_us(Path::new(dir), 2, &mut found);
+            named_like_us(Path::new(dir), &started, &mut found);
         }
         everything(self.stage.path(), &mut found);
         let table = fs::read_to_string(self.mounts.table()).expect("the namespace is held");
@@ -142,47 +140,47 @@ fn processes(word: &str, stage: &Path, found: &mut BTreeSet<String>) {
 }
 
 /// Cgroups named after a process that this test has started.
-fn cgroups(dir: &Path, found: &mut BTreeSet<String>) {
+fn cgroups(dir: &Path, started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             continue;
         }
-        let name = entry.file_name();
-        let mut words = name.to_str().unwrap_or_default().split('-');
-        let owner = words.by_ref().find_map(|word| word.parse::<u32>().ok());
-        if owner.is_some_and(|owner| STARTED.lock().expect("no panic while held").contains(&owner)) {
+        if number_in(&entry.file_name().to_string_lossy()).is_some_and(|owner| started.contains(&owner)) {
             found.insert(format!("cgroup {}", entry.path().display()));
         }
-        cgroups(&entry.path(), found);
+        cgroups(&entry.path(), started, found);
     }
 }
 
 /// Containers whose label says that a process made them which this test has started.
-fn containers(found: &mut BTreeSet<String>) {
+fn containers(started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     let mut command = Command::new("docker");
     command.args(["ps", "--all", "--format", r#"{{.Label "dev.belljar.owner"}} {{.Names}}"#]);
     let listed = command.output().expect("docker is there");
     assert!(listed.status.success(), "docker ps: {listed:?}");
     for line in String::from_utf8_lossy(&listed.stdout).lines() {
         let owner = line.split(' ').next().and_then(|word| word.parse::<u32>().ok());
-        if owner.is_some_and(|owner| STARTED.lock().expect("no panic while held").contains(&owner)) {
+        if owner.is_some_and(|owner| started.contains(&owner)) {
             found.insert(format!("container {line}"));
         }
     }
 }
 
-fn named_like_us(dir: &Path, depth: u32, found: &mut BTreeSet<String>) {
+/// Files named after the program, but for those that are named after somebody else's process, too.
+fn named_like_us(dir: &Path, started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if name.contains("belljar") && !name.starts_with("belljar-conformance-") {
+        let is_ours = number_in(&name).is_none_or(|owner| started.contains(&owner));
+        if name.contains("belljar") && !name.starts_with("belljar-conformance-") && is_ours {
             found.insert(format!("file {}", entry.path().display()));
         }
-        if is_dir && depth > 1 && !name.starts_with("belljar-conformance-") {
-            named_like_us(&entry.path(), depth - 1, found);
-        }
     }
+}
+
+/// The first number between hyphens, by which a process names what is its own.
+fn number_in(name: &str) -> Option<u32> {
+    name.split('-').find_map(|word| word.parse().ok())
 }
 
 fn everything(dir: &Path, found: &mut BTreeSet<String>) {

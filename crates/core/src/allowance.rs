@@ -1,5 +1,5 @@
-//! What a caller may ask for. A request that asks for more is refused with what it may have; it is never quietly cut
-//! down, because a caller that was given less than it asked for would not know what its result means.
+//! What a caller may ask for. A request that asks for more is refused, and the error says what is allowed. It is never
+//! silently reduced, because a caller that got less than it asked for would not know what its result means.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -21,18 +21,18 @@ pub struct Allowance {
     pub backends: Permitted<BackendName>,
     /// What a box may reach.
     pub networks: Networks,
-    /// Which guarantees may be done without.
+    /// Which guarantees may be waived.
     pub waivers: Permitted<Guarantee>,
     /// Which directories of the host may be shown.
     pub workspaces: Workspaces,
-    /// The most of everything that has a limit.
+    /// The maximum of everything that has a limit.
     pub ceilings: Ceilings,
 }
 
-/// Everything, or these.
+/// All of them, or only some.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Permitted<T> {
-    /// Whatever there is.
+    /// All that exist.
     All,
     /// These and no others.
     Only(Vec<T>),
@@ -41,9 +41,9 @@ pub enum Permitted<T> {
 /// What a box may reach at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Networks {
-    /// Nothing but itself.
+    /// No network except its own loopback.
     None,
-    /// These hosts, written as in `allow:HOST[:PORT]`, each of them or some of them.
+    /// These hosts, written as in `allow:HOST[:PORT]`; a request may name all or some of them.
     Hosts(Vec<String>),
     /// Everything.
     Full,
@@ -52,13 +52,13 @@ pub enum Networks {
 /// Which directories of the host may be shown to a box.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Workspaces {
-    /// Any that can be named.
+    /// Any directory.
     Any,
-    /// These and what is beneath them.
+    /// These and their subdirectories.
     Beneath(Vec<PathBuf>),
 }
 
-/// The most that may be asked for. What is absent here is bounded by the limit's own range alone.
+/// The maximum that may be asked for. A limit that is absent here has only its own range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the limits")]
 pub struct Ceilings {
@@ -71,7 +71,7 @@ pub struct Ceilings {
     pub output: Option<Bytes>,
 }
 
-/// A request that may not run: which field asks for too much, and what may be asked for.
+/// A request that is not allowed: which field asks for too much, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -97,8 +97,8 @@ impl Allowance {
         }
     }
 
-    /// What a caller of unknown intent may do, unless something else is configured: run code in a real box. No
-    /// guarantee may be waived, no directory of the host shown, and no backend named that keeps next to nothing.
+    /// What an unknown caller may do by default: run code in a real box. No guarantee may be waived, no directory of
+    /// the host shown, and no backend named that is not a sandbox.
     #[must_use]
     pub fn boxed() -> Allowance {
         let boxes =
@@ -130,7 +130,7 @@ impl Allowance {
             refusal(
                 Field::Language,
                 format!("the language '{language}' is not allowed here"),
-                format!("allowed are {}", listed(allowed)),
+                format!("allowed: {}", listed(allowed)),
             )
         })
     }
@@ -138,7 +138,7 @@ impl Allowance {
     /// Whether this backend may be named.
     ///
     /// # Errors
-    /// That it may not, with those that may.
+    /// It may not; the hint lists those that may.
     pub fn backend(&self, choice: BackendChoice) -> Result<(), Refusal> {
         let BackendChoice::Named(name) = choice else { return Ok(()) };
         self.backends.permit(&name).map_err(|allowed| {
@@ -155,7 +155,7 @@ impl Allowance {
             refusal(
                 Field::Waive,
                 format!("the guarantee '{guarantee}' may not be waived here"),
-                format!("may be waived: {}", listed(allowed)),
+                format!("guarantees that may be waived: {}", listed(allowed)),
             )
         })
     }
@@ -177,7 +177,7 @@ impl<T: PartialEq> Permitted<T> {
 }
 
 impl Networks {
-    /// Whether a box may reach that.
+    /// Whether a box may have this network.
     #[must_use]
     pub fn contains(&self, wanted: &Network) -> bool {
         self.permit(wanted).is_ok()
@@ -195,7 +195,7 @@ impl Networks {
             (Networks::Hosts(allowed), _) => format!("none, and allow: with {}", listed(allowed)),
         };
         let message = format!("the network '{wanted}' is not allowed here");
-        Err(refusal(Field::Network, message, format!("allowed are {allowed}")))
+        Err(refusal(Field::Network, message, format!("allowed: {allowed}")))
     }
 }
 
@@ -207,17 +207,17 @@ impl Workspaces {
             return Ok(());
         }
         let hint = if roots.is_empty() {
-            "send what the code needs as files".to_owned()
+            "send the files that the code needs with the request instead".to_owned()
         } else {
             let roots: Vec<_> = roots.iter().map(|root| root.display()).collect();
-            format!("allowed is what is beneath {}", listed(&roots))
+            format!("workspaces are allowed under {}", listed(&roots))
         };
-        let message = format!("the workspace '{}' may not be shown", path.display());
+        let message = format!("the workspace '{}' is not allowed here", path.display());
         Err(refusal(Field::Workspace, message, hint))
     }
 }
 
-/// By the text alone; that no link leads out again is for whoever opens it.
+/// Compares only the text; the code that opens the path must make sure that no link leads out.
 fn is_beneath(path: &Path, root: &Path) -> bool {
     path.starts_with(root) && !path.components().any(|part| part == Component::ParentDir)
 }
@@ -349,7 +349,7 @@ mod tests {
         let allowance = Allowance { languages: Permitted::Only(vec!["ruby", "lua"]), ..Allowance::boxed() };
         let (field, text) = refused(&allowance, &request(LimitsRequest::default()));
         assert_eq!(field, Field::Language);
-        assert_eq!(text, "the language 'python' is not allowed here; allowed are ruby, lua");
+        assert_eq!(text, "the language 'python' is not allowed here; allowed: ruby, lua");
         let mut waived = request(LimitsRequest::default());
         waived.sandbox.waived = vec![Guarantee::Memory];
         assert_eq!(refused(&Allowance::boxed(), &waived).0, Field::Waive);

@@ -1,5 +1,5 @@
-//! The port: what the engine asks of whatever provides boxes. A backend never decides policy; it keeps what it is
-//! told to keep, or refuses.
+//! The port: what the engine asks of a provider of boxes. A backend never decides policy; it enforces what it is asked
+//! to enforce, or refuses.
 
 use std::fmt;
 use std::future::Future;
@@ -26,7 +26,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// Whether it can make boxes on this host at all.
     ///
     /// # Errors
-    /// What stands in the way, and what would help.
+    /// What prevents it, and what would help.
     fn ready(&self) -> Result<(), BackendError>;
 
     /// How many boxes of a crashed predecessor it found and removed.
@@ -34,7 +34,7 @@ pub trait Backend: Send + Sync + fmt::Debug {
         0
     }
 
-    /// What it can guarantee on this host, found out by doing it.
+    /// What it can guarantee on this host, found by trying.
     fn offer(&self) -> &Offer;
 
     /// Whether it can give a box this network.
@@ -43,11 +43,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What would run a language here. May look at the disk and ask an interpreter for its version.
     ///
     /// # Errors
-    /// That there is none, with how to get it.
+    /// There is none; the hint says how to get it.
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError>;
 
-    /// Builds a box and starts one program in it. Dropping what it returns destroys the box. Whoever waits is told of an
-    /// image that has to be fetched first.
+    /// Builds a box and starts one program in it. Dropping the result destroys the box. The listener is told if an
+    /// image must be pulled first.
     fn start<'a>(
         &'a self,
         sandbox: SandboxSpec,
@@ -55,18 +55,18 @@ pub trait Backend: Send + Sync + fmt::Debug {
         waiting: PullListener<'a>,
     ) -> BoxFuture<'a, Result<Box<dyn Execution>, BackendError>>;
 
-    /// What is to be done beside the runs, for as long as there may be any: somebody has to drive it. It ends after
+    /// Background work, for as long as there may be runs. The caller must drive this future. It ends after
     /// [`retire`](Backend::retire).
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         None
     }
 
-    /// Lets go of everything that no run uses, and makes no more of it. Runs go on.
+    /// Releases everything that no run uses, and makes no more of it. Runs continue.
     fn retire(&self) -> BoxFuture<'_, ()> {
         Box::pin(std::future::ready(()))
     }
 
-    /// The boxes that wait for a run, if it keeps any.
+    /// The state of the warm pool, if it has one.
     fn pool(&self) -> Option<PoolStatus> {
         None
     }
@@ -74,23 +74,23 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// What [`start`](Backend::start) would do, for a person to read.
     ///
     /// # Errors
-    /// Whatever would keep it from doing so.
+    /// Whatever would prevent it.
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError>;
 }
 
-/// Hears of an image that is being fetched.
+/// Receives the progress of an image pull.
 pub type PullListener<'a> = &'a (dyn Fn(&PullEvent) + Sync);
 
-/// A step of fetching an image, in words that are harmless on a terminal and of bounded length.
+/// A step of pulling an image, in text that is safe for a terminal and of bounded length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PullEvent {
-    /// The image, as it was asked for.
+    /// The image, as the request named it.
     pub image: String,
-    /// The layer, if it is about one.
+    /// The layer, if the step concerns one.
     pub layer: Option<String>,
     /// What happens to it.
     pub status: String,
-    /// Bytes that are there, of how many.
+    /// Bytes that have arrived, and the total.
     pub progress: Option<(u64, u64)>,
 }
 
@@ -103,7 +103,7 @@ pub struct RuntimeInfo {
     pub location: String,
 }
 
-/// What the box is to be: no option is left that means a default.
+/// The box to make, with every default filled in.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as in SandboxRequest")]
 pub struct SandboxSpec {
@@ -112,12 +112,12 @@ pub struct SandboxSpec {
     pub workspace: Option<Workspace>,
     pub env: Vec<EnvVar>,
     pub image: Option<String>,
-    /// What must be kept. A backend that finds it cannot keep it after all fails the start.
+    /// What must be enforced. A backend that cannot enforce it after all fails the start.
     pub enforcement: Enforcement,
 }
 
 impl SandboxSpec {
-    /// What most requests are like: one that leaves out what can be left out.
+    /// What most requests are like: everything optional is left out.
     #[must_use]
     pub fn unspecific(limits: BoxLimits, enforcement: Enforcement) -> SandboxSpec {
         let (workspace, env, image) = (None, Vec::new(), None);
@@ -125,7 +125,7 @@ impl SandboxSpec {
     }
 }
 
-/// What is to run in it.
+/// The program to run in it.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "as in ExecutionRequest")]
 pub struct ExecutionSpec {
@@ -142,7 +142,7 @@ pub struct ExecutionSpec {
 }
 
 impl ExecutionSpec {
-    /// The same for what is to run: code that is not there yet, in a file of this name.
+    /// The same for a program: code that has not arrived yet, in a file of this name.
     #[must_use]
     pub fn unspecific(language: Language, name: BoxPath, limits: ExecutionLimits) -> ExecutionSpec {
         ExecutionSpec {
@@ -158,18 +158,18 @@ impl ExecutionSpec {
     }
 }
 
-/// Code that is ready for its runtime, and what its file is to be called.
+/// Code that is ready for its runtime, and the name of its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
     /// The file's name in the working directory.
     pub name: BoxPath,
-    /// Whether the caller chose that name. If not, the backend may pick another where it would hide a file.
+    /// Whether the caller chose that name. If not, the backend may pick another one where it would hide a file.
     pub named_by_caller: bool,
     /// The text.
     pub text: Vec<u8>,
 }
 
-/// A program that runs in a box of its own. Dropping it destroys the box.
+/// A program that runs in its own box. Dropping it destroys the box.
 pub trait Execution: Send {
     /// Where the box came from.
     fn start(&self) -> Start;
@@ -182,23 +182,23 @@ pub trait Execution: Send {
         None
     }
 
-    /// The next piece of output, or the end: the tree is dead and everything that it wrote has been seen. The future may
-    /// be dropped before it is done; nothing is lost by that.
+    /// The next piece of output, or the end: all processes are dead and everything they wrote has been read. The future
+    /// may be dropped before it is ready; nothing is lost.
     fn next_event(&mut self) -> BoxFuture<'_, Result<Event<'_>, BackendError>>;
 
-    /// Kills the whole tree. [`Event::Ended`] follows soon.
+    /// Kills all processes. [`Event::Ended`] follows soon.
     fn kill(&mut self);
 
     /// After the end: how it ended, what it used, what it left. Destroys the box.
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>>;
 }
 
-/// What an execution has to say.
+/// An event of an execution.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// Bytes from inside, at most a few pages at a time.
     Output(Stream, &'a [u8]),
-    /// A command of the language has succeeded, and the next one begins. Output of both may still be on its way.
+    /// A command of the language has succeeded, and the next one begins. Output of both may still arrive.
     NextStage,
     /// Nothing follows.
     Ended,
@@ -212,16 +212,16 @@ pub enum Stream {
     Stderr,
 }
 
-/// How a box ended by itself, what it used and what it left.
+/// How a box ended, what it used and what it left.
 #[derive(Debug)]
 pub struct Finished {
-    /// How the program ended, as the kernel tells it.
+    /// How the program ended, as the kernel reports it.
     pub ending: Ending,
-    /// CPU time of the whole tree.
+    /// CPU time of all processes.
     pub cpu: Duration,
-    /// Peak memory of the whole tree.
+    /// Peak memory of all processes together.
     pub memory_peak: u64,
-    /// The files that were asked for and found.
+    /// The files that were requested and found.
     pub files: Vec<CollectedFile>,
 }
 
@@ -232,9 +232,9 @@ pub enum Ending {
     Exited(u8),
     /// By a signal, which may have been ours.
     Signaled(u8),
-    /// By the memory limit: a counter says so.
+    /// By the memory limit, as a counter shows.
     OutOfMemory,
-    /// By the limit on CPU time, which the backend watches.
+    /// By the limit on CPU time, which the backend checks.
     CpuTimeExhausted,
 }
 

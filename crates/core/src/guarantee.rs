@@ -1,26 +1,26 @@
-//! What Belljar promises about a box, and the decision whether a host can keep it.
+//! What Belljar guarantees about a box, and the decision whether a host can enforce it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One promise. The words are the contract's; the result names each as kept or waived.
+/// One guarantee, named as in the contract. The result lists each as kept or waived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Guarantee {
-    /// Nothing of the host can be read or written but what the request names.
+    /// Nothing of the host can be read or written except what the request names.
     Filesystem,
-    /// No packet leaves or enters but what the request allows.
+    /// No packet leaves or enters except what the request allows.
     Network,
-    /// The tree of processes cannot use more memory than its limit.
+    /// All processes together cannot use more memory than the limit.
     Memory,
-    /// The tree cannot have more processes and threads than its limit.
+    /// There cannot be more processes and threads than the limit.
     Pids,
-    /// The tree cannot use more CPU than its rate and its CPU time.
+    /// All processes together cannot use more CPU than the rate and the CPU time.
     Cpu,
-    /// The tree cannot write more bytes and files than its limit.
+    /// The code cannot write more bytes and files than the limit.
     Disk,
     /// Only the system calls of the policy reach the kernel.
     Syscalls,
-    /// No capability, no way to gain one, an identity of its own.
+    /// No capabilities, no way to gain any, a separate identity.
     Privileges,
 }
 
@@ -65,10 +65,10 @@ impl fmt::Display for Guarantee {
     }
 }
 
-/// Whether a backend on this host can keep one guarantee.
+/// Whether a backend on this host can enforce one guarantee.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It can, by these means.
+    /// It can, in this way.
     Kept {
         /// The mechanism, for `doctor`.
         how: String,
@@ -82,12 +82,12 @@ pub enum Standing {
     },
 }
 
-/// What a backend can guarantee on this host: found out once, by doing it.
+/// What a backend can guarantee on this host, found once by trying.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer(BTreeMap<Guarantee, Standing>);
 
 impl Offer {
-    /// An offer must speak of every guarantee, which is why it is made by asking for each.
+    /// An offer must cover every guarantee, so it is made by asking for each.
     pub fn by_asking(mut standing: impl FnMut(Guarantee) -> Standing) -> Offer {
         Offer(Guarantee::ALL.into_iter().map(|guarantee| (guarantee, standing(guarantee))).collect())
     }
@@ -97,14 +97,14 @@ impl Offer {
         self.0.iter().map(|(guarantee, standing)| (*guarantee, standing))
     }
 
-    /// Whether this guarantee can be kept.
+    /// Whether this guarantee can be enforced.
     #[must_use]
     pub fn keeps(&self, guarantee: Guarantee) -> bool {
         matches!(self.0.get(&guarantee), Some(Standing::Kept { .. }))
     }
 }
 
-/// What is kept and what was given up, for one run. Only [`resolve`] and [`concede`] make one.
+/// What is enforced and what was waived, for one run. Only [`resolve`] and [`concede`] make one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enforcement {
     kept: Vec<Guarantee>,
@@ -112,31 +112,31 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// The promises made for this run.
+    /// The guarantees for this run.
     #[must_use]
     pub fn kept(&self) -> &[Guarantee] {
         &self.kept
     }
 
-    /// The promises that the caller did without. A limit whose promise was waived is still applied as well as
-    /// the host can.
+    /// The guarantees that the caller waived. The limit behind a waived guarantee is still applied as well as the host
+    /// can.
     #[must_use]
     pub fn waived(&self) -> &[Guarantee] {
         &self.waived
     }
 }
 
-/// Guarantees that the host cannot keep and the caller has not waived.
+/// Guarantees that the host cannot enforce and the caller has not waived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmet {
     /// Each with the reason and what would help; never empty.
     pub missing: Vec<(Guarantee, String, String)>,
 }
 
-/// Holds what is demanded (everything that is not waived) against what is offered.
+/// Compares what is demanded (everything that is not waived) with what is offered.
 ///
 /// # Errors
-/// Every guarantee that is demanded and not offered, so that a caller learns of all of them at once.
+/// Every guarantee that is demanded but not offered, so that a caller learns about all of them at once.
 pub fn resolve(offer: &Offer, waived: &[Guarantee]) -> Result<Enforcement, Unmet> {
     let mut enforcement = Enforcement { kept: Vec::new(), waived: Vec::new() };
     let mut missing = Vec::new();
@@ -150,7 +150,7 @@ pub fn resolve(offer: &Offer, waived: &[Guarantee]) -> Result<Enforcement, Unmet
     if missing.is_empty() { Ok(enforcement) } else { Err(Unmet { missing }) }
 }
 
-/// What a backend keeps that the caller named, knowing that it keeps little: what it does not offer counts as waived.
+/// For a backend that the caller named although it enforces little: what it does not offer counts as waived.
 #[must_use]
 pub fn concede(offer: &Offer, waived: &[Guarantee]) -> Enforcement {
     let is_kept = |guarantee: &Guarantee| offer.keeps(*guarantee) && !waived.contains(guarantee);

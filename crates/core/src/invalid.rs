@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// A part of a request, by the name that a caller knows it by.
+/// A part of a request, by the name that a caller uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is the field of the same name in the contract")]
 pub enum Field {

@@ -40,7 +40,7 @@ impl Language {
         Language::all().find(|language| language.name == name || language.aliases.contains(&name.as_str()))
     }
 
-    /// Finds a language by a file's ending.
+    /// Finds a language by a file's extension.
     #[must_use]
     pub fn by_file_name(file: &str) -> Option<Language> {
         let (_, ending) = file.rsplit_once('.')?;
@@ -96,61 +96,62 @@ pub struct Row {
     pub name: &'static str,
     /// Other names that callers use.
     pub aliases: &'static [&'static str],
-    /// Endings of its files, without the dot.
+    /// Extensions of its files, without the dot.
     pub endings: &'static [&'static str],
     /// What the code's file is called when the caller gave no name.
     pub source: &'static str,
-    /// What has to happen to the code before a runtime can read it.
+    /// What must be done to the code before a runtime can read it.
     pub preparation: Preparation,
     /// How the runtime is found on a host.
     pub runtime: Discovery,
-    /// The commands, in order; the last is the program. In their words stand for: `{runtime}` the interpreter
-    /// or compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the
-    /// memory limit, `{cpus}` the CPU limit, rounded up, `{tmp}` the directory for temporary files.
+    /// The commands, in order; the last is the program. Placeholders in their words: `{runtime}` is the interpreter or
+    /// compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the memory
+    /// limit, `{cpus}` the CPU limit, rounded up, `{tmp}` the directory for temporary files.
     pub stages: &'static [Stage],
-    /// Environment that this language needs inside a box. The same words stand in its values.
+    /// Environment variables that this language needs inside a box, with the same placeholders.
     pub env: &'static [(&'static str, &'static str)],
-    /// How its runtime can be started before there is code for it, if that gains anything.
+    /// How its runtime can be parked, if that gains anything.
     pub parking: Option<Parking>,
-    /// The image for backends that take one, where the contract names one.
+    /// The default image for backends that use images, if the contract names one.
     pub image: Option<&'static str>,
     /// The Debian package that brings the runtime.
     pub package: &'static str,
 }
 
-/// A runtime that can be started before there is code for it: it boots, opens the file of the code, and waits, because
-/// that is a pipe into which nobody has written yet.
+/// A runtime that can be started before there is code for it: it boots, opens the code's file, and blocks, because the
+/// file is a pipe and nothing has been written to it.
 #[derive(Debug, Clone, Copy)]
 pub struct Parking {
-    /// What the code's file is called after its preparation, if the caller has not named it and it is no module.
+    /// The name of the code's file after its preparation, if the caller has not named it and it is not a module.
     pub source: &'static str,
-    /// Names in the working directory that it has looked for by then. A file of such a name comes too late.
+    /// Names in the working directory that the runtime looks for while it boots. A file with such a name would come too
+    /// late.
     pub looked_for: &'static [&'static str],
-    /// Code that makes it go back in its file, which cannot be done in a pipe, or that must not have a primer before it.
+    /// Code that makes the runtime seek in its file, which is impossible in a pipe, or that must not follow a primer.
     pub hindrances: &'static [Hindrance],
-    /// The most bytes of code for which this is faster than starting it anew.
+    /// The most bytes of code for which this is faster than a new start.
     pub most_code: usize,
-    /// What is written into the pipe at first for a runtime that opens its file before it boots: it takes this for nothing,
+    /// What is first written into the pipe for a runtime that opens its file before it boots. The runtime ignores it,
     /// and has booted when it has read it.
     pub primer: &'static [u8],
-    /// Whether it has read all of its code before it runs any of it.
+    /// Whether it reads all of its code before it runs any of it.
     pub reads_first: bool,
-    /// What it does before it waits.
+    /// What it does before it blocks.
     pub rehearsal: Option<Rehearsal>,
 }
 
-/// A script that a runtime which is to wait runs first, so that what most programs make it do is done already.
+/// A script that a runtime runs before it is parked, so that it has already done what most programs make it do.
 #[derive(Debug, Clone, Copy)]
 pub struct Rehearsal {
-    /// Where the script is in a box of the language, whether it waits or not.
+    /// The path of the script in every box of the language, parked or not.
     pub path: &'static str,
     /// The script.
     pub script: &'static str,
-    /// What makes the runtime run it, `NAME=value`. The script takes it out of the environment.
+    /// The variable that makes the runtime run it, `NAME=value`. The script removes it from the environment.
     pub variable: &'static str,
 }
 
-/// What keeps code from coming through a pipe: it makes the runtime go back in its file, or take a primer for something.
+/// What prevents code from coming through a pipe: it makes the runtime seek in its file, or interpret a primer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hindrance {
     /// This text in a comment (after a `#`) in one of the first two lines.
@@ -162,13 +163,13 @@ pub enum Hindrance {
 }
 
 impl Parking {
-    /// Whether this code can be read from a pipe just as from a file.
+    /// Whether this code can be read from a pipe as well as from a file.
     #[must_use]
     pub fn takes(&self, code: &[u8]) -> bool {
         code.len() <= self.most_code && !self.hindrances.iter().any(|hindrance| hindrance.occurs_in(code))
     }
 
-    /// Whether a file of this path, relative to the working directory, would come too late.
+    /// Whether a file at this path, relative to the working directory, would come too late.
     #[must_use]
     pub fn has_looked_for(&self, path: &str) -> bool {
         let first = path.split('/').next().unwrap_or(path);
@@ -195,18 +196,18 @@ fn comment(line: &[u8]) -> Option<&[u8]> {
     line.iter().position(|byte| *byte == b'#').map(|at| &line[at..])
 }
 
-/// What has to happen to code before it is put into the box.
+/// What must be done to code before it is put into the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preparation {
     /// Nothing.
     None,
-    /// Look whether it is a module, because Node wants to know that from the file's ending.
+    /// Detect whether it is a module, because Node needs that from the file's extension.
     DetectModule,
-    /// Take the types away, and look whether it is a module.
+    /// Remove the types, and detect whether it is a module.
     StripTypes,
 }
 
-/// How a runtime is found and what it is asked.
+/// How a runtime is found and asked about itself.
 #[derive(Debug)]
 pub struct Discovery {
     /// Program names to look for, in order of preference.
@@ -220,11 +221,11 @@ pub struct Discovery {
     pub ask: &'static [&'static [&'static str]],
     /// How to read the label out of the answer.
     pub answer: Answer,
-    /// Files and directories that it needs and does not tell, if they exist.
+    /// Files and directories that it needs but does not report, if they exist.
     pub also: &'static [&'static str],
 }
 
-/// How to read what a runtime prints about itself.
+/// How to read what a runtime reports about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The first line is the label, `CPython 3.11.7`.
@@ -238,7 +239,7 @@ pub enum Answer {
         names: &'static [&'static str],
         /// The key of the version.
         version: &'static str,
-        /// The key of the directory that it lives in.
+        /// The key of its home directory.
         home: &'static str,
     },
 }
@@ -247,7 +248,7 @@ pub enum Answer {
 const LONGEST_LABEL: usize = 80;
 
 impl Answer {
-    /// What a runtime that said this calls itself. `None` if there is no label in it that one could show.
+    /// What a runtime calls itself in this output. `None` if there is no usable label in it.
     #[must_use]
     pub fn label(self, text: &str) -> Option<String> {
         let label = match self {
@@ -262,7 +263,7 @@ impl Answer {
         presentable.then_some(label)
     }
 
-    /// The directory that it says it lives in, where that is told by a key.
+    /// Its home directory, if a key names it.
     #[must_use]
     pub fn home(self, text: &str) -> Option<&str> {
         match self {
@@ -299,10 +300,10 @@ const fn run(argv: &'static [&'static str]) -> Stage {
     Stage { argv }
 }
 
-/// What a shell reads byte by byte where it cannot go back, so that much of it takes longer than starting anew.
+/// A shell reads byte by byte where it cannot seek, so beyond this size a new start is faster.
 const BYTE_BY_BYTE: usize = 8 << 10;
 
-/// A runtime that looks for nothing before it opens its file, and reads that from the beginning to the end.
+/// A runtime that looks for nothing before it opens its file, and reads that from beginning to end.
 const fn parked(source: &'static str) -> Parking {
     Parking {
         source,
@@ -315,7 +316,7 @@ const fn parked(source: &'static str) -> Parking {
     }
 }
 
-/// Node asks whether the files around are modules before it reads the first of them.
+/// Node checks whether the files around are modules before it reads the first of them.
 const fn parked_node() -> Parking {
     let rehearsal = Rehearsal {
         path: "/etc/belljar/rehearsal.cjs",
@@ -330,7 +331,7 @@ const fn parked_node() -> Parking {
     }
 }
 
-/// The table. Order is the contract's.
+/// The table, in the order of the contract.
 pub static ROWS: &[Row] = &[
     Row {
         name: "python",
@@ -340,8 +341,9 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["python3", "python"],
-            // The unpacked arguments are a syntax error for Python 2, which may still be called `python`. A virtual
-            // environment is recognised by where its link to the executable is, so there the link is the program.
+            // The unpacked arguments are a syntax error in Python 2, which may still be called `python`. A virtual
+            // environment is recognised by the location of its link to the executable, so there the link is the
+            // program.
             ask: &[&[
                 "-c",
                 "import os, platform, site, sys, sysconfig\n\
@@ -359,9 +361,9 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "-u", "-B", "{source}"])],
         env: &[],
         parking: Some(Parking {
-            // The user's own packages are looked for while booting.
+            // Python looks for the user's own packages while it boots.
             looked_for: &[".local"],
-            // A declared encoding makes it read its file anew.
+            // A declared encoding makes it read its file again.
             hindrances: &[Hindrance::Comment("coding")],
             reads_first: true,
             ..parked("main.py")
@@ -425,8 +427,8 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["sh"],
-            // No path is told: bash and busybox are a POSIX shell only under the name of `sh`. gVisor does not show one
-            // process what another runs.
+            // No path is reported: bash and busybox are a POSIX shell only under the name `sh`. gVisor does not show
+            // one process what another runs.
             ask: &[&[
                 "-c",
                 "exe=$(readlink /proc/$$/exe || readlink -f \"$0\"); \
@@ -481,15 +483,15 @@ pub static ROWS: &[Row] = &[
         parking: Some(Parking {
             // The user's own gems.
             looked_for: &[".gem", ".local"],
-            // What follows the end of the code can be read as a file; options and an encoding are looked for where the
-            // file begins.
+            // What follows the end of the code can be read as a file; options and an encoding are looked for at the
+            // beginning of the file.
             hindrances: &[
                 Hindrance::Anywhere("__END__"),
                 Hindrance::Beginning("#!"),
                 Hindrance::Beginning("\u{feff}"),
                 Hindrance::Comment("coding"),
             ],
-            // The mark of UTF-8, which is the encoding of every script that does not say otherwise.
+            // The UTF-8 byte order mark; UTF-8 is the default encoding of scripts.
             primer: "\u{feff}".as_bytes(),
             reads_first: true,
             ..parked("main.rb")
@@ -540,7 +542,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(Parking {
-            // What follows is read through a handle on the file, in which programs like to seek.
+            // What follows is read through a handle on the file, in which programs often seek.
             hindrances: &[Hindrance::Anywhere("__DATA__"), Hindrance::Anywhere("__END__")],
             ..parked("main.pl")
         }),
@@ -589,7 +591,7 @@ pub static ROWS: &[Row] = &[
         parking: Some(Parking {
             // The user's own packages.
             looked_for: &["R"],
-            // An empty line; errors do not tell where they are.
+            // An empty line; R's error messages have no line numbers.
             primer: b"\n",
             ..parked("main.R")
         }),
@@ -653,7 +655,7 @@ pub static ROWS: &[Row] = &[
         // One package at a time: each compiler takes its own share of the memory.
         stages: &[run(&["{runtime}", "build", "-p=1", "-o", "{program}", "{source}"]), run(&["{program}"])],
         env: &[
-            // Go starts threads by the number of the host's processors, which may be more than the box may have.
+            // Go starts as many threads as the host has CPUs, which may be more than the box allows.
             ("GOMAXPROCS", "{cpus}"),
             ("GOCACHE", "{tmp}/.gocache"),
             ("GOPATH", "{tmp}/.gopath"),
@@ -679,7 +681,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[
-            // One codegen unit is one thread, however many processors the host has.
+            // One codegen unit means one thread, however many CPUs the host has.
             run(&[
                 "{runtime}",
                 "--edition",
@@ -707,7 +709,7 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::None,
         runtime: Discovery {
             programs: &["java"],
-            // A JRE without the compiler cannot run source code, and fails the second question.
+            // A JRE without the compiler cannot run source code, and fails the second command.
             ask: &[&["-XshowSettings:properties", "-version"], &["--describe-module", "jdk.compiler"]],
             answer: Answer::Settings {
                 names: &["OpenJDK", "Java"],
@@ -739,7 +741,7 @@ const NODE: Discovery = Discovery {
     also: &[],
 };
 
-/// The known name or alias at the smallest edit distance, if it is small enough to be a slip of the finger.
+/// The known name or alias at the smallest edit distance, if that is small enough for a typing error.
 fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let names = ROWS.iter().flat_map(|row| std::iter::once(&row.name).chain(row.aliases));
@@ -747,7 +749,7 @@ fn nearest(name: &str) -> Option<&'static str> {
     (distance <= 1 + nearest.len() / 4).then_some(nearest)
 }
 
-/// Levenshtein, with a swap of neighbours counted as one slip: it is the commonest one.
+/// Levenshtein distance, with a swap of neighbours counted as one error: it is the commonest one.
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(32).collect(), b.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

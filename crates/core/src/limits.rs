@@ -1,7 +1,7 @@
 //! What a box may use and how long an execution may take.
 //!
-//! The units are types, so that a number of bytes cannot be taken for a number of processes; their constructors
-//! check the range, so that whoever holds a value may write it to the kernel without a second look.
+//! The units are types, so that a number of bytes cannot be mistaken for a number of processes. Their constructors
+//! check the range, so that a value can be written to the kernel without another check.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Bytes {
             _ => return Err(malformed()),
         };
         let number: u128 = digits.parse().map_err(|_| malformed())?;
-        // A size beyond 64 bits is out of every range, so it need only stay out of range here.
+        // A size beyond 64 bits is out of every range, so it only has to stay out of range here.
         let bytes = number.saturating_mul(u128::from(factor));
         Ok(Bytes(u64::try_from(bytes).unwrap_or(u64::MAX)))
     }
@@ -155,15 +155,15 @@ impl BoxLimits {
 /// What one execution may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExecutionLimits {
-    /// Wall clock for the whole tree of processes.
+    /// Wall clock for all processes together.
     pub timeout: Duration,
-    /// CPU time for the whole tree of processes.
+    /// CPU time for all processes together.
     pub cpu_time: Option<Duration>,
     /// How much of each of stdout and stderr is kept.
     pub output: Bytes,
 }
 
-/// Limits as a caller states them; what is absent takes the default.
+/// Limits as a caller states them; absent ones take the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[allow(missing_docs, reason = "the fields are those of the two structs they become")]
 pub struct LimitsRequest {
@@ -187,7 +187,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const TIB: u64 = 1 << 40;
 
 impl LimitsRequest {
-    /// The same, where what is absent takes a ceiling that is lower than the default.
+    /// The same, but absent limits take a ceiling that is lower than the default.
     #[must_use]
     pub fn within(self, ceilings: &Ceilings) -> LimitsRequest {
         let cpus = ceilings.cpus.map(|cpus| f64::from(cpus.milli()) / 1000.0);

@@ -18,7 +18,7 @@ pub enum Outcome {
     TimedOut(TimeLimit),
     /// The kernel's counter says that the memory limit killed it.
     OutOfMemory,
-    /// The caller went away or changed its mind; the number is the signal by which we were told, if any.
+    /// The caller disconnected or cancelled; the number is the signal that told us, if any.
     Cancelled(Option<u8>),
 }
 
@@ -48,28 +48,28 @@ impl Outcome {
 /// What a program used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// How long it waited for its turn.
+    /// How long it waited in the queue.
     pub queue: Duration,
     /// From the first step of building the box to the end of the last process in it.
     pub wall: Duration,
-    /// CPU time of the whole tree.
+    /// CPU time of all processes.
     pub cpu: Duration,
-    /// The most memory that the whole tree had at one time, in bytes.
+    /// The most memory that all processes used at one time, in bytes.
     pub memory_peak: u64,
 }
 
-/// Where the box came from.
+/// How the box was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// A parked box was waiting.
+    /// In a parked box.
     Warm,
-    /// Forked from a running interpreter.
+    /// With a child of a zygote.
     Zygote,
     /// Built for this run.
     Cold,
 }
 
-/// A file brought back from a box: bytes of a stranger's making.
+/// A file collected from a box: its bytes are untrusted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CollectedFile {
     /// Relative to the working directory; plain components only.

@@ -30,8 +30,8 @@ impl Collector {
         }
     }
 
-    /// Takes the next bytes of the stream, and returns the part of them that belongs to the head: what may be
-    /// shown live. The rest is known only at the end.
+    /// Takes the next bytes of the stream, and returns the part of them that belongs to the head: what may be shown
+    /// live. The rest is known only at the end.
     pub fn push<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         self.seen += bytes.len() as u64;
         let room = self.head_limit - self.head.len();
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_notice_stands_on_a_line_of_its_own() {
+    fn the_notice_is_on_its_own_line() {
         let captured = collect(4, &[b"0\n2345678\n"]);
         assert_eq!(captured.to_bytes(), b"0\n[... 6 bytes omitted ...]\n8\n");
     }

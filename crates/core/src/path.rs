@@ -1,4 +1,4 @@
-//! Paths inside the box and on the host: parsed once, so that no later layer has to distrust them.
+//! Paths inside the box and on the host: parsed once, so that later layers can trust them.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -23,7 +23,7 @@ impl BoxPath {
             Err(Invalid::new(
                 Field::Files,
                 format!("the path '{}' {why}", text.escape_debug()),
-                "name a place beneath the working directory, such as data/input.csv",
+                "use a path inside the working directory, such as data/input.csv",
             ))
         };
         if text.is_empty() {
@@ -71,8 +71,8 @@ impl fmt::Display for BoxPath {
     }
 }
 
-/// A directory of the host that a request names, to be shown read-only at `/work`. Whether it exists is for the
-/// backend to find out; that it is not the whole machine is known here.
+/// A directory of the host that a request names, to be shown read-only at `/work`. The backend checks whether it
+/// exists; that it is not the whole machine is checked here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workspace(PathBuf);
 

@@ -1,17 +1,17 @@
-//! The boxes that wait for a run, as those who look at them see it.
+//! The state of the warm pool, as reported to users.
 
 use std::time::Duration;
 
 use crate::language::Language;
 
-/// All boxes that wait, by language.
+/// All parked boxes, by language.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolStatus {
-    /// The most memory that they may have together, in bytes.
+    /// The most memory that they may use together, in bytes.
     pub memory_limit: u64,
-    /// After how long one that waits is replaced.
+    /// The age at which a parked box is replaced.
     pub max_age: Duration,
-    /// The languages that boxes wait for.
+    /// The languages in the pool.
     pub languages: Vec<LanguagePool>,
 }
 
@@ -20,32 +20,32 @@ pub struct PoolStatus {
 pub struct LanguagePool {
     /// Which.
     pub language: Language,
-    /// Boxes that wait.
+    /// Parked boxes.
     pub ready: usize,
-    /// Boxes on their way to that.
+    /// Boxes that are being made.
     pub booting: usize,
-    /// How many there are to be when nobody asks.
+    /// How many there are without demand.
     pub min: usize,
-    /// How many there may be.
+    /// How many there may be at most.
     pub max: usize,
-    /// How many there are to be now, after what was asked for of late.
+    /// How many there should be now, according to recent demand.
     pub target: usize,
     /// Runs that found one.
     pub hits: u64,
     /// Runs that could have used one, and found none.
     pub misses: u64,
-    /// Runs that asked for something else than what waits: variables, arguments, another disk.
+    /// Runs that asked for something a parked box does not have: variables, arguments, another disk size.
     pub unfit: u64,
-    /// Boxes that were made ready.
+    /// Boxes that were parked.
     pub refills: u64,
-    /// What making them ready took, all together.
+    /// The total time it took to make them.
     pub refill_time: Duration,
-    /// Boxes that could not be made ready, or died while they waited.
+    /// Boxes that could not be parked, or died while parked.
     pub losses: u64,
-    /// Why the last one could not be made ready, until one is.
+    /// Why the last one could not be parked, until one is.
     pub problem: Option<String>,
-    /// For how long the oldest one has waited.
+    /// How long the oldest one has been parked.
     pub oldest: Option<Duration>,
-    /// Memory of those that wait, in bytes.
+    /// Memory of the parked boxes, in bytes.
     pub memory: u64,
 }

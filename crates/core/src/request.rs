@@ -27,11 +27,11 @@ pub struct RunRequest {
 pub struct SandboxRequest {
     /// Which backend is to provide it.
     pub backend: BackendChoice,
-    /// Guarantees that the caller does without.
+    /// Guarantees that the caller waives.
     pub waived: Vec<Guarantee>,
     /// What the box as a whole may use.
     pub limits: BoxLimits,
-    /// What it may reach.
+    /// Its network.
     pub network: Network,
     /// A directory of the host to show read-only at `/work`.
     pub workspace: Option<Workspace>,
@@ -60,7 +60,7 @@ pub struct ExecutionRequest {
     pub limits: ExecutionLimits,
 }
 
-/// The most code that one run takes; data belongs into files.
+/// The most code that one run takes; data belongs in files.
 pub const MAX_CODE: usize = 4 << 20;
 
 /// Code: at least one byte, no NUL, at most [`MAX_CODE`].
@@ -71,7 +71,7 @@ pub struct Code {
 }
 
 impl Code {
-    /// Code from text or from a file, in which case its name is kept for messages of the program.
+    /// Code from text or from a file. The name of a file is kept for the program's messages.
     ///
     /// # Errors
     /// Empty, too large or binary code.
@@ -155,7 +155,7 @@ impl fmt::Debug for InputFile {
 
 /// The longest single argument or variable that Linux takes (`MAX_ARG_STRLEN`), less its terminator.
 const MAX_STRING: usize = 128 * 1024 - 1;
-/// What all of them may come to together, well below a quarter of the stack, which is what Linux allows.
+/// The maximum of all of them together: well below a quarter of the stack, which is what Linux allows.
 const MAX_STRINGS: usize = 1 << 20;
 
 /// An argument to the program: no NUL, and short enough for `execve`.
@@ -197,8 +197,8 @@ impl EnvVar {
             if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(plain) {
                 return Err(Invalid::new(
                     Field::Env,
-                    format!("'{}' is not the name of an environment variable", name.escape_debug()),
-                    "write --env NAME=VALUE, the name of letters, digits and underscores",
+                    format!("'{}' is not a valid name for an environment variable", name.escape_debug()),
+                    "write --env NAME=VALUE, with a name of letters, digits and underscores",
                 ));
             }
         }
@@ -212,7 +212,7 @@ impl EnvVar {
         &self.name
     }
 
-    /// Its value, which may be a secret of the caller's.
+    /// Its value, which may be one of the caller's secrets.
     #[must_use]
     pub fn value(&self) -> &str {
         &self.value
@@ -238,8 +238,9 @@ fn check_strings<'a>(
             return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
         }
         if text.len() > MAX_STRING || total > MAX_STRINGS {
-            let message =
-                format!("an {what} may have {MAX_STRING} bytes, and all of them together {MAX_STRINGS}");
+            let message = format!(
+                "an {what} may have at most {MAX_STRING} bytes, and all of them together at most {MAX_STRINGS}"
+            );
             return Err(Invalid::too_large(field, message, "pass large data on standard input or as a file"));
         }
     }
@@ -299,11 +300,11 @@ fn is_host(text: &str) -> bool {
 pub enum BackendChoice {
     /// The strongest that this host has; never `process` or `none`.
     Auto,
-    /// This one or none.
+    /// This one only.
     Named(BackendName),
 }
 
-/// The backends of the contract, strongest promise first.
+/// The backends of the contract, strongest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum BackendName {
@@ -378,7 +379,7 @@ impl BackendChoice {
 /// The guarantees that a caller does without.
 ///
 /// # Errors
-/// A word that names no guarantee.
+/// A word that is not a guarantee.
 pub fn parse_waivers(words: &[String]) -> Result<Vec<Guarantee>, Invalid> {
     let parse = |word: &String| {
         Guarantee::from_name(word).ok_or_else(|| {

@@ -7,7 +7,7 @@ use belljar_core::guarantee::{Offer, Standing};
 use belljar_core::language::Language;
 use belljar_core::request::{BackendName, Network};
 
-/// Stands where a backend would be, and says how to get it. It runs nothing.
+/// A placeholder for a missing backend, which says how to get it. It runs nothing.
 #[derive(Debug)]
 pub struct Absent {
     name: BackendName,
@@ -17,7 +17,7 @@ pub struct Absent {
 }
 
 impl Absent {
-    /// Why there is none of that name, and how there could be one.
+    /// Why the backend is missing, and how to get it.
     #[must_use]
     pub fn new(name: BackendName, reason: &str, hint: &str) -> Absent {
         let unmet = |_| Standing::Unmet { why: reason.to_owned(), fix: hint.to_owned() };

@@ -12,8 +12,8 @@ use belljar_core::request::{BackendName, ExecutionRequest, RunRequest, SandboxRe
 use crate::slots::Place;
 use crate::{Engine, RunError};
 
-/// A request that may run, on a backend that will take it, with its place in the queue. Only [`Engine::admit`] makes
-/// one; dropping it gives the place up.
+/// A request that may run, on a backend that accepts it, with its place in the queue. Only [`Engine::admit`] makes one;
+/// dropping it gives up the place.
 #[must_use]
 pub struct Admitted {
     pub(crate) sandbox: SandboxRequest,
@@ -24,11 +24,11 @@ pub struct Admitted {
 }
 
 impl Engine {
-    /// Decides whether and where a request may run: it is held against what its caller may do, a backend is chosen
-    /// that can keep what is demanded, and the request joins the queue. Costs no more than that; no box is touched.
+    /// Decides whether and where a request may run: checks it against what its caller may do, chooses a backend that
+    /// can enforce what is demanded, and puts the request in the queue. It does no more than that; no box is touched.
     ///
     /// # Errors
-    /// That the caller may not, that no backend can, or that the queue is full.
+    /// The caller may not, no backend can, or the queue is full.
     pub fn admit(&self, allowance: &Allowance, request: RunRequest) -> Result<Admitted, RunError> {
         allowance.permits(&request)?;
         let RunRequest { sandbox, execution } = request;
@@ -53,7 +53,7 @@ impl Admitted {
         self.backend.name()
     }
 
-    /// What will be kept while it runs.
+    /// The guarantees that will be enforced while it runs.
     #[must_use]
     pub fn enforcement(&self) -> &Enforcement {
         &self.enforcement

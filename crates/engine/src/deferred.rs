@@ -1,4 +1,4 @@
-//! A backend that costs nothing until somebody asks it something.
+//! A backend that costs nothing until it is used.
 
 use std::fmt;
 use std::sync::{Arc, LazyLock};
@@ -13,8 +13,8 @@ use belljar_core::request::{BackendName, Network};
 
 type Opening = Box<dyn FnOnce() -> Arc<dyn Backend> + Send>;
 
-/// A backend that is opened when it is first asked for something. An engine has all backends and a run goes to one, and
-/// opening one may mean a look at the whole host.
+/// A backend that is opened on first use. An engine has all backends, but a run goes to one of them, and opening one
+/// may mean probing the whole host.
 pub struct Deferred {
     name: BackendName,
     backend: LazyLock<Arc<dyn Backend>, Opening>,
@@ -29,7 +29,7 @@ impl Deferred {
         Deferred { name, backend: LazyLock::new(Box::new(|| Arc::new(open()))) }
     }
 
-    /// Questions about what it has done so far do not open it.
+    /// Questions about its past do not open it.
     fn so_far(&self) -> Option<&dyn Backend> {
         LazyLock::get(&self.backend).map(AsRef::as_ref)
     }

@@ -16,7 +16,7 @@ pub enum RunError {
     #[error(transparent)]
     Forbidden(#[from] Refusal),
     /// Every slot is taken and the queue is full.
-    #[error("every slot is taken, and {waiting} requests wait already")]
+    #[error("all slots are busy, and {waiting} requests are already queued")]
     Busy {
         /// The length of the queue.
         waiting: usize,
@@ -24,7 +24,7 @@ pub enum RunError {
         retry_after: Duration,
     },
     /// The host cannot keep what was demanded.
-    #[error("the {backend} backend cannot keep {} here: {}", listed(&.unmet.missing), reasons(&.unmet.missing))]
+    #[error("the {backend} backend cannot guarantee {} here: {}", listed(&.unmet.missing), reasons(&.unmet.missing))]
     Unmet {
         /// The backend that was chosen.
         backend: BackendName,
@@ -44,7 +44,7 @@ pub enum RunError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     /// The tree of processes outlived its kill.
-    #[error("the box was killed and had not ended {} seconds later", .grace.as_secs())]
+    #[error("the box did not end within {} seconds of being killed", .grace.as_secs())]
     Unkillable {
         /// How long we waited.
         grace: Duration,

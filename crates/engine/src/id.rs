@@ -13,7 +13,7 @@ const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
 pub struct RunId(String);
 
 impl RunId {
-    /// One that no run has had.
+    /// A new, unique identifier.
     #[must_use]
     #[allow(clippy::new_without_default, reason = "an identifier has no default; every one is another")]
     pub fn new() -> RunId {
@@ -42,8 +42,8 @@ fn ulid(millis: u128, chance: u128) -> String {
 
 fn random_bits() -> u128 {
     let mut bytes = u128::from(std::process::id()).to_le_bytes();
-    // Up to 256 bytes come whole or not at all (getrandom(2)). Should it be forbidden, the process and the
-    // clock still tell runs apart; nothing depends on an identifier being hard to guess.
+    // Up to 256 bytes arrive all at once or not at all (getrandom(2)). If it is forbidden, the process and the clock
+    // still make runs distinct; nothing depends on an identifier being hard to guess.
     let _ = getrandom(&mut bytes, GetRandomFlags::empty());
     u128::from_le_bytes(bytes)
 }

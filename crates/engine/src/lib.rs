@@ -56,14 +56,14 @@ pub struct Prepared {
     pub text: Vec<u8>,
 }
 
-/// Code that no runtime could read: the caller's own mistake, and so the outcome of a run.
+/// Code that no runtime could read: the caller's own mistake, and therefore the outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyntaxError {
     /// What is wrong and where, for the program's stderr.
     pub message: String,
 }
 
-/// Runs requests on the backends that it was given.
+/// Runs requests on its backends.
 #[derive(Debug)]
 pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
@@ -72,30 +72,30 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine over these backends, strongest first. It runs whatever it is given, at once.
+    /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
         Engine { backends, preparer, slots: None }
     }
 
-    /// The backends that it was given, strongest first.
+    /// Its backends, strongest first.
     pub fn backends(&self) -> impl Iterator<Item = &dyn Backend> {
         self.backends.iter().map(AsRef::as_ref)
     }
 
-    /// What is to be done beside the runs for as long as there may be any, of each backend that has something to do.
+    /// The background work of each backend that has some, for as long as there may be runs.
     pub fn upkeep(&self) -> impl Iterator<Item = BoxFuture<'static, ()>> {
         self.backends.iter().filter_map(|backend| backend.clone().upkeep())
     }
 
-    /// Lets go of everything that no run uses.
+    /// Releases everything that no run uses.
     pub async fn retire(&self) {
         for backend in &self.backends {
             backend.retire().await;
         }
     }
 
-    /// Lets so many runs happen at a time, and no more.
+    /// Limits how many runs happen at a time.
     #[must_use]
     pub fn with_slots(self, slots: Slots) -> Engine {
         Engine { slots: Some(slots), ..self }
@@ -107,12 +107,12 @@ impl Engine {
         self.slots.as_ref()
     }
 
-    /// Runs one program in a box of its own when its turn has come, and returns when the box is gone. The program's
-    /// output goes to `observer` as it comes, up to the head that is kept; `cancel` ends the run when it resolves,
-    /// with the signal that was the reason, if one was.
+    /// Runs one program in its own box when its turn has come, and returns when the box is gone. The program's output
+    /// goes to `observer` as it arrives, up to the head that is kept. When `cancel` resolves, the run ends, with the
+    /// signal that was the reason, if any.
     ///
     /// # Errors
-    /// That Belljar could not run it. A program that failed is an `Ok` like any other.
+    /// Belljar could not run it. A program that failed is an `Ok` like any other.
     pub async fn run(
         &self,
         id: &RunId,
@@ -163,7 +163,7 @@ impl Engine {
     /// What [`run`](Engine::run) would do with this request, for a person to read.
     ///
     /// # Errors
-    /// Whatever would keep it from running.
+    /// Whatever would prevent it.
     pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
         let Admitted { sandbox, execution, backend, enforcement, .. } = admitted;
         let source = match prepare_now(self.preparer, execution.language, &execution.code)? {
@@ -195,7 +195,7 @@ impl Engine {
 
         let began = Instant::now();
         let heard = Mutex::new(&mut *transcript);
-        // Whoever panicked while it held the lock was an observer, which is told the rest all the same.
+        // If a thread panicked while it held the lock, it was an observer, which gets the rest all the same.
         let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
         let started = unless(cancel.as_mut(), backend.start(sandbox, program, &waiting)).await?;
         let mut running = started.map_err(RunError::from)?;
@@ -214,9 +214,9 @@ impl Engine {
         Ok(Concluded { outcome, usage, begun, files: finished.files })
     }
 
-    /// Makes the code ready for its runtime. Where that takes a parser, which is waited for, it happens beside the
-    /// threads that drive the runs; a program of one thread stays one, and waits itself. A parser whose run was cancelled
-    /// goes on for a moment, and keeps the slot for as long.
+    /// Makes the code ready for its runtime. If that takes a parser, it runs on a blocking thread, not on the threads
+    /// that drive runs; a single-threaded program stays single-threaded, and waits itself. A parser whose run was
+    /// cancelled continues for a moment, and keeps the slot for as long.
     async fn prepare(
         &self,
         language: Language,
@@ -262,7 +262,7 @@ impl From<RunError> for Unstarted {
     }
 }
 
-/// What comes of `work`, unless the run is cancelled first.
+/// The result of `work`, unless the run is cancelled first.
 async fn unless<T>(
     cancel: Pin<&mut impl Future<Output = Option<u8>>>,
     work: impl Future<Output = T>,
@@ -274,7 +274,7 @@ async fn unless<T>(
     }
 }
 
-/// What is known of a run as soon as it begins.
+/// What is known about a run as soon as it begins.
 struct Begun {
     start: Start,
     runtime: String,
@@ -308,7 +308,7 @@ impl Concluded {
     }
 }
 
-/// What was asked becomes what is to be done.
+/// Turns the request into a specification.
 fn specify(
     id: &str,
     sandbox: SandboxRequest,
@@ -323,8 +323,8 @@ fn specify(
     (sandbox, ExecutionSpec { id, language, source, args, stdin, files, collect, limits })
 }
 
-/// Of what the kernel tells and what we did, what happened. A program that exited by itself did so even if we
-/// came to kill it; a signal that we sent is not the program's ending but our reason for sending it.
+/// Derives the outcome from what the kernel reports and what we did. A program that exited by itself did so even if we
+/// were about to kill it; a signal that we sent is not the program's ending, but our reason for sending it is.
 fn conclude(ending: Ending, stop: Option<Stop>, limits: &ExecutionLimits, cpu: Duration) -> Outcome {
     match (ending, stop) {
         (Ending::Exited(code), _) => Outcome::Exited(code),

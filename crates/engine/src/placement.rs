@@ -1,4 +1,4 @@
-//! Which backend a run goes to, and what it will keep.
+//! Which backend a run goes to, and what it will enforce.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use belljar_core::{Field, Invalid};
 
 use crate::{Engine, RunError};
 
-/// A backend that will run a request, and what it will keep while doing so.
+/// A backend that will run a request, and what it will enforce.
 #[derive(Debug)]
 pub struct Placement {
     /// Where.
@@ -19,11 +19,11 @@ pub struct Placement {
 }
 
 impl Engine {
-    /// Chooses the backend: the one that was named, or the strongest that can keep everything. `process` and
-    /// `none` keep next to nothing, so they are never chosen, only named; and who names one does without the rest.
+    /// Chooses the backend: the one that was named, or the strongest that can enforce everything. `process` and `none`
+    /// enforce next to nothing, so they are never chosen, only named; naming one waives the rest.
     ///
     /// # Errors
-    /// What the named backend, or the strongest one, has against it. There is no fallback to less.
+    /// Why the named backend, or the strongest one, cannot run it. There is no weaker fallback.
     pub fn place(
         &self,
         choice: BackendChoice,
@@ -33,7 +33,7 @@ impl Engine {
         self.place_among(|_| true, choice, network, waived)
     }
 
-    /// The backend of that name, whatever it can keep; the strongest for `auto`.
+    /// The backend of that name, whatever it can enforce; the strongest for `auto`.
     #[must_use]
     pub fn backend_named(&self, choice: BackendChoice) -> Option<Arc<dyn Backend>> {
         let meant = |backend: &&Arc<dyn Backend>| match choice {
@@ -90,6 +90,6 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
 fn network_hint(backend: &dyn Backend) -> &'static str {
     match backend.provides(&Network::Full) {
         true => "leave --network out, or write --network full",
-        false => "leave --network out: a box then reaches nothing but itself",
+        false => "leave --network out: the code then has no network",
     }
 }

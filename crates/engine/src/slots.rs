@@ -1,5 +1,5 @@
-//! How many runs there are at a time. A fixed number of slots, a bounded queue before them, first come first served;
-//! whoever finds the queue full is told so at once, and when to come back.
+//! How many runs there are at a time: a fixed number of slots, with a bounded queue, first come, first served. If the
+//! queue is full, the request is refused at once, and the error says when to try again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,12 +20,12 @@ struct Counts {
     slots: usize,
     queue: usize,
     waiting: AtomicUsize,
-    /// What a run took of late, in microseconds: an average in which the newest has a weight of one eighth.
+    /// The recent duration of a run, in microseconds: an average in which the newest run has a weight of one eighth.
     typical_micros: AtomicU64,
 }
 
 impl Slots {
-    /// So many runs at a time, and so many that wait for their turn.
+    /// With this many slots, and this many places in the queue.
     #[must_use]
     pub fn new(slots: usize, queue: usize) -> Slots {
         let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
@@ -44,7 +44,7 @@ impl Slots {
         self.0.slots
     }
 
-    /// How many are taken.
+    /// How many are in use.
     #[must_use]
     pub fn in_use(&self) -> usize {
         self.0.slots.saturating_sub(self.0.free.available_permits())
@@ -56,7 +56,7 @@ impl Slots {
         self.0.waiting.load(Ordering::Relaxed)
     }
 
-    /// When a place in the queue is likely to be free: not before a second, not after a minute.
+    /// When a place in the queue is likely to be free: in one second at the earliest, in a minute at the latest.
     fn retry_after(&self) -> Duration {
         let typical = Duration::from_micros(self.0.typical_micros.load(Ordering::Relaxed));
         let slots = u32::try_from(self.0.slots).unwrap_or(u32::MAX);
@@ -76,7 +76,7 @@ impl Slots {
 /// A place in the queue, or already a slot. Dropping it leaves the queue.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// There is no queue: the engine runs whatever it is given.
+    /// There is no queue: the engine runs every request at once.
     Unlimited,
     Slot(Slot),
     Waiting(Waiting),
@@ -90,14 +90,14 @@ pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
 }
 
-/// One of those that wait, for as long as it does.
+/// A waiting request, for as long as it waits.
 #[derive(Debug)]
 pub(crate) struct Waiting(Slots);
 
 impl Place {
     pub(crate) fn join(slots: Option<&Slots>) -> Result<Place, RunError> {
         let Some(slots) = slots else { return Ok(Place::Unlimited) };
-        // A permit is only to be had like this while nobody waits: one that is returned goes to the first in line.
+        // This succeeds only while no request waits: a returned permit goes to the first in the queue.
         if let Ok(permit) = slots.0.free.clone().try_acquire_owned() {
             return Ok(Place::Slot(Slot::new(slots.clone(), permit)));
         }
@@ -112,14 +112,14 @@ impl Place {
         matches!(self, Place::Waiting(_))
     }
 
-    /// Waits for the slot, if this is not one yet. `None` is the right to run without one.
+    /// Waits for a slot, unless it has one already. `None` is the right to run without a slot.
     pub(crate) async fn turn(self) -> Option<Slot> {
         match self {
             Place::Unlimited => None,
             Place::Slot(slot) => Some(slot),
             Place::Waiting(waiting) => {
                 let slots = waiting.0.clone();
-                // It fails only if the semaphore was closed, which nobody does.
+                // This fails only if the semaphore is closed, which never happens.
                 let permit = slots.0.free.clone().acquire_owned().await.ok()?;
                 drop(waiting);
                 Some(Slot::new(slots, permit))
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn whoever_finds_the_queue_full_is_turned_away_with_a_time() {
+    async fn a_full_queue_refuses_and_says_when_to_retry() {
         let slots = Slots::new(1, 1);
         let running = Place::join(Some(&slots)).unwrap().turn().await;
         let waiting = Place::join(Some(&slots)).unwrap();
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(slots.retry_after(), Duration::from_secs(60));
     }
 
-    /// What a future has to say right now.
+    /// Polls a future once.
     async fn futures_poll<T>(mut future: std::pin::Pin<&mut impl Future<Output = T>>) -> Option<T> {
         std::future::poll_fn(|context| match future.as_mut().poll(context) {
             std::task::Poll::Ready(value) => std::task::Poll::Ready(Some(value)),

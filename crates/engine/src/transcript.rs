@@ -1,4 +1,4 @@
-//! What a run printed: bounded, shown live, and closed with a line of our own where the contract wants one.
+//! What a run printed: bounded, shown live, and ended with a line of Belljar's own where the contract requires one.
 
 use std::fmt::Debug;
 use std::ops::ControlFlow;
@@ -11,19 +11,19 @@ use belljar_core::outcome::{Outcome, Start, TimeLimit};
 use belljar_core::request::BackendName;
 use belljar_core::{Captured, Collector};
 
-/// Sees the head of each stream as it comes.
+/// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
     /// An image is being fetched, for which the run waits. Comes before the program runs, if at all.
     fn pulling(&mut self, _: &PullEvent) {}
 
-    /// The program runs: everything that can be known of it beforehand. Comes once, before any output, unless the run
+    /// The program runs; this is everything known about it in advance. Called once, before any output, unless the run
     /// never got that far.
     fn started(&mut self, _: &Started<'_>) {}
 
-    /// A command of the language has succeeded and the next one begins: the compiler is done, and what it made runs.
+    /// A command of the language has succeeded and the next one begins: the compiler is done, and its result runs.
     fn next_stage(&mut self) {}
 
-    /// The next bytes, exactly as the program wrote them. To break off is to cancel the run: nobody listens.
+    /// The next bytes, exactly as the program wrote them. `Break` cancels the run: nobody is listening any more.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
 }
 
@@ -39,7 +39,7 @@ pub struct Started<'a> {
     pub queue: Duration,
 }
 
-/// Nobody watches; the report has it all.
+/// No observer; the report has everything.
 #[derive(Debug)]
 pub struct Unobserved;
 
@@ -82,20 +82,20 @@ impl<'a> Transcript<'a> {
                 self.stderr.push(bytes)
             }
         };
-        // Also when nothing of it is shown live: whoever listens may have left by now, and can say so.
+        // Called even if nothing of it is shown live, so that a listener that has left can say so.
         self.observer.output(stream, head)
     }
 
-    /// A line of our own on stderr, after whatever the code had written. It goes the way of all output, so that
-    /// every surface shows it; the tail, where it stands, is what survives truncation.
+    /// A line of Belljar's own on stderr, after whatever the code has written. It is treated like all output, so that
+    /// every API shows it. It is in the tail, which survives truncation.
     pub(crate) fn note(&mut self, text: &str) {
         let before = if self.stderr_ends_a_line { "" } else { "\n" };
         let line = format!("{before}{}\n", text.trim_end_matches('\n'));
-        // Whoever stopped listening is not cancelled again: the run is over.
+        // A listener that has left cannot cancel the run again: it is over.
         let _ = self.push(Stream::Stderr, line.as_bytes());
     }
 
-    /// The words that the contract promises for an ending by a limit.
+    /// The text that the contract promises for a run that a limit ended.
     pub(crate) fn note_ending(&mut self, outcome: Outcome, memory: Bytes) {
         match outcome {
             Outcome::TimedOut(TimeLimit::Wall(limit)) => {

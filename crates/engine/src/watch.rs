@@ -1,4 +1,4 @@
-//! One loop that waits for whatever happens first: output, the end, the deadline, the caller's change of mind.
+//! One loop that waits for whatever happens first: output, the end, the deadline, or cancellation.
 
 use std::future::Future;
 use std::ops::ControlFlow;
@@ -12,18 +12,18 @@ use tokio::time::{Instant, sleep_until};
 use crate::RunError;
 use crate::transcript::Transcript;
 
-/// How long a killed tree may take to die. A process in an uninterruptible sleep can hold it up; more than this
-/// is a fault of the host, and a caller must not wait for it.
+/// How long killed processes may take to die. A process in an uninterruptible sleep can delay it; beyond this it is a
+/// fault of the host, and a caller must not wait for it.
 const GRACE: Duration = Duration::from_secs(5);
 
 const SIGPIPE: u8 = 13;
 
-/// Why we killed a tree.
+/// Why we killed the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
     /// The wall clock ran out.
     Deadline,
-    /// The caller went away or changed its mind.
+    /// The caller disconnected or cancelled.
     Cancelled(Option<u8>),
 }
 
@@ -33,8 +33,8 @@ enum Next<'a> {
     Cancelled(Option<u8>),
 }
 
-/// Watches until the tree is dead and everything that it wrote has been seen. Returns why we killed it, if we
-/// did; output that comes after the kill is still taken in.
+/// Watches until all processes are dead and everything they wrote has been read. Returns why we killed them, if we did;
+/// output that arrives after the kill is still read.
 pub(crate) async fn watch(
     execution: &mut dyn Execution,
     deadline: Instant,
@@ -44,8 +44,8 @@ pub(crate) async fn watch(
     let mut stop = None;
     let mut alarm = pin!(sleep_until(deadline));
     loop {
-        // A program that floods us always has the next event ready. Without giving way now and then, the clock
-        // would not be looked at and the deadline never come.
+        // A program that floods us always has the next event ready. Without yielding at intervals, the clock would not
+        // be checked and the deadline never come.
         consume_budget().await;
         let next = tokio::select! {
             biased;

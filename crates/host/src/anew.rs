@@ -1,4 +1,4 @@
-//! This same binary, started anew under another name: one thread, no environment, nothing of ours in its memory.
+//! This same binary, started again under another name: one thread, no environment, none of our memory.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,18 +8,18 @@ use std::process::{Command, Stdio};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags};
 
-/// A process of ours that was started so. It is to be waited for.
+/// A child process started in this way. It must be waited for.
 #[derive(Debug)]
 pub struct StartedAnew {
     /// Its process id.
     pub pid: Pid,
-    /// The same, for good.
+    /// The same, safe against reuse of the number.
     pub pidfd: OwnedFd,
     /// Our end of the socket that is its standard input.
     pub socket: OwnedFd,
 }
 
-/// Starts it. By its name it knows what it is to be.
+/// Starts it. Its name tells it what to do.
 ///
 /// # Errors
 /// As `fork(2)`, `execve(2)` and `socketpair(2)`.

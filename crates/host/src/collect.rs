@@ -1,5 +1,5 @@
-//! Bringing files back. Everything here was named and written by hostile code; its tree is dead, so at least it
-//! holds still.
+//! Collecting files. Everything here was named and written by hostile code; its processes are dead, so at least nothing
+//! changes.
 
 use std::fs::File;
 use std::io::{Read, Take};
@@ -13,12 +13,12 @@ use belljar_core::request::Glob;
 use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// The deepest directory that is looked into.
+/// The deepest directory that is searched.
 const MAX_DEPTH: usize = 64;
-/// The most bytes of paths that are kept: names cost hostile code nothing that its disk would count.
+/// The most bytes of paths that are kept: names cost hostile code nothing that its disk limit would count.
 const MAX_PATHS: usize = 16 << 20;
-/// The longest that is looked for files. Even many names take a fraction of it, unless names and patterns were made for
-/// each other to take long.
+/// The longest time that a search for files may take. Even many names take a fraction of it, unless names and patterns
+/// were crafted to be slow.
 const MAX_SEARCH: Duration = Duration::from_secs(10);
 
 /// What to look for, and how much of it may come back.
@@ -26,13 +26,13 @@ const MAX_SEARCH: Duration = Duration::from_secs(10);
 pub struct Wanted<'a> {
     /// What the caller named.
     pub patterns: &'a [Glob],
-    /// The code's own file, which no wildcard means.
+    /// The code's own file, which no wildcard matches.
     pub source: &'a str,
-    /// A directory that is not the code's, which is not looked into.
+    /// A directory that is not the code's, and is not searched.
     pub hidden: Option<&'a str>,
     /// The most bytes that all files together may have.
     pub bytes: u64,
-    /// The most names that are looked at.
+    /// The most names that are examined.
     pub names: u64,
 }
 
@@ -44,8 +44,8 @@ impl Wanted<'_> {
     }
 }
 
-/// The regular files beneath a directory that are wanted, in the order of their names. Links, devices, pipes and
-/// sockets are not followed or opened, and nothing outside of the directory is ever touched.
+/// The requested regular files beneath a directory, sorted by name. Links, devices, pipes and sockets are not followed
+/// or opened, and nothing outside the directory is ever touched.
 #[must_use]
 pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
     let mut files = Vec::new();
@@ -58,7 +58,7 @@ pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
     files
 }
 
-/// The same one by one, for those who have no room for all at once: each with its path and its size.
+/// The same one by one, for callers that have no room for all at once: each with its path and its size.
 pub fn visit(dir: &OwnedFd, wanted: &Wanted<'_>, mut take: impl FnMut(String, Take<File>, u64)) {
     let mut found = find(dir.as_fd(), wanted);
     found.sort();
@@ -115,7 +115,7 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
     found
 }
 
-/// Nothing, if it is not a file after all, or one that says that it is larger than anything that could have been written.
+/// `None` if it is not a file after all, or if its size is larger than anything that could have been written.
 fn open_file(root: BorrowedFd<'_>, path: &Path, room: u64) -> Option<(File, u64)> {
     let file = File::from(open(root, path, OFlags::NONBLOCK).ok()?);
     let metadata = file.metadata().ok()?;
@@ -129,7 +129,7 @@ fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<Own
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
     match rustix::fs::openat2(root, path, flags, Mode::empty(), beneath) {
-        // gVisor does not know it.
+        // gVisor does not support it.
         Err(Errno::NOSYS) => open_step_by_step(root, path, flags),
         other => Ok(other?),
     }

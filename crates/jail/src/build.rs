@@ -1,8 +1,8 @@
-//! Building the box: PID 1 performs the plan's steps, in order, one small function a step.
+//! Building the box: PID 1 performs the plan's steps, in order, with one small function for each.
 //!
-//! Until [`Step::Pivot`] the process still sees the host, in a mount namespace of its own. Everything is built on
-//! a tmpfs that nobody else can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a
-//! link which the plan makes cannot lead a later step out of it.
+//! Until [`Step::Pivot`] the process still sees the host, in its own mount namespace. Everything is built on a tmpfs
+//! that no other process can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a link which
+//! the plan makes cannot lead a later step out of it.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,15 +19,15 @@ use crate::message::{self, Handover};
 use crate::plan::{BindMode, IdPair, Input, Plan, ScratchPart, Step};
 use crate::sys::{self, Subtree};
 
-/// Where the new root is mounted until it becomes the root: any directory that every host has will do, and its
-/// own content is opened before it is covered.
+/// Where the new root is mounted until it becomes the root. Any directory that every host has will do; what is needed
+/// from it is opened before it is covered.
 const STAGING: &str = "/dev";
 
-/// Where the whole of the scratch space is mounted: on the host's root, as far as this namespace is concerned, which
-/// [`Step::Pivot`] lets go of. Taking it away by itself would cost a grace period of the kernel's.
+/// Where the whole scratch space is mounted: on the host's root as this namespace sees it, which [`Step::Pivot`]
+/// detaches. Unmounting it separately would cost an RCU grace period.
 const BEHIND: &str = "/etc";
 
-/// The steps that need neither the plan nor the box's users, and so can be performed before there are any.
+/// The steps that need neither the plan nor the box's users, and so can be performed before there is a plan.
 pub(crate) const GROUNDWORK: [Step; 2] = [Step::Loopback, Step::PrivateMounts];
 
 pub(crate) fn perform_groundwork() -> Result<(), Fault> {
@@ -35,11 +35,11 @@ pub(crate) fn perform_groundwork() -> Result<(), Fault> {
     loopback()
 }
 
-/// The way into a cgroup of version 1.
+/// How to enter a cgroup v1.
 pub(crate) enum WayIn {
     /// Its `tasks` files.
     Open(Vec<OwnedFd>),
-    /// They come through this socket, when the cgroup has been made and limited.
+    /// They arrive through this socket once the cgroup has been made and limited.
     Awaited(OwnedFd),
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Site<'a> {
     pub(crate) code: IdPair,
     /// Detached copies of the plan's sources, in its order; each is used once.
     pub(crate) sources: Vec<Option<OwnedFd>>,
-    /// How it gets into a version 1 cgroup.
+    /// How it enters a cgroup v1.
     pub(crate) cgroup: WayIn,
     /// The contents of the plan's inputs.
     pub(crate) payload: BorrowedFd<'a>,
@@ -128,7 +128,7 @@ impl<'a> Site<'a> {
             }
             Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
             Step::Proc => self.mount_proc().doing(|| "mount /proc"),
-            Step::Pivot => self.pivot().doing(|| "make the new root the root"),
+            Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
             Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
         }
@@ -201,9 +201,9 @@ impl<'a> Site<'a> {
         attach_to(&tree, &self.dir_all(&part.path)?)
     }
 
-    /// The workspace is the lower layer of a read-only overlay, the run's own files are the upper one. So the
-    /// working directory holds both, nothing of the host is written to, and a socket that some server of the
-    /// host has in there is just a name: the overlay's inode is not the one that the server listens on.
+    /// The workspace is the lower layer of a read-only overlay; the run's own files are the upper one. So the working
+    /// directory holds both, and nothing is written to the host. A socket that a host process has in the workspace
+    /// cannot be connected to: the overlay's inode is not the one that process listens on.
     fn show_workspace(&mut self, source: u16, path: &Path, files: &[Input]) -> io::Result<()> {
         let tree = self.take_source(source)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -259,8 +259,8 @@ impl<'a> Site<'a> {
         Ok(rustix::fs::chownat(&parent, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
-    /// Of `/proc`, the box's own processes and nothing else (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`,
-    /// `keys`, … that would have to be masked one by one. PID 1 is not shown to the code (`hidepid`).
+    /// `/proc` shows only the box's own processes (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`, `keys`, … that
+    /// would have to be masked one by one. PID 1 is hidden from the code (`hidepid`).
     fn mount_proc(&self) -> io::Result<()> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
@@ -298,7 +298,7 @@ impl<'a> Site<'a> {
         self.root.as_ref().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// The directory of that path in the new root, made if need be, with its parents.
+    /// The directory at that path in the new root, made with its parents if missing.
     fn dir_all(&self, path: &Path) -> io::Result<OwnedFd> {
         let root = self.root()?;
         if let Ok(dir) = open_in_root(root, path, OFlags::DIRECTORY) {
@@ -332,7 +332,7 @@ impl<'a> Site<'a> {
         Ok(rustix::fs::fchown(file, Some(Uid::from_raw(id)), Some(Gid::from_raw(id)))?)
     }
 
-    /// Takes a mount out of sight; what was mounted from it elsewhere stays.
+    /// Unmounts it here; mounts made from it elsewhere remain.
     fn hide(&self, name: &Path) -> io::Result<()> {
         rustix::process::fchdir(self.root()?)?;
         rustix::mount::unmount(name, UnmountFlags::DETACH)?;
@@ -408,7 +408,7 @@ fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode))?;
-    // Whatever umask this process came with.
+    // Independent of the inherited umask.
     rustix::fs::fchmod(&file, Mode::from_raw_mode(mode))?;
     Ok(file.into())
 }

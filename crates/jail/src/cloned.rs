@@ -1,4 +1,4 @@
-//! PID 1 of a box, seen from outside: how it is made, told what its box is, and ended.
+//! PID 1 of a box, seen from outside: how it is made, given its plan, and killed.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,9 +20,9 @@ use crate::message::{self, Handover, NAMESPACES};
 use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
 
-/// The namespaces that a process has to be born into.
+/// The namespaces that a process must be cloned into.
 const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
-/// Those that it can make for itself, while its maker does something else.
+/// Those that it can make itself, while its parent does something else.
 const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS | libc::CLONE_NEWNET;
 
 /// How long a box that was killed may take to die.
@@ -34,17 +34,17 @@ pub(crate) struct Cloned {
     pid: Pid,
     pidfd: OwnedFd,
     init: OwnedFd,
-    /// Its mount namespace, so that taking that apart does not keep the news of its death waiting.
+    /// Its mount namespace. Keeping it open means that tearing it down does not delay the report of its death.
     mounts: Option<OwnedFd>,
-    /// It is gone, or has been given up.
+    /// It is gone, or has been given up on.
     settled: bool,
 }
 
 impl Cloned {
-    /// Makes a PID 1 that prepares what every box has, and waits to be told what this one is.
+    /// Makes a PID 1 that prepares what every box has, and waits for its plan.
     pub(crate) fn ahead() -> Result<Cloned, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
-        let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs")?;
+        let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity")?;
         match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
             (Fork::Child, _) => live_ahead(theirs, cpus),
             (Fork::Parent(pid), pidfd) => {
@@ -54,7 +54,7 @@ impl Cloned {
         }
     }
 
-    /// Makes a PID 1 that knows its plan, in the box's cgroup from its first instruction. `not_its_business` are
+    /// Makes a PID 1 that has its plan, in the box's cgroup from its first instruction. `not_its_business` are
     /// descriptors of ours that it must not keep.
     pub(crate) fn with(order: Order, not_its_business: &[BorrowedFd<'_>]) -> Result<(Cloned, Plan), Fault> {
         let parts = Parts::open(&order.plan)?;
@@ -63,7 +63,7 @@ impl Cloned {
         let birth = order.plan.birth;
         let namespaces = OWN | if birth == Birth::Zygote { 0 } else { BORN_INTO };
         if let Birth::Forked { by } = birth {
-            sys::act_as(by).doing(|| "give the box's users to its zygote")?;
+            sys::act_as(by).doing(|| "switch to the zygote's user")?;
         }
         match sys::clone_into(namespaces, into).doing(|| "create the namespaces")? {
             (Fork::Child, _) => {
@@ -71,7 +71,7 @@ impl Cloned {
                 drop(ours);
                 let Order { plan, payload, stdin, stdout, stderr, .. } = order;
                 let (sources, cgroup) = (parts.sources, WayIn::Open(parts.tasks));
-                let cpus = Cpus::of_this_process().doing(|| "ask for its CPUs");
+                let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity");
                 let prepared = match cpus.and_then(Prepared::with_the_plan_at_hand) {
                     Ok(prepared) => prepared,
                     Err(fault) => give_up(&theirs, fault),
@@ -87,23 +87,23 @@ impl Cloned {
             (Fork::Parent(pid), pidfd) => {
                 let cloned = Cloned::new(pid, pidfd, ours)?;
                 if let Birth::Forked { .. } = birth {
-                    sys::act_as(0).doing(|| "be root again")?;
+                    sys::act_as(0).doing(|| "switch back to root")?;
                 }
                 if birth != Birth::Zygote {
                     cloned.map_identity(&order.plan.identity)?;
                 }
-                cloned.go_ahead().doing(|| "let PID 1 go on")?;
+                cloned.go_ahead().doing(|| "let PID 1 continue")?;
                 Ok((cloned, order.plan))
             }
         }
     }
 
     fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
-        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to PID 1")?;
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of PID 1")?;
         Ok(Cloned { pid, pidfd, init, mounts: None, settled: false })
     }
 
-    /// Lets it go on from where it waits for that.
+    /// Lets it continue from where it waits for this.
     pub(crate) fn go_ahead(&self) -> io::Result<()> {
         rustix::net::send(&self.init, b"!", SendFlags::NOSIGNAL)?;
         Ok(())
@@ -122,7 +122,7 @@ impl Cloned {
         self.init.as_fd()
     }
 
-    /// Tells a PID 1 that was made ahead what its box is. The other end of the lifeline is its maker's alone.
+    /// Sends the plan to a PID 1 that was made ahead of time. Only its parent holds the other end of the lifeline.
     pub(crate) fn take_over(&self, order: &Order, lifeline: OwnedFd) -> Result<(), Fault> {
         let sources = open_sources(&order.plan)?;
         self.map_identity(&order.plan.identity)?;
@@ -130,28 +130,28 @@ impl Cloned {
         let handover = Handover::Box { plan_offset: *plan_offset, plan_length: *plan_length };
         let streams = [&lifeline, payload, stdin, stdout, stderr].into_iter();
         let beside: Vec<_> = streams.chain(&sources).map(|descriptor| descriptor.as_fd()).collect();
-        message::send(&self.init, &handover, &beside).doing(|| "hand the plan to PID 1")
+        message::send(&self.init, &handover, &beside).doing(|| "send the plan to PID 1")
     }
 
-    /// Lets a PID 1 that was made ahead into the box's cgroup, which has its limits.
+    /// Lets a PID 1 that was made ahead of time join the box's cgroup, whose limits are set.
     pub(crate) fn let_into(&self, cgroup: &CgroupEntry) -> Result<(), Fault> {
         let CgroupEntry::V1 { tasks } = cgroup else { return Ok(()) };
         let tasks = open_tasks(tasks)?;
         let beside: Vec<_> = tasks.iter().map(AsFd::as_fd).collect();
-        message::send(&self.init, &Handover::Cgroup, &beside).doing(|| "let PID 1 into the box's cgroup")
+        message::send(&self.init, &Handover::Cgroup, &beside).doing(|| "send the box's cgroup to PID 1")
     }
 
     fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
         map_identity(self.pid, identity).doing(|| "map the box's users")
     }
 
-    /// Keeps its mounts from being taken apart when it dies.
+    /// Keeps its mounts from being torn down when it dies.
     pub(crate) fn hold_mounts(&mut self) {
         let path = format!("/proc/{}/ns/mnt", self.pid.as_raw_nonzero());
         self.mounts = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
     }
 
-    /// Its namespaces, for somebody to enter.
+    /// Its namespaces, for a process to enter.
     pub(crate) fn namespaces(&self) -> io::Result<Vec<OwnedFd>> {
         let open = |name: &str| {
             let path = format!("/proc/{}/ns/{name}", self.pid.as_raw_nonzero());
@@ -168,8 +168,9 @@ impl Cloned {
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
     }
 
-    /// Kills it and waits until it is gone: the kernel lets PID 1 go only after all others in its namespace. One that
-    /// hangs in the kernel (on a dead file server, say) must not take whoever waits for it along, and is waited for once.
+    /// Kills it and waits until it is gone: the kernel reaps PID 1 only after all others in its namespace. One that
+    /// hangs in the kernel (on a dead file server, say) must not block its parent for ever, so it is waited for only
+    /// once.
     pub(crate) fn end(&mut self) -> io::Result<(i32, ResourceUse)> {
         self.kill();
         self.settled = true;
@@ -200,22 +201,22 @@ impl Drop for Cloned {
     }
 }
 
-/// What a box is to be.
+/// What a box is made from.
 #[derive(Debug)]
 pub struct Order {
-    /// What is to be done.
+    /// The steps.
     pub plan: Plan,
     /// Where the plan begins in the payload.
     pub plan_offset: u64,
-    /// How long it is there.
+    /// Its length there.
     pub plan_length: u64,
     /// The contents of the plan's inputs, then the plan.
     pub payload: OwnedFd,
     /// What the program reads.
     pub stdin: OwnedFd,
-    /// Where it writes.
+    /// Its standard output.
     pub stdout: OwnedFd,
-    /// Where it complains.
+    /// Its standard error.
     pub stderr: OwnedFd,
 }
 
@@ -227,23 +228,23 @@ pub(crate) fn read_plan(payload: OwnedFd, offset: u64, length: u64) -> io::Resul
     Ok((codec::decode(&bytes).map_err(io::Error::other)?, payload.into()))
 }
 
-/// A session of its own, so that a Ctrl-C at the caller's terminal is the caller's to handle; no umask and no
-/// working directory of the caller's.
+/// Starts a new session, so that a Ctrl-C at the caller's terminal reaches only the caller; drops the caller's umask
+/// and working directory.
 pub(crate) fn leave_the_callers_world() -> io::Result<()> {
-    // Being a session leader already is as good.
+    // Already being a session leader is just as good.
     let _ = rustix::process::setsid();
     rustix::process::umask(Mode::from_raw_mode(0o022));
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Wipes what a process that was forked inherited.
+/// Wipes what a forked process inherited.
 pub(crate) fn forget_origin() {
     if sys::forget_arguments_and_environment(KEEPER).is_err() {
         sys::exit_now(1);
     }
 }
 
-/// The life of a PID 1 that was made ahead.
+/// The life of a PID 1 that was made ahead of time.
 fn live_ahead(keeper: OwnedFd, cpus: Cpus) -> ! {
     let keeper = match sys::keep_only([keeper]) {
         Ok([keeper]) => keeper,
@@ -268,7 +269,7 @@ fn live_ahead(keeper: OwnedFd, cpus: Cpus) -> ! {
     }
 }
 
-/// The last words of a PID 1 that never was one.
+/// The last message of a PID 1 that could not start.
 fn give_up(keeper: &OwnedFd, fault: Fault) -> ! {
     let _ = message::send(keeper, &fault.into_reply(), &[]);
     sys::exit_now(1)
@@ -278,8 +279,8 @@ pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// What the maker of a box opens for it, with its own rights: the parts of the host that will be shown, if that is its
-/// to do, and the way into the cgroup.
+/// What the parent of PID 1 opens for the box, with its own rights: the parts of the host that will be shown, if that
+/// is its task, and the entry to the cgroup.
 struct Parts {
     sources: Vec<OwnedFd>,
     tasks: Vec<OwnedFd>,
@@ -293,10 +294,10 @@ impl Parts {
         match &plan.cgroup {
             CgroupEntry::None => {}
             CgroupEntry::V1 { tasks: files } => {
-                // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
+                // The kernel admits a process if the file was opened as that process's user, or by the host's root.
                 tasks = match plan.identity.init {
                     Some(init) => sys::acting_as(init.outside, || Ok(open_tasks(files)))
-                        .doing(|| "act as the box's first process")??,
+                        .doing(|| "switch to PID 1's user")??,
                     None => open_tasks(files)?,
                 }
             }
@@ -324,9 +325,9 @@ fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
         .doing(|| format!("open the cgroup {}", path.display()))
 }
 
-/// Shows the workspace's files as the code's own, so that a box which root started can read what root can. A
-/// filesystem that cannot do this, or a keeper in exile that may not, shows them as they are, and the code reads what everybody may
-/// read.
+/// Maps the workspace's files to the code's user, so that a box which root started can read what root can. If the file
+/// system does not support this, or a keeper in exile may not do it, the files keep their owners, and the code reads
+/// what every user may read.
 fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault> {
     for step in &plan.build {
         let Step::Workspace { source, owner: Some(owner), .. } = step else { continue };
@@ -335,7 +336,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
         let users = users_mapped(*owner, code).doing(|| "map the workspace's owner")?;
         match sys::mount_idmap(tree.as_fd(), users.as_fd()) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => {
-                return Err(error).doing(|| "show the workspace as the code's own");
+                return Err(error).doing(|| "map the workspace's files to the code's user");
             }
             _ => {}
         }
@@ -343,7 +344,7 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
     Ok(())
 }
 
-/// A user namespace in which one owner is another. It takes a process to make one; it lives just as long.
+/// A user namespace that maps one owner to another. Making one takes a process, which lives only as long as that.
 pub(crate) fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedFd> {
     let maker = rustix::process::getpid();
     match sys::clone_into(libc::CLONE_NEWUSER, None)? {
@@ -362,7 +363,7 @@ pub(crate) fn users_mapped((uid, gid): (u32, u32), to: u32) -> io::Result<OwnedF
     }
 }
 
-/// Waits to be killed, holding on to nothing: not the caller's socket, and not beyond its maker's death.
+/// Waits to be killed, holding on to nothing: neither the caller's socket, nor its own life beyond its parent's.
 fn hold_still(maker: Pid) -> ! {
     let _ = sys::close_from(0);
     let tied = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -372,8 +373,8 @@ fn hold_still(maker: Pid) -> ! {
     sys::exit_now(0)
 }
 
-/// Maps the uids and gids of the box. More than one, or other than the caller's own, takes root; an ordinary user
-/// must first give up `setgroups` (`user_namespaces(7)`).
+/// Maps the uids and gids of the box. Mapping more than one, or any other than the caller's own, takes root. An
+/// ordinary user must first give up `setgroups` (`user_namespaces(7)`).
 fn map_identity(pid: Pid, identity: &Identity) -> io::Result<()> {
     let dir = format!("/proc/{}", pid.as_raw_nonzero());
     if identity.init.is_none() {

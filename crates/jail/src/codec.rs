@@ -1,5 +1,5 @@
-//! Bytes for plans and messages. Both ends are the same binary, so there is no version and no schema; but the
-//! decoder is written as if its input came from an enemy, because one day it might.
+//! The encoding of plans and messages. Both ends are the same binary, so there is no version and no schema; but the
+//! decoder is written as if its input came from an attacker, because one day it might.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -38,7 +38,7 @@ pub fn decode<T: Coded>(mut bytes: &[u8]) -> Result<T, Malformed> {
     if bytes.is_empty() { Ok(value) } else { Err(Malformed) }
 }
 
-/// What can be put into bytes and taken out again.
+/// What can be encoded and decoded.
 pub trait Coded: Sized {
     /// Appends the value.
     fn put(&self, bytes: &mut Vec<u8>);
@@ -90,7 +90,7 @@ impl<T: Coded> Coded for Vec<T> {
     }
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
         let length = u32::take(bytes)? as usize;
-        // Every item takes at least a byte, so a length beyond what is left is a lie; believing it would let
+        // Every item takes at least a byte, so a length beyond the rest of the input is wrong; trusting it would let
         // four bytes ask for gigabytes.
         if length > bytes.len() {
             return Err(Malformed);

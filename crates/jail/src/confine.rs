@@ -1,11 +1,11 @@
 //! The last steps before the program: what a command's own process does to itself between `fork` and `exec`.
 //!
-//! The order matters. Descriptors first, while paths can still be opened; limits and identity while there is the
-//! privilege to set them; then everything that takes privilege away; the syscall filter last, because the steps
-//! before it need calls that it refuses. What can be read back is read back before the hand-over: a box that is
-//! not what the plan says must not run anything.
+//! The order matters. Descriptors come first, while paths can still be opened; limits and identity while the process
+//! has the privileges to set them; then everything that takes privileges away; the syscall filter last, because the
+//! steps before it need calls that it refuses. Whatever can be read back is read back before `exec`: a box that does
+//! not match the plan must not run anything.
 //!
-//! Signals are not among it: PID 1 has gone back to the defaults, and a child of its has them too.
+//! Signals need nothing here: PID 1 has reset its own to the defaults, and its children inherit that.
 
 use std::ffi::CString;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) struct Streams<'a> {
     pub(crate) stderr: BorrowedFd<'a>,
 }
 
-/// What loads the syscall filter, and does with its herald what is to be done.
+/// Loads the syscall filter, and passes on its herald if there is one.
 pub(crate) type Filtering<'a> = &'a dyn Fn() -> io::Result<()>;
 
 /// Becomes the command, confined. Returns only if that failed.
@@ -46,9 +46,9 @@ pub(crate) fn become_command(
     }
 }
 
-/// Becomes a zygote: a process of the host's with no rights, that dies with the one that started it. Returns only if that
-/// failed. The syscall filter and Landlock are for its children to apply to themselves: a zygote that had them could not
-/// send anybody into a box.
+/// Becomes a zygote: a process on the host, without privileges, that dies with its parent. Returns only if that failed.
+/// The syscall filter and Landlock are left for its children to apply to themselves: a zygote under them could not send
+/// a child into a box.
 pub(crate) fn become_zygote(
     command: &Command,
     confinement: &Confinement,
@@ -61,10 +61,11 @@ pub(crate) fn become_zygote(
         prepare(command, confinement, identity, streams)?;
         rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs")?;
         let killed = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-        killed.doing(|| "tie the zygote's life to its keeper's")?;
-        verify_no_rights(identity).doing(|| "verify that the zygote has no rights")?;
+        killed.doing(|| "set the zygote's parent-death signal")?;
+        verify_no_rights(identity).doing(|| "verify that the zygote has no privileges")?;
         if rustix::process::getppid() != starter {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe)).doing(|| "outlive the keeper");
+            return Err(io::Error::from(io::ErrorKind::BrokenPipe))
+                .doing(|| "start the zygote, because its keeper died");
         }
         sys::close_on_exec_from(3).doing(|| "close spare descriptors")?;
         Ok(ready)
@@ -97,14 +98,14 @@ fn confine(
     Ok(ready)
 }
 
-/// Streams, place, limits, user: everything that takes rights, and then their loss.
+/// Sets streams, working directory, limits and user, which takes privileges, and then drops the privileges.
 fn prepare(
     command: &Command,
     confinement: &Confinement,
     identity: &Identity,
     streams: &Streams<'_>,
 ) -> Result<(), Fault> {
-    rustix::process::setsid().doing(|| "begin a session")?;
+    rustix::process::setsid().doing(|| "start a session")?;
     install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
     rustix::process::chdir(&command.cwd)
         .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
@@ -112,11 +113,11 @@ fn prepare(
         sys::set_limit(None, *resource, *limit).doing(|| format!("set the resource limit {resource:?}"))?;
     }
     empty_bounding_set().doing(|| "empty the capability bounding set")?;
-    take_identity(identity.code, Groups::of(identity)).doing(|| "become the code's user")?;
+    take_identity(identity.code, Groups::of(identity)).doing(|| "switch to the code's user")?;
     drop_capabilities().doing(|| "drop capabilities")
 }
 
-/// A command in the form that `execve` takes, made before privilege and memory become scarce.
+/// A command in the form that `execve` takes, made before privileges and memory become scarce.
 struct Ready {
     program: CString,
     argv: Vec<CString>,
@@ -147,8 +148,8 @@ fn install_streams(from: StdinFrom, streams: &Streams<'_>) -> io::Result<()> {
     sys::install(streams.stderr, 2)
 }
 
-/// The largest capability number that kernels know is far below 64; those that this kernel does not know answer
-/// EINVAL, and then there are no more.
+/// The largest capability number of any kernel is far below 64. For numbers that it does not know, the kernel answers
+/// EINVAL; then there are no more.
 fn empty_bounding_set() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
@@ -161,12 +162,12 @@ fn empty_bounding_set() -> io::Result<()> {
     Ok(rustix::thread::clear_ambient_capability_set()?)
 }
 
-/// What becomes of the groups that the caller was in.
+/// What happens to the caller's supplementary groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Groups {
-    /// They are given up.
+    /// They are dropped.
     Dropped,
-    /// They stay, as numbers that mean nothing inside: an ordinary user cannot give them up.
+    /// They stay, as numbers that mean nothing inside: an ordinary user cannot drop them.
     Kept,
 }
 
@@ -176,8 +177,8 @@ impl Groups {
     }
 }
 
-/// Becomes one user in one group. An ordinary caller's box has one user only, and is it already; its namespace
-/// was forbidden to change groups when it was made, which is how the kernel wants it (`user_namespaces(7)`).
+/// Becomes one user in one group. An ordinary caller's box has only one user, and the process is that user already.
+/// Changing groups was forbidden when its namespace was made, as the kernel requires (`user_namespaces(7)`).
 pub(crate) fn take_identity(id: IdPair, groups: Groups) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(id.inside), Gid::from_raw(id.inside));
     if groups == Groups::Dropped {

@@ -1,7 +1,9 @@
-//! A program that a zygote sent into a box, seen from outside: looked at before it is taken for the box's program.
+//! A program that a zygote sent into a box, seen from outside: the keeper inspects it before PID 1 accepts it as the
+//! box's program.
 //!
-//! What confines it, it has applied to itself, in the interpreter's own language. So nobody takes its word for it: what
-//! the kernel tells of a process is held against what the plan says, and what can be done from outside is done here.
+//! The program was confined on its way in, by a list of system calls that a process of the zygote performed. That is
+//! not taken on trust: what the kernel reports about the process is compared with the plan, and whatever can be done
+//! from outside is done here.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,40 +20,40 @@ use crate::message::NAMESPACES;
 use crate::plan::{Birth, Plan, Step};
 use crate::sys;
 
-/// The number that the program of a box has in it.
+/// The process id of a box's program, inside the box.
 const FIRST_COMMAND: &str = "2";
-/// How long an entrant may take until it waits for its code, and how often it is looked whether it does.
+/// How long an entrant may take until it waits for its code, and how often that is checked.
 const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_micros(200);
 
-/// The pipes that stand for files.
+/// The pipes in place of files.
 fn gates(plan: &Plan) -> impl Iterator<Item = &Path> {
     plan.build.iter().filter_map(|step| if let Step::Pipe(path) = step { Some(path.as_path()) } else { None })
 }
 
-/// Looks at the one process that is in the box beside PID 1, limits it, and says why it cannot be the program, if so.
-/// Returns where its code goes in, as soon as it waits for that, and its directory in `/proc`, which is empty once it is
-/// gone, whoever has its number then.
+/// Inspects and limits the only process in the box besides PID 1, and says why it cannot be the program, if so. Returns
+/// the pipe for its code, as soon as it waits for that, and its directory in `/proc`. That directory is empty once the
+/// process is gone, even if another process gets the same id.
 pub(crate) fn approve(
     init: Pid,
     working_dir: Option<&OwnedFd>,
     plan: &Plan,
 ) -> Result<(OwnedFd, OwnedFd), Fault> {
     let entrant = only_child(init).doing(|| "find the process that entered the box")?;
-    let place = place_of(entrant).doing(|| "hold on to the process that entered the box")?;
+    let place = place_of(entrant).doing(|| "open the process that entered the box")?;
     limit(entrant, plan)?;
-    let doubt = |what: &str| format!("verify that what entered the box {what}");
-    in_the_same_box(init, entrant).doing(|| doubt("is in it entirely"))?;
-    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is there"))?;
-    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no rights"))?;
+    let doubt = |what: &str| format!("verify that the process that entered the box {what}");
+    in_the_same_box(init, entrant).doing(|| doubt("is entirely inside it"))?;
+    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is alive"))?;
+    without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no privileges"))?;
     nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
-    // It cannot get back anything of that. What it holds while it boots, it has to let go of before it gets its code.
+    // It cannot regain any of that. What it holds while it boots, it must close before it gets its code.
     let gate = await_at_gate(working_dir, plan)?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("holds nothing"))?;
+    no_spare_descriptors(entrant, plan).doing(|| doubt("has no spare descriptors"))?;
     Ok((gate, place))
 }
 
-/// The directory in `/proc` of the program that PID 1 has started, if that is all there is.
+/// The directory in `/proc` of the program that PID 1 has started, if that is its only child.
 pub(crate) fn place_of_program(init: Pid) -> Option<OwnedFd> {
     only_child(init).and_then(place_of).ok()
 }
@@ -60,17 +62,17 @@ fn place_of(process: Pid) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(proc_of(process, ""), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Waits until what has entered the box waits for its code, and returns where that goes in. A pipe can be opened for
-/// writing only when somebody has it open for reading.
+/// Waits until the process that entered the box waits for its code, and returns the pipe for it. A pipe can be opened
+/// for writing only when a process has it open for reading.
 fn await_at_gate(working_dir: Option<&OwnedFd>, plan: &Plan) -> Result<OwnedFd, Fault> {
     let began = Instant::now();
     let gate = gates(plan).next().and_then(Path::file_name).zip(working_dir);
-    let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find where the code goes in")?;
+    let (name, dir) = gate.ok_or(io::ErrorKind::NotFound).doing(|| "find the pipe for the code")?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     loop {
         match rustix::fs::openat(dir, name, flags, Mode::empty()) {
             Err(Errno::NXIO) if began.elapsed() < PATIENCE => std::thread::sleep(GLANCE),
-            opened => return opened.doing(|| "wait for the process that entered the box"),
+            opened => return opened.doing(|| "wait until the process that entered the box reads its code"),
         }
     }
 }
@@ -85,7 +87,7 @@ fn only_child(init: Pid) -> io::Result<Pid> {
     }
 }
 
-/// The owner of the box's users has every right over them, which we may not have as root.
+/// The owner of the box's user namespace has every right over its processes, which we may not have as root.
 fn limit(entrant: Pid, plan: &Plan) -> Result<(), Fault> {
     let Birth::Forked { by } = plan.birth else { return Ok(()) };
     let mut rlimits = plan.confinement.rlimits.iter();
@@ -120,7 +122,7 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
     refuse_unless(kept)
 }
 
-/// Nothing but its streams, and the pipe that it waits for its code at.
+/// Nothing except its streams, and the pipe at which it waits for its code.
 fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
     let is_gate = |target: &Path| gates(plan).any(|gate| gate == target);
     for entry in std::fs::read_dir(proc_of(entrant, "fd"))? {
@@ -131,19 +133,20 @@ fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
     Ok(())
 }
 
-/// A fork copies memory, but not what is mapped to be shared: what one program left there, the next would find. A file that
-/// was opened only to be read can be mapped as shared, and nobody can write there.
+/// A fork copies memory, except for shared mappings: the next program would find what one program left there. A shared
+/// mapping of a file that was opened read-only is harmless, because it cannot be written to.
 fn nothing_shared(entrant: Pid) -> io::Result<()> {
     let maps = std::fs::read(proc_of(entrant, "maps"))?;
     for place in shared_places(&String::from_utf8_lossy(&maps)) {
         let link = std::fs::symlink_metadata(proc_of(entrant, &format!("map_files/{place}")))?;
-        // The kernel gives this link the rights that the file was opened with.
+        // The mode of this link shows how the file was opened.
         refuse_unless(link.mode() & 0o200 == 0)?;
     }
     Ok(())
 }
 
-/// Where something is mapped to be shared. What cannot be read is the name of no place, and will not be found.
+/// The addresses of shared mappings. A line that cannot be parsed names no address that exists, so it is not found
+/// later, which refuses the process.
 fn shared_places(maps: &str) -> impl Iterator<Item = &str> {
     maps.lines().filter_map(|line| {
         let (place, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -187,7 +190,7 @@ mod tests {
     /// For as long as this process lives.
     fn map_shared(file: &std::fs::File) {
         let (place, rights) = (std::ptr::null_mut(), libc::PROT_READ);
-        // SAFETY: a new mapping at a place of the kernel's choice, which nobody reads.
+        // SAFETY: a new mapping at an address of the kernel's choice, which nobody reads.
         let mapped = unsafe { libc::mmap(place, 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(mapped, libc::MAP_FAILED);
     }
@@ -206,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_kept_something_is_refused() {
+    fn a_process_that_kept_anything_is_refused() {
         let spoilt = [
             ("Uid:\t7\t7\t7\t7", "Uid:\t7\t0\t7\t7"),
             ("Gid:\t7\t7\t7\t7", "Gid:\t7\t7\t7\t0"),

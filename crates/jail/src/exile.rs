@@ -1,10 +1,11 @@
-//! Exile: a server that root started leaves root's rights behind, and so does everything that it starts.
+//! Exile: a server that root started gives up root's rights, and so does everything it starts.
 //!
-//! It goes on in a user namespace of its own. There it is root over itself, over the ids that its boxes get and over its
-//! part of the cgroups, which is all that making boxes takes; to the host it is a user who owns nothing. Who started it stays
-//! behind as root, does next to nothing, and waits for it to end.
+//! The server continues in its own user namespace. There it is root over itself, over the ids of its boxes and over its
+//! part of the cgroups, which is all that making boxes takes. On the host it is a user that owns nothing. The process
+//! that started it stays behind as root (the steward), does next to nothing, and waits for it to end.
 //!
-//! What root alone could reach, and the server needs, is luggage: it is shown at its own place in the server's own mounts.
+//! What the server needs and only root can reach is its luggage. It is mounted at its own path in the server's mount
+//! namespace.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -27,77 +28,77 @@ use crate::message::{self, Reply};
 use crate::sys::{self, Fork, Subtree};
 use crate::undertaker::Undertaker;
 
-/// What a server has there.
+/// What a server has in exile.
 #[derive(Debug, Clone, Default)]
 pub struct Terms {
-    /// Who it is on the host.
+    /// Its user on the host.
     pub user: u32,
-    /// The first of the ids that its boxes get, and how many they are.
+    /// The first id for its boxes, and the number of ids.
     pub ids: (u32, u32),
-    /// Groups of the host that it is in.
+    /// Its groups on the host.
     pub groups: Vec<u32>,
-    /// Directories, and in whose places it finds them: its part of the cgroups where all of them were.
+    /// Directories, and the paths where it finds them: its part of the cgroups appears where all of them were.
     pub replaced: Vec<(PathBuf, PathBuf)>,
-    /// The file through which it enters its cgroup of version 2, if it has one.
+    /// The file through which it enters its cgroup v2, if it has one.
     pub cgroup: Option<PathBuf>,
     /// What it takes along.
     pub luggage: Vec<Luggage>,
-    /// Cgroups to remove when it is gone, if whoever stayed behind is gone, too.
+    /// Cgroups to remove when it is gone, if the steward is gone too.
     pub orphans: Vec<PathBuf>,
 }
 
 /// A file or a directory that only root could reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Luggage {
-    /// Where it is, without links.
+    /// Its path, without links.
     pub path: PathBuf,
-    /// As what.
+    /// How it is shown.
     pub held: Held,
 }
 
-/// In which way something is taken along.
+/// How a piece of luggage is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
-    /// To be read, as far as everybody may read what is in it.
+    /// Read-only; the server reads what every user may read.
     AsItIs,
-    /// To be read, with what is root's there shown as the server's, so that it believes it.
+    /// Read-only, with root's files mapped to the server's user, so that the server trusts them.
     AsItsOwn,
-    /// A copy of its files in memory, which belongs to the server and goes with it. Were it kept, whoever takes one server over
-    /// would have the next one, too.
+    /// A copy of its files in memory, which belongs to the server and disappears with it. If it were kept, an attacker
+    /// who takes over one server would have the next one too.
     Copied,
 }
 
-/// On which side of the border this process is now.
+/// Which of the two processes this is now.
 #[derive(Debug)]
 pub enum Departure {
-    /// It is the server.
+    /// The server.
     Left(Line),
-    /// It is who stayed behind.
+    /// The steward.
     Stayed(Exiled),
 }
 
-/// From a server to who stayed behind. The server does not outlive the other.
+/// The server's connection to its steward. The server does not outlive the steward.
 #[derive(Debug)]
 pub struct Line {
-    /// A pipe: nothing but bytes goes through it.
+    /// A pipe, through which only bytes pass, not descriptors.
     pub pleas: OwnedFd,
     /// Where answers come in.
     pub answers: OwnedFd,
 }
 
-/// A server, for who stayed behind.
+/// The server, as its steward sees it.
 #[derive(Debug)]
 pub struct Exiled {
     /// Its process.
     pub pid: Pid,
-    /// The same, for good.
+    /// The same, safe against reuse of the number.
     pub pidfd: OwnedFd,
-    /// What it asks for. Reading does not wait.
+    /// What it asks for. Reading does not block.
     pub pleas: OwnedFd,
-    /// Where it gets answers. Nothing comes back.
+    /// Where answers are sent. Nothing is read from it.
     pub answers: OwnedFd,
-    /// What it writes to the terminal, if it was started at one: it has none itself, because whoever has one can read what
-    /// is typed there. Reading does not wait.
+    /// What it writes to the terminal, if it was started from one. It has no terminal itself, because a process that
+    /// has one can read what is typed there. Reading does not block.
     pub output: OwnedFd,
     /// Removes its cgroups if we die with it.
     _undertaker: Undertaker,
@@ -113,8 +114,8 @@ impl Exiled {
     }
 }
 
-/// Splits this process in two: one that leaves, and goes on as the server once `trial` has found that boxes can be made there, and
-/// one that stays. If that cannot be done, there is one process as before.
+/// Splits this process in two: one that moves into exile and continues as the server, once `trial` has shown that boxes
+/// can be made there, and one that stays. On failure there is one process, as before.
 ///
 /// # Errors
 /// What was being done, and what the kernel said.
@@ -132,11 +133,11 @@ pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result
     };
     drop((theirs, asking, writing));
     let admitted = admit(terms, pid, &ours).and_then(|()| {
-        // From here on it is only answered, so that it cannot make us hold anything.
-        rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop listening")?;
-        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "hold on to the server")?;
+        // From here on we only send, so that the server cannot make us hold anything.
+        rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop reading from the server")?;
+        let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of the server")?;
         let undertaker = Undertaker::hire(&terms.orphans, pid, pidfd.as_fd());
-        Ok((undertaker.doing(|| "start an undertaker")?, pidfd))
+        Ok((undertaker.doing(|| "start the undertaker")?, pidfd))
     });
     match admitted {
         Ok((undertaker, pidfd)) => {
@@ -153,26 +154,26 @@ pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result
     }
 }
 
-/// Who reads does not wait, and who writes does.
+/// A pipe whose reader does not block and whose writer does.
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((reader, writer))
 }
 
-/// Gives one that has left its users, and waits until it has settled.
+/// Maps the users of the process in exile, and waits until it has settled.
 fn admit(terms: &Terms, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
     hear(line, &Reply::Ready)?;
     map_users(pid, terms).doing(|| "map the server's users")?;
-    rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server go on")?;
+    rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server continue")?;
     hear(line, &Reply::Started)
 }
 
 fn hear(line: &OwnedFd, wanted: &Reply) -> Result<(), Fault> {
-    match message::receive::<Reply>(line).doing(|| "hear from the server")? {
+    match message::receive::<Reply>(line).doing(|| "receive the server's report")? {
         Some((reply, _)) if reply == *wanted => Ok(()),
         Some((Reply::Failed { doing, errno }, _)) => Err(Fault { doing, errno }),
-        _ => Err(Fault { doing: "hear from the server".to_owned(), errno: libc::EPIPE }),
+        _ => Err(Fault { doing: "receive the server's report".to_owned(), errno: libc::EPIPE }),
     }
 }
 
@@ -186,7 +187,7 @@ fn map_users(pid: Pid, terms: &Terms) -> io::Result<()> {
 
 /// Ends this process if it cannot settle.
 fn settle(terms: &Terms, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) {
-    let settled = leave_the_terminal(&output).doing(|| "leave the terminal");
+    let settled = leave_the_terminal(&output).doing(|| "detach from the terminal");
     drop(output);
     let reply = match settled.and_then(|()| cross(terms, line)).and_then(|()| trial()) {
         Ok(()) => Reply::Started,
@@ -198,7 +199,7 @@ fn settle(terms: &Terms, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -
     }
 }
 
-/// Nothing is read from where this process was started, and what it writes to a terminal goes through a pipe.
+/// Standard input becomes empty, and what this process writes to a terminal goes through a pipe.
 fn leave_the_terminal(output: &OwnedFd) -> io::Result<()> {
     let nothing = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     sys::install(nothing.as_fd(), 0)?;
@@ -210,7 +211,7 @@ fn leave_the_terminal(output: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Everything that takes root's rights, then giving them up.
+/// Does everything that needs root's rights, then gives them up.
 fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
     sys::unshare(libc::CLONE_NEWNS).doing(|| "create a mount namespace")?;
     private_mounts()?;
@@ -218,26 +219,27 @@ fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
         std::fs::write(entrance, "0").doing(|| "enter the server's cgroup")?;
         sys::unshare(libc::CLONE_NEWCGROUP).doing(|| "create a cgroup namespace")?;
     }
-    // What is beneath the working directory could be reached from there, whatever covers it.
+    // Otherwise everything beneath the working directory could still be reached from it, even where something is
+    // mounted over it.
     rustix::process::chdir("/").doing(|| "leave the working directory")?;
     carry(&terms.luggage, terms.user)?;
     replace(&terms.replaced)?;
     lift_process_limit();
     let groups: Vec<_> = terms.groups.iter().copied().map(Gid::from_raw).collect();
-    rustix::thread::set_thread_groups(&groups).doing(|| "leave root's groups")?;
+    rustix::thread::set_thread_groups(&groups).doing(|| "drop root's groups")?;
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).doing(|| "create a user namespace")?;
-    message::send(line, &Reply::Ready, &[]).doing(|| "ask for users")?;
-    wait_for_users(line).doing(|| "wait for users")?;
+    message::send(line, &Reply::Ready, &[]).doing(|| "request the server's user mapping")?;
+    wait_for_users(line).doing(|| "wait for the server's user mapping")?;
     let (uid, gid) = (Uid::ROOT, Gid::ROOT);
-    rustix::thread::set_thread_res_gid(gid, gid, gid).doing(|| "become the server's group")?;
-    rustix::thread::set_thread_res_uid(uid, uid, uid).doing(|| "become the server's user")?;
-    sys::leave_keys().doing(|| "leave root's keys")?;
-    sys::close_inherited().doing(|| "close what was open")?;
-    live_with(line).doing(|| "tie the server's life to its maker's")
+    rustix::thread::set_thread_res_gid(gid, gid, gid).doing(|| "switch to the server's group")?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid).doing(|| "switch to the server's user")?;
+    sys::leave_keys().doing(|| "drop root's keyring")?;
+    sys::close_inherited().doing(|| "close inherited descriptors")?;
+    live_with(line).doing(|| "set the server's parent-death signal")
 }
 
-/// Root's processes were not counted; the server's are, and those of its boxes with them. A root that may not lift the limit
-/// has what it has.
+/// Root's processes were not counted against a limit; the server's are, together with those of its boxes. If root may
+/// not lift the limit, it stays.
 fn lift_process_limit() {
     let all = Rlimit { current: None, maximum: None };
     if rustix::process::setrlimit(Resource::Nproc, all).is_err() {
@@ -252,8 +254,8 @@ fn wait_for_users(line: &OwnedFd) -> io::Result<()> {
     if length == 1 { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// The kernel forgets these wishes when a process becomes somebody else. In a session of its own, so that what is typed at the
-/// terminal is heard once: by who stayed behind, who passes it on.
+/// The kernel clears these settings when a process changes its user. The server gets its own session, so that a signal
+/// from the terminal is received once, by the steward, which forwards it.
 fn live_with(line: &OwnedFd) -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -266,7 +268,7 @@ fn live_with(line: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows some directories in the places of others.
+/// Mounts some directories over others.
 fn replace(directories: &[(PathBuf, PathBuf)]) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(directories.len());
     for (from, onto) in directories {
@@ -275,7 +277,8 @@ fn replace(directories: &[(PathBuf, PathBuf)]) -> Result<(), Fault> {
     trees.iter().try_for_each(|(tree, onto)| show(tree, onto))
 }
 
-/// Where a directory is closed to others, what is luggage beneath it is in one that is not, and the rest of it is gone.
+/// If a parent directory of luggage is closed to other users, it is replaced by an open one that contains only the
+/// luggage.
 fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
@@ -284,7 +287,7 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
             Held::AsItsOwn => {
                 let tree = open_tree(path)?;
                 let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
-                // On a filesystem that cannot do this it stays root's, of no use to the server.
+                // On a file system that does not support this, the files stay root's and are of no use to the server.
                 if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
                     continue;
                 }
@@ -295,10 +298,10 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Copied);
         let tamed = sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole);
-        tamed.doing(|| named("tame", path))?;
+        tamed.doing(|| named("restrict the mount of", path))?;
         trees.push((tree, path));
     }
-    // What lies in others comes after them.
+    // What is inside another comes after it.
     trees.sort_by_key(|(_, path)| *path);
     let closed: BTreeSet<_> = trees.iter().filter_map(|(_, path)| closed_above(path)).collect();
     for dir in closed {
@@ -306,19 +309,19 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
         attach(&cover.doing(|| named("cover", &dir))?, CWD, &dir).doing(|| named("cover", &dir))?;
     }
     for (tree, path) in &trees {
-        make_place(tree, path).doing(|| named("make a place for", path))?;
+        make_place(tree, path).doing(|| named("make a mount point for", path))?;
         show(tree, path)?;
     }
     Ok(())
 }
 
-/// The files of a directory in one of the server's own, without what is in others beneath it.
+/// Copies the files of a directory, without subdirectories, into one that belongs to the server.
 fn copy(path: &Path, user: u32) -> io::Result<OwnedFd> {
     let owner = user.to_string();
     let options = [("mode", "700"), ("size", "16m"), ("uid", owner.as_str()), ("gid", owner.as_str())];
     let copy = tmpfs(&options, MountAttrFlags::empty())?;
     for entry in std::fs::read_dir(path)?.flatten() {
-        // Others may be writing there; what is gone meanwhile is missed by nobody.
+        // Others may be writing there; a file that disappears meanwhile is skipped.
         let Ok(from) = std::fs::File::open(entry.path()) else { continue };
         if !from.metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST_COPY) {
             continue;
@@ -331,7 +334,7 @@ fn copy(path: &Path, user: u32) -> io::Result<OwnedFd> {
     Ok(copy)
 }
 
-/// Files of what was found out are not larger.
+/// Cached files are smaller than this.
 const LARGEST_COPY: u64 = 64 << 10;
 
 fn open_tree(path: &Path) -> Result<OwnedFd, Fault> {
@@ -344,7 +347,7 @@ fn show(tree: &OwnedFd, path: &Path) -> Result<(), Fault> {
     attach(tree, CWD, path).doing(|| named("show", path))
 }
 
-/// Something to mount onto, if there is nothing at this place.
+/// Makes a mount point, if there is none at this path.
 fn make_place(tree: &OwnedFd, path: &Path) -> io::Result<()> {
     if path.exists() {
         return Ok(());
@@ -359,19 +362,19 @@ fn make_place(tree: &OwnedFd, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whatever umask this process came with.
+/// Independent of the inherited umask.
 fn make_open_dir(path: &Path) -> io::Result<()> {
     std::fs::create_dir(path)?;
     std::fs::set_permissions(path, Permissions::from_mode(0o755))
 }
 
-/// The first directory on the way to this one that is closed to those whom it does not belong to.
+/// The first directory on the way to this one that is closed to users other than its owner.
 fn closed_above(path: &Path) -> Option<PathBuf> {
     let above: Vec<_> = path.ancestors().skip(1).collect();
     above.into_iter().rev().find(|dir| !lets_others(dir, 0o001)).map(Path::to_owned)
 }
 
-/// Whether somebody who owns nothing could read what is at this path.
+/// Whether a user that owns nothing could read what is at this path.
 #[must_use]
 pub fn is_open_to_all(path: &Path) -> bool {
     let wanted = if path.is_dir() { 0o005 } else { 0o004 };

@@ -1,16 +1,16 @@
 //! The ferry: how a zygote's child gets into a box, and is confined before it runs anything.
 //!
-//! Two processes come and go on the way in (decision 0012). Neither does more than a few system calls, so neither needs
-//! memory of its own: they borrow the zygote's, which stands still meanwhile, and have only a stack to themselves. What
-//! an interpreter cannot do is run on two stacks, so this part is machine code, which the zygote loads and calls:
+//! Two intermediate processes come and go on the way in (decision 0012). Neither makes more than a few system calls, so
+//! neither needs its own memory: they borrow the zygote's, which is suspended meanwhile, and have only their own stacks.
+//! An interpreter cannot run on two stacks, so this part is machine code, which the zygote loads and calls:
 //!
 //! ```text
 //! zygote ──borrows──▶ first: setns…  ──borrows──▶ second: confinement… ──fork──▶ the program, on the zygote's stack
 //! ```
 //!
-//! It decides nothing. Each does what a list of system calls says, which whoever makes the box has written, and leaves the
-//! answers in it. The program comes into being with everything that `confine.rs` does to others; nobody takes that for
-//! granted either (`entrant.rs`).
+//! It decides nothing. Each process performs a list of system calls, which the maker of the box has written, and stores
+//! the results in it. The program starts with everything that `confine.rs` does to others; that is not taken for granted
+//! either (`entrant.rs`).
 
 use std::io;
 use std::sync::LazyLock;
@@ -142,7 +142,7 @@ belljar_ferry_end:
     }
 }
 
-/// The machine code, which runs wherever it is put. `None` where nobody has written it for this processor yet.
+/// The machine code, which is position-independent. `None` if it has not been written for this processor.
 #[must_use]
 pub fn machine_code() -> Option<&'static [u8]> {
     #[cfg(target_arch = "x86_64")]
@@ -151,18 +151,18 @@ pub fn machine_code() -> Option<&'static [u8]> {
     None
 }
 
-/// What a zygote says of itself when it is ready.
+/// What a zygote reports about itself when it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pier {
-    /// Where in its memory it takes its orders.
+    /// The address at which it takes its orders.
     orders: i64,
-    /// Where its C library hears from the kernel on which CPU it runs, and how long that is (`rseq(2)`). The kernel
-    /// forgets it of a process that borrows memory, and of the children of that.
+    /// The address and length of its C library's `rseq` area (`rseq(2)`). The kernel drops the registration in a
+    /// process that borrows memory, and in its children.
     restartable: Option<(i64, i64)>,
 }
 
 impl Pier {
-    /// What it is between the words that a zygote says: `ready`, and three numbers.
+    /// Parses a zygote's report: `ready`, and three numbers.
     #[must_use]
     pub fn parse(said: &[u8]) -> Option<Pier> {
         let mut words = std::str::from_utf8(said).ok()?.strip_prefix("ready ")?.split(' ');
@@ -172,45 +172,45 @@ impl Pier {
     }
 }
 
-/// Who crosses, with what.
+/// The child to be sent into a box.
 #[derive(Debug, Clone, Copy)]
 pub struct Passenger {
-    /// Who it is to be.
+    /// Its user.
     pub code: IdPair,
-    /// Whether it brings what Landlock is to allow.
+    /// Whether a Landlock rule set comes with it.
     pub landlocked: bool,
-    /// To how many files it says that it wants to be in a cgroup.
+    /// The number of cgroup files to write to.
     pub groups: usize,
-    /// Whether it will rehearse: then it has `/dev/null` for its stdout, and its stdout as the descriptor after stderr.
+    /// Whether it rehearses: then its stdout is `/dev/null`, and the real stdout is the descriptor after stderr.
     pub rehearses: bool,
 }
 
-/// A list of system calls with what they point to, as a zygote wants it. Beside it travel, in this order: the
-/// [`NAMESPACES`] of the box, stdin, stdout, stderr, what Landlock is to allow, the files of the cgroup. A zygote has no
-/// other descriptors than its streams, so it is known what numbers these get.
+/// A list of system calls and their data, in the form that a zygote takes. Attached to it, in this order: the
+/// [`NAMESPACES`] of the box, stdin, stdout, stderr, the Landlock rule set, the files of the cgroup. A zygote has no
+/// descriptors except its streams, so the numbers that these get are known.
 #[derive(Debug)]
 pub struct Orders {
-    /// Where they will be.
+    /// Their address in the zygote.
     place: i64,
     bytes: Vec<u8>,
     number: i64,
-    /// What each call is for, and where its answer will be.
+    /// What each call is for, and where its result will be.
     calls: Vec<(&'static str, usize)>,
 }
 
-/// What the end of a part is for: the next process is made there.
-const END: &str = "start a process on the way into a box";
-/// The first number that a descriptor of a zygote's gets.
+/// The purpose of the end of a part: the next process is made there.
+const END: &str = "start a process that enters a box";
+/// The number of the first descriptor that a zygote receives.
 const FIRST: i64 = 3;
-/// How long the way in may take, in seconds.
+/// How long entering a box may take, in seconds.
 const PATIENCE: i64 = 10;
 /// From `linux/capability.h`.
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-/// What the C library registered its `rseq` with. From `sys/rseq.h`.
+/// The signature with which the C library registers `rseq`. From `sys/rseq.h`.
 const RSEQ_SIGNATURE: i64 = 0x5305_3053;
 
 impl Orders {
-    /// What it takes to bring `passenger` into its box. By their number a zygote says which orders it answers.
+    /// The orders that bring `passenger` into its box. A zygote names the orders it answers by their number.
     #[must_use]
     pub fn new(pier: &Pier, passenger: &Passenger, number: i64) -> Orders {
         let mut list = List::new(pier.orders);
@@ -237,8 +237,8 @@ impl Orders {
         &self.bytes
     }
 
-    /// What came of them, from an answer: their head alone if the child is in its box, else all of them, as they are when a
-    /// zygote has been through them. `None`: these were others, before them.
+    /// The outcome, from a zygote's answer: the header alone if the child is in its box, otherwise all orders with the
+    /// results filled in. `None`: the answer belongs to earlier orders.
     #[must_use]
     pub fn outcome(&self, answer: &[u8]) -> Option<Result<(), Fault>> {
         let orders = self.place..self.place + AREA;
@@ -247,8 +247,8 @@ impl Orders {
             (Some(calls), Some(number)) if orders.contains(&calls) && number == self.number => {
                 Some(if answer.len() == HEADER { Ok(()) } else { Err(self.fault(answer)) })
             }
-            // There may be two of it.
-            _ => Some(Err(Fault::new("understand a zygote", &io::ErrorKind::InvalidData.into()))),
+            // Two processes may take themselves for the zygote.
+            _ => Some(Err(Fault::new("read the zygote's answer", &io::ErrorKind::InvalidData.into()))),
         }
     }
 
@@ -261,22 +261,22 @@ impl Orders {
     }
 }
 
-/// Orders that are being written.
+/// Orders under construction.
 struct List {
-    /// Where they will be.
+    /// Their address in the zygote.
     base: i64,
     data: Vec<u8>,
     calls: Vec<(&'static str, [i64; 6])>,
 }
 
-/// Where the calls begin, whether there will be a rehearsal, the number of these orders, and how to make the second process:
-/// before everything else.
+/// The header: where the calls begin, whether there will be a rehearsal, the number of these orders, and how to make
+/// the second process.
 const HEADER: usize = 32;
 const NUMBER_AT: usize = 16;
-/// How much of its memory a zygote has for each of: the first stack, the second, its orders, the code. The machine code knows
-/// it, too.
+/// How much of its memory a zygote reserves for each of: the first stack, the second stack, its orders, the code. The
+/// machine code has the same constant.
 const AREA: i64 = 0x40000;
-/// Any but that of PID 1 and of the program, which is 2.
+/// Any number except those of PID 1 and of the program, which is 2.
 const SECOND_NUMBER: i32 = 3;
 
 impl List {
@@ -284,7 +284,7 @@ impl List {
         List { base, data: vec![0; HEADER], calls: Vec::with_capacity(80) }
     }
 
-    /// Where in the zygote's memory these bytes will be.
+    /// The address that these bytes will have in the zygote's memory.
     fn put(&mut self, bytes: &[u8]) -> i64 {
         let at = self.data.len().next_multiple_of(8);
         self.data.resize(at, 0);
@@ -299,23 +299,27 @@ impl List {
         self.calls.push((doing, words));
     }
 
-    /// What the next process does comes after this.
+    /// The next process continues after this.
     fn end(&mut self) {
         self.call(END, -1, []);
     }
 
-    /// Has this process not outlive the one that made it.
+    /// Makes this process die with its parent.
     fn be_tied(&mut self) {
         let killed = [libc::PR_SET_PDEATHSIG.into(), libc::SIGKILL.into()];
-        self.call("tie a child's life to its zygote's", libc::SYS_prctl, killed);
+        self.call("set the parent-death signal of a zygote's child", libc::SYS_prctl, killed);
     }
 
-    /// The first process: leaves the host for the box, all but its own number.
+    /// The first process: moves from the host into the box, except for its process id.
     fn leave(&mut self, namespaces: &[i64], groups: &[i64]) {
         let alarm = words(&[0, 0, PATIENCE, 0]);
         let (alarm, itself) = (self.put(&alarm), self.put(b"0"));
         self.be_tied();
-        self.call("limit the time to enter a box", libc::SYS_setitimer, [libc::ITIMER_REAL.into(), alarm, 0]);
+        self.call(
+            "set a timeout for entering a box",
+            libc::SYS_setitimer,
+            [libc::ITIMER_REAL.into(), alarm, 0],
+        );
         for group in groups {
             self.call("enter the box's cgroup", libc::SYS_write, [*group, itself, 1]);
         }
@@ -325,7 +329,8 @@ impl List {
         self.end();
     }
 
-    /// How the first makes the second: with a number that leaves the one of a box's first command to the next.
+    /// How the first process makes the second: with a process id that leaves number 2, that of a box's first command,
+    /// to the next.
     fn clone_second(&mut self) -> i64 {
         let number = self.put(&SECOND_NUMBER.to_ne_bytes());
         let flags = libc::CLONE_VM | libc::CLONE_VFORK;
@@ -336,7 +341,7 @@ impl List {
         self.put(&words(&arguments))
     }
 
-    /// The second.
+    /// The second process.
     fn settle(&mut self, [stdin, stdout, stderr]: [i64; 3], null: i64, rehearses: bool) {
         self.be_tied();
         let (dev_null, sandbox) = (self.put(b"/dev/null\0"), self.put(b"/sandbox\0"));
@@ -355,7 +360,7 @@ impl List {
         self.call("enter the working directory", libc::SYS_chdir, [sandbox]);
     }
 
-    /// As `confine` does it to every other program.
+    /// The same confinement that `confine` applies to every other program.
     fn confine(&mut self, code: IdPair, ruleset: Option<i64>) {
         let doing = "empty the capability bounding set";
         for number in 0..*CAPABILITIES {
@@ -363,16 +368,16 @@ impl List {
         }
         let clear = [libc::PR_CAP_AMBIENT.into(), libc::PR_CAP_AMBIENT_CLEAR_ALL.into()];
         self.call(doing, libc::SYS_prctl, clear);
-        let (doing, id) = ("become the code's user", i64::from(code.inside));
+        let (doing, id) = ("switch to the code's user", i64::from(code.inside));
         self.call(doing, libc::SYS_setgroups, [0, 0]);
         self.call(doing, libc::SYS_setresgid, [id, id, id]);
         self.call(doing, libc::SYS_setresuid, [id, id, id]);
-        // The kernel forgets that of whoever becomes somebody else.
+        // The kernel clears the parent-death signal when a process changes its user.
         self.be_tied();
         let header: Vec<_> = [CAPABILITY_VERSION_3, 0].into_iter().flat_map(u32::to_ne_bytes).collect();
         let (header, none) = (self.put(&header), self.put(&[0; 24]));
         self.call("drop capabilities", libc::SYS_capset, [header, none]);
-        self.call("be dumpable, as after exec", libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1]);
+        self.call("become dumpable, as after exec", libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1]);
         self.call("set no_new_privs", libc::SYS_prctl, [libc::PR_SET_NO_NEW_PRIVS.into(), 1]);
         if let Some(ruleset) = ruleset {
             self.call("apply Landlock", libc::SYS_landlock_restrict_self, [ruleset, 0]);
@@ -395,9 +400,9 @@ impl List {
 
     /// The program: what only it can do for itself.
     fn be_a_program(&mut self, pier: &Pier) {
-        self.call("begin a session", libc::SYS_setsid, []);
+        self.call("start a session", libc::SYS_setsid, []);
         if let Some((place, length)) = pier.restartable {
-            self.call("say where its CPU is wanted", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
+            self.call("register restartable sequences", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
         }
         self.end();
     }
@@ -466,10 +471,10 @@ mod tests {
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
         assert_eq!(first.last(), Some(&"enter the box's namespaces"));
         assert_eq!(second.last(), Some(&"load the syscall filter"));
-        assert_eq!(program, ["begin a session", "say where its CPU is wanted"]);
+        assert_eq!(program, ["start a session", "register restartable sequences"]);
         assert!(rest.is_empty());
         let at = |what| second.iter().position(|doing| *doing == what).unwrap();
-        assert!(at("empty the capability bounding set") < at("become the code's user"));
+        assert!(at("empty the capability bounding set") < at("switch to the code's user"));
         assert!(at("set no_new_privs") < at("apply Landlock"));
         assert!(at("apply Landlock") < at("close spare descriptors"));
     }

@@ -1,8 +1,8 @@
-//! PID 1 of a box: builds it, starts the commands, reaps whatever dies, and takes everything with it when it ends.
+//! PID 1 of a box: builds it, starts the commands, reaps, and kills everything in it by ending.
 //!
-//! It is in the box but not of it: where the host allows, it has a uid of its own; it cannot be traced or read
-//! (not dumpable), hears no signal from inside that it has no handler for (the kernel's rule for PID 1), and once
-//! the program runs it may do nothing but wait and report (its own syscall filter).
+//! It is protected from the code in the box: it has its own uid where the host allows; it cannot be traced or read (not
+//! dumpable); it receives no signal from inside that it has no handler for (the kernel's rule for PID 1); and once the
+//! program runs, its own syscall filter lets it do nothing except wait and report.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,33 +25,33 @@ use crate::{landlock, sys};
 /// What PID 1 got from the keeper.
 pub(crate) struct Init {
     pub(crate) plan: Plan,
-    /// To the keeper and from it.
+    /// The socket to the keeper.
     pub(crate) keeper: OwnedFd,
     pub(crate) sources: Vec<OwnedFd>,
     pub(crate) cgroup: WayIn,
-    /// Closed at its other end when the maker of this process dies, where the socket to it cannot tell.
+    /// Closed at the other end when the parent of this process dies; needed where the socket cannot show that.
     pub(crate) lifeline: Option<OwnedFd>,
-    /// Of no use any more once the box is built.
+    /// Not needed once the box is built.
     pub(crate) payload: Option<OwnedFd>,
-    /// Stdin, stdout and stderr, until nobody needs them here any more: whoever reads at their other ends is waiting for
-    /// everybody to have let go of them.
+    /// Stdin, stdout and stderr, until they are no longer needed here: their readers wait until every process has
+    /// closed them.
     pub(crate) streams: Option<[OwnedFd; 3]>,
     pub(crate) prepared: Prepared,
 }
 
-/// What PID 1 has made ready before it looks at its plan.
+/// What PID 1 has prepared before it reads its plan.
 pub(crate) struct Prepared {
     /// The filters of the program and of PID 1 itself.
     program: &'static Filter,
     reaper: &'static Filter,
     cpus: Cpus,
-    /// Steps that every plan has and that are done, or done by somebody else.
+    /// Steps of every plan that are already done.
     done: &'static [Step],
 }
 
 impl Prepared {
     pub(crate) fn with_the_plan_at_hand(cpus: Cpus) -> Result<Prepared, Fault> {
-        cpus.stay_on_one().doing(|| "stay on one CPU")?;
+        cpus.stay_on_one().doing(|| "pin PID 1 to one CPU")?;
         Ok(Prepared { program: Filter::standard(), reaper: Filter::reaper(), cpus, done: &[] })
     }
 
@@ -66,8 +66,8 @@ impl Prepared {
 
 /// The CPUs that a process may use.
 ///
-/// PID 1 and the process that becomes the program take turns until `exec`. On two CPUs each turn would begin with
-/// waking one of them up, which takes longer than most of the steps. So until then they stay on one.
+/// PID 1 and the process that becomes the program take turns until `exec`. On two CPUs, each turn would begin with
+/// waking one of them, which takes longer than most of the steps. So they stay on one CPU until then.
 pub(crate) struct Cpus(CpuSet);
 
 impl Cpus {
@@ -75,9 +75,9 @@ impl Cpus {
         Ok(Cpus(rustix::thread::sched_getaffinity(None)?))
     }
 
-    /// Has a process that was just made begin on another CPU than this one, if there is another. The kernel may leave it here
-    /// beside an idle CPU, which in a virtual machine looks as if somebody else had it; then it would begin when its
-    /// maker has nothing more to do.
+    /// Makes a new process start on a different CPU, if there is one. The kernel may leave it here although another CPU
+    /// is idle, because in a virtual machine an idle CPU may look preempted. Then it would start only when its parent
+    /// has nothing more to do.
     pub(crate) fn send_elsewhere(&self, pid: Pid) {
         let mut others = self.0;
         others.unset(rustix::thread::sched_getcpu());
@@ -98,7 +98,7 @@ impl Cpus {
 }
 
 impl Init {
-    /// A PID 1 that was made before the plan, with what it was handed then. Its cgroup is made while it builds.
+    /// A PID 1 that was made before its plan, with what it received since. Its cgroup is made while it builds.
     pub(crate) fn from_handover(
         (handover, descriptors): (Handover, Vec<OwnedFd>),
         prepared: Prepared,
@@ -137,19 +137,19 @@ impl Init {
         sys::exit_now(0)
     }
 
-    /// Whether the box can be taken apart later: nobody is left in it, and there is a keeper to do that. Otherwise this
-    /// process is in a hurry, because everybody else dies when it does.
+    /// Whether the box can be torn down later: no other process is in it, and there is a keeper to do it. Otherwise
+    /// this process must end quickly, because everything else ends only when it does.
     fn may_linger(&self) -> bool {
         self.lifeline.is_none() && sys::has_no_children()
     }
 
     fn build_and_run(&mut self) -> Result<i32, Fault> {
-        // Handlers that came with the keeper's memory would let code inside reach PID 1 with their signals.
+        // With handlers inherited from the keeper, code inside could reach PID 1 with signals.
         sys::default_signals().doing(|| "reset PID 1's signals")?;
         self.take_identity()?;
-        self.die_with_the_keeper().doing(|| "tie the box's life to its keeper's")?;
+        self.die_with_the_keeper().doing(|| "set PID 1's parent-death signal")?;
         let offered = self.build()?;
-        self.become_unreadable().doing(|| "make PID 1 unreadable")?;
+        self.become_unreadable().doing(|| "make PID 1 non-dumpable")?;
         match self.plan.birth {
             Birth::Executed | Birth::Zygote => self.run(offered),
             Birth::Forked { .. } => {
@@ -159,7 +159,7 @@ impl Init {
         }
     }
 
-    /// Before the keeper has mapped the box's users from outside, this process is nobody.
+    /// Until the keeper has mapped the box's users from outside, this process has no valid user.
     pub(crate) fn wait_for_go_ahead(&self) -> io::Result<()> {
         let mut byte = [0];
         let (_, length) =
@@ -170,11 +170,11 @@ impl Init {
     fn take_identity(&self) -> Result<(), Fault> {
         let id = self.plan.identity.init.unwrap_or(self.plan.identity.code);
         let groups = Groups::of(&self.plan.identity);
-        confine::take_identity(id, groups).doing(|| "become the box's own user")
+        confine::take_identity(id, groups).doing(|| "switch to the box's user")
     }
 
-    /// The kernel forgets this wish whenever the process changes its identity, so it comes after that; and a keeper that
-    /// died before it is noticed by the end of its lifeline, which the kernel closes before it looks for orphans.
+    /// The kernel clears this setting whenever the process changes its user, so it is made after that. If the keeper
+    /// died earlier, its end of the lifeline is closed; the kernel closes it before it looks for orphans.
     fn die_with_the_keeper(&self) -> io::Result<()> {
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         let mut keeper = [PollFd::new(self.lifeline.as_ref().unwrap_or(&self.keeper), PollFlags::empty())];
@@ -198,18 +198,18 @@ impl Init {
         Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
     }
 
-    /// Lets the program come from outside, and waits for its end. Until the keeper has looked at it and says so, it is
-    /// taken for nothing.
+    /// Lets the program come from outside, and waits for its end. PID 1 ignores it until the keeper has inspected it
+    /// and says so.
     fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
         let program =
-            Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "name the program")?;
+            Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "find the program")?;
         let rules = &self.plan.confinement.landlock;
         let allowed = (!rules.is_empty()).then(|| landlock::ruleset(rules));
         let allowed = allowed.transpose().doing(|| "prepare Landlock")?;
         let beside: Vec<_> = offered.iter().chain(&allowed).map(AsFd::as_fd).collect();
         message::send(&self.keeper, &Reply::Ready, &beside).doing(|| "report to the keeper")?;
         drop((offered, allowed));
-        self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+        self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
         self.wait_for_go_ahead().doing(|| "wait for the program to be approved")?;
         message::send(&self.keeper, &Reply::Started, &[]).doing(|| "report to the keeper")?;
         retire(self.prepared.reaper)?;
@@ -223,7 +223,7 @@ impl Init {
         let commands = std::mem::take(&mut self.plan.commands);
         for (index, command) in commands.iter().enumerate() {
             if index > 0 {
-                end_everyone().doing(|| "end what the last command left behind")?;
+                end_everyone().doing(|| "kill what the last command left behind")?;
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
             let heralded = self.plan.heralded && index + 1 == commands.len();
@@ -233,11 +233,11 @@ impl Init {
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
                 offered = None;
             }
-            // Once it has retired, this process may not do so any more.
+            // After `retire`, this process could no longer close it.
             drop(herald);
             if index + 1 == commands.len() {
                 self.streams = None;
-                self.prepared.cpus.use_all().doing(|| "use every CPU again")?;
+                self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
                 retire(self.prepared.reaper)?;
             }
             status = reap_until(pid).doing(|| "wait for the program")?;
@@ -248,7 +248,7 @@ impl Init {
         Ok(status)
     }
 
-    /// Starts one command, and returns when it has begun: a socket that `exec` closes tells.
+    /// Starts one command, and returns when it has started, which a socket shows that `exec` closes.
     fn start(&self, command: &Command, heralded: bool) -> Result<Started, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for the program's start")?;
         let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound).doing(|| "find the streams")?;
@@ -263,7 +263,7 @@ impl Init {
             }
         };
         let started = sys::spawn(&mut || {
-            let fault = match self.prepared.cpus.use_all().doing(|| "let the program use every CPU") {
+            let fault = match self.prepared.cpus.use_all().doing(|| "reset the program's CPU affinity") {
                 Ok(()) if *birth == Birth::Zygote => {
                     confine::become_zygote(command, confinement, identity, &streams)
                 }
@@ -276,7 +276,7 @@ impl Init {
         drop(theirs);
         let mut herald = None;
         loop {
-            match message::receive(&ours).doing(|| "hear of the program's start")? {
+            match message::receive(&ours).doing(|| "wait for the program to start")? {
                 None => return Ok(Started { pid, herald }),
                 Some((Reply::Started, beside)) => herald = beside.into_iter().next(),
                 Some((Reply::Failed { doing, errno }, _)) => return Err(Fault { doing, errno }),
@@ -286,29 +286,29 @@ impl Init {
     }
 }
 
-/// A command that has begun.
+/// A command that has started.
 struct Started {
     pid: Pid,
     herald: Option<OwnedFd>,
 }
 
-/// All that is left to do for a PID 1 that nobody needs any more.
+/// The rest of the life of a PID 1 that is no longer needed.
 fn wait_to_be_killed(keeper: &OwnedFd) {
     let mut byte = [0];
     while let Ok(1) | Err(Errno::INTR) = rustix::io::read(keeper, &mut byte) {}
 }
 
-/// The number that the first process after PID 1 has.
+/// The process id of the first process after PID 1.
 const FIRST_COMMAND: i32 = 2;
 
-/// Gives up everything that starting processes took.
+/// Gives up every right that starting processes needed.
 fn retire(filter: &Filter) -> Result<(), Fault> {
     confine::drop_capabilities().doing(|| "drop PID 1's capabilities")?;
     rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs on PID 1")?;
     filter.load().doing(|| "load PID 1's syscall filter")
 }
 
-/// Between two commands PID 1 still has privilege in its namespace, so nobody may be there to go after it, or after
+/// Between two commands PID 1 still has privileges in its namespace, so no process may be left that could attack it, or
 /// the next command before that is confined.
 fn end_everyone() -> io::Result<()> {
     sys::kill_everyone()?;
@@ -316,7 +316,7 @@ fn end_everyone() -> io::Result<()> {
     Ok(())
 }
 
-/// Reaps every orphan of the box until the one that matters has died.
+/// Reaps every orphan of the box until the given process has died.
 fn reap_until(pid: Pid) -> io::Result<i32> {
     loop {
         let (reaped, status) = sys::wait_any()?;

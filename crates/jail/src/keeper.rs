@@ -1,9 +1,9 @@
-//! The keeper: the one process on the host's side that makes a box and outlives it.
+//! The keeper: the process on the host's side that makes one box and outlives it.
 //!
-//! It is this same binary, started anew so that it has one thread, an empty environment and no memory of the
-//! caller's. It receives one plan, makes the box, passes on what PID 1 reports, and waits. If the caller dies, it
-//! kills the box and removes what the caller would have removed; if it dies itself, the kernel kills PID 1 and
-//! with it everything in the box. So whichever of the two is killed, nothing is left running.
+//! It is this same binary, started again so that it has one thread, an empty environment and none of the caller's
+//! memory. It receives one plan, makes the box, forwards what PID 1 reports, and waits. If the caller dies, the keeper
+//! kills the box and removes what the caller would have removed. If the keeper dies, the kernel kills PID 1 and with it
+//! everything in the box. So whichever of the two is killed, nothing is left running.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ use crate::sys::{self, ResourceUse};
 
 /// The life of the keeper. Its standard input is the socket to the caller.
 pub(crate) fn live() -> ExitCode {
-    // Whatever else the caller's own caller left open is none of a box's business.
+    // Descriptors that the caller inherited and left open must not reach a box.
     let Ok(()) = sys::close_from(3) else { return ExitCode::FAILURE };
     let Ok(caller) = rustix::stdio::stdin().try_clone_to_owned() else { return ExitCode::FAILURE };
     match make_box(&caller) {
@@ -33,11 +33,11 @@ pub(crate) fn live() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Receives a plan and makes the box. `None`: the caller went away without asking for one.
+/// Receives a plan and makes the box. `None`: the caller disconnected without sending one.
 fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
     leave_the_callers_world().doing(|| "leave the caller's session")?;
     let Some(order) = receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
-    // PID 1 has no business with the caller, and must not keep its socket open.
+    // PID 1 must not keep the caller's socket open.
     let (cloned, plan) = Cloned::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
     Ok(Some(Kept { cloned, plan, working_dir: None, entrant: Vec::new() }))
 }
@@ -56,14 +56,14 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
 struct Kept {
     cloned: Cloned,
     plan: Plan,
-    /// The directory that the plan offers, until somebody has entered.
+    /// The directory that the plan offers, until a process has entered.
     working_dir: Option<OwnedFd>,
-    /// Where an entrant gets its code, and its directory in `/proc`, until the caller has them.
+    /// The pipe for an entrant's code, and its directory in `/proc`, until the caller has them.
     entrant: Vec<OwnedFd>,
 }
 
 impl Kept {
-    /// Passes messages until the box is dead, then says how it ended.
+    /// Forwards messages until the box is dead, then reports how it ended.
     fn keep(mut self, caller: &OwnedFd) {
         let (mut ended, mut caller_is_there) = (None, true);
         self.cloned.hold_mounts();
@@ -99,7 +99,7 @@ impl Kept {
         self.bury(caller, ended, caller_is_there);
     }
 
-    /// Tells the caller that the box is there, and how one gets into it.
+    /// Tells the caller that the box is ready, and how to enter it.
     fn invite(&mut self, caller: &OwnedFd, beside: Vec<OwnedFd>) {
         let invited = self.cloned.namespaces().and_then(|namespaces| {
             let (offered, allowed) = beside.split_at(beside.len().min(1));
@@ -112,13 +112,13 @@ impl Kept {
         }
     }
 
-    /// Looks at what has entered the box, and waits until it waits for its code. If it is not as it should be, nothing of
-    /// it may go on.
+    /// Inspects the process that entered the box, and waits until it waits for its code. If it fails the inspection, it
+    /// is killed.
     fn admit(&mut self, caller: &OwnedFd) {
         let working_dir = self.working_dir.take();
         let admitted = entrant::approve(self.cloned.pid(), working_dir.as_ref(), &self.plan)
             .map(|(gate, place)| self.entrant = vec![gate, place])
-            .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 go on"));
+            .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 continue"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);
             self.cloned.kill();
@@ -132,8 +132,8 @@ impl Kept {
         if caller_is_there {
             let _ = message::send(caller, &reply, &[]);
             self.cloned.let_mounts_go();
-            // The caller reads the box's counters now, and hangs up when it has removed the cgroups itself; or
-            // it dies, which sounds the same. What it still says was meant for the box.
+            // The caller now reads the box's counters, and disconnects when it has removed the cgroups itself; or it
+            // dies, which looks the same. Whatever it still sends was meant for the box.
             while let Ok(Some(_)) = message::receive::<Request>(caller) {}
         }
         remove_orphans(&self.plan.orphans);
@@ -154,8 +154,8 @@ enum Wake {
     Caller,
 }
 
-/// Removes the box's cgroups, if they are still there. The kernel may take a moment to see that they are empty; one
-/// that other boxes are in stays.
+/// Removes the box's cgroups, if they still exist. The kernel may take a moment to see that they are empty; a cgroup
+/// that contains other boxes stays.
 fn remove_orphans(dirs: &[PathBuf]) {
     for dir in dirs {
         for _ in 0..50 {

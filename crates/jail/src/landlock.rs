@@ -1,9 +1,9 @@
-//! Landlock: a second opinion on the filesystem, from a different part of the kernel than the mounts.
+//! Landlock: a second line of defence for the file system, from a different part of the kernel than the mounts.
 //!
-//! The mounts decide what exists in a box; Landlock denies writing, making and executing anywhere but where the
-//! plan says, even through a descriptor or a path that should not have been there. From ABI 6 on it also keeps
-//! signals and abstract sockets inside. Raw calls instead of the `landlock` crate: three system calls and two
-//! structs, against eleven packages in the one crate that has to be read in an afternoon.
+//! The mounts decide what exists in a box. Landlock denies writing, making and executing anywhere except where the plan
+//! allows it, even through a descriptor or a path that should not have been there. From ABI 6 it also confines signals
+//! and abstract sockets to the box. Belljar makes raw calls instead of using the `landlock` crate: three system calls
+//! and two structs, against eleven packages in the one crate that must be readable in an afternoon.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -65,7 +65,7 @@ pub fn restrict(rules: &[(PathBuf, Access)]) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
 }
 
-/// What [`restrict`] would allow, for another process to restrict itself to.
+/// The rules of [`restrict`] as a rule set, for another process to apply to itself.
 pub(crate) fn ruleset(rules: &[(PathBuf, Access)]) -> io::Result<OwnedFd> {
     let abi = abi();
     let handled = handled(abi);
@@ -76,7 +76,7 @@ pub(crate) fn ruleset(rules: &[(PathBuf, Access)]) -> io::Result<OwnedFd> {
     Ok(ruleset)
 }
 
-/// Every right on files that this kernel knows.
+/// Every file access right that this kernel knows.
 fn handled(abi: u32) -> u64 {
     let since = |version: u32, right: u64| if abi >= version { right } else { 0 };
     EXECUTE
@@ -103,7 +103,7 @@ fn create_ruleset(abi: u32, handled: u64) -> io::Result<OwnedFd> {
         handled_access_net: 0,
         scoped: if abi >= 6 { SCOPE_ABSTRACT_SOCKETS | SCOPE_SIGNALS } else { 0 },
     };
-    // An older kernel refuses what lies beyond the struct that it knows, so it is given just that.
+    // An older kernel refuses a struct that is larger than the one it knows, so it gets just that.
     let size = if abi >= 6 { size_of::<RulesetAttr>() } else { size_of::<u64>() };
     // SAFETY: `attr` is a valid landlock_ruleset_attr, of which the kernel reads `size` bytes.
     let fd = checked(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, &raw const attr, size, 0) })?;

@@ -1,4 +1,4 @@
-//! A leash for a program that gets no box: what its own process does to itself before `exec`.
+//! Limits for a program that gets no box: what its own process does to itself before `exec`.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,22 +9,22 @@ use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
 use crate::plan::Resource;
 use crate::sys;
 
-/// Has the program start in a session of its own, with these limits, default signals and no descriptor but its streams,
-/// and die with the thread that starts it. Whoever calls this has one thread.
+/// Makes the program start in its own session, with these limits, default signals and no descriptors except its
+/// streams, and die with the thread that starts it. The caller must have one thread.
 pub fn leash(command: &mut Command, limits: Vec<(Resource, u64)>) {
     let parent = rustix::process::getpid();
     let take = move || {
         setsid()?;
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if getppid() != Some(parent) {
-            // It died before the kernel was told; nobody will be killed for that.
+            // The parent died before the parent-death signal was set, so that signal will never come.
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         sys::default_signals()?;
         limits.iter().try_for_each(|(resource, value)| sys::set_limit(None, *resource, *value))?;
         sys::close_on_exec_from(3)
     };
-    // SAFETY: the closure makes system calls only. It allocates nothing, takes no lock and touches no memory but its own
-    // list of limits, so it may run in a child that was forked off a process with one thread, and even one with more.
+    // SAFETY: the closure makes only system calls. It allocates nothing, takes no lock and touches no memory except its
+    // own list of limits, so it may run in a child that was forked from a process with one thread, or even with more.
     unsafe { command.pre_exec(take) };
 }

@@ -5,12 +5,12 @@
 //!        ◀─started, next, ended          ◀──reports──      ◀──wait──
 //! ```
 //!
-//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it; `cloned` is PID 1 seen
-//! from outside, `init` from inside; `keeper` is the process between it and a caller with threads, `standby` does without
-//! one, with an `undertaker`; `build` performs the plan's steps; `confine` is what the
-//! program's own process does to itself before `exec`, `leash` what one without a box does; [`ferry`] brings a program from
-//! a zygote instead, and `entrant` looks at it; [`exile`] takes root's rights from a server and all of the above; [`landlock`] and [`seccomp`] are two of the steps of confinement; `sys` holds
-//! the system calls that have no safe wrapper.
+//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `cloned` is PID 1 seen
+//! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
+//! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
+//! to itself before `exec`, and `leash` the same for a program without a box. [`ferry`] brings a program from a zygote
+//! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
+//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -47,15 +47,14 @@ pub use leash::leash;
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
-/// The name under which the binary starts itself anew as the keeper.
+/// The name under which the binary starts itself again as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
 
-/// The name under which it starts itself anew as the warden.
+/// The name under which it starts itself again as the warden.
 pub const WARDEN: &str = "belljar-warden";
 
-/// Lives the whole life of a keeper or a warden, if a process of this name is to be one: the first question in `main`. The
-/// keeper makes the one box that it is told to make, and outlives it; the warden makes keepers. Standard input is the
-/// socket to whoever started it.
+/// Runs as a keeper or a warden until the end, if the process has that name. `main` calls this first. The keeper makes
+/// one box and outlives it; the warden makes keepers. Standard input is the socket to the process that started it.
 #[must_use]
 pub fn keep(argv0: Option<&OsStr>) -> Option<ExitCode> {
     match argv0.and_then(OsStr::to_str) {

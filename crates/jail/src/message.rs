@@ -1,4 +1,4 @@
-//! What caller, keeper and PID 1 say to each other: one datagram a message, descriptors beside it.
+//! The messages between caller, keeper and PID 1: one datagram for each, with descriptors attached ("beside it").
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -32,12 +32,12 @@ pub enum Request {
 
 coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered, 3 => Hire });
 
-/// To a PID 1 that was there before its plan.
+/// To a PID 1 that was made before its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handover {
-    /// What its box is. Beside it: the lifeline, the payload, stdin, stdout, stderr, and the sources.
+    /// The box to build. Beside it: the lifeline, the payload, stdin, stdout, stderr, and the sources.
     Box { plan_offset: u64, plan_length: u64 },
-    /// The box's cgroup is there and has its limits. Beside it: its `tasks` files.
+    /// The box's cgroup exists and has its limits. Beside it: its `tasks` files.
     Cgroup,
 }
 
@@ -46,20 +46,20 @@ coded_enum!(Handover { 0 => Box { plan_offset, plan_length }, 1 => Cgroup });
 /// From PID 1 to the keeper, and from the keeper to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply {
-    /// From the warden: there is a keeper. Beside it: its pidfd.
+    /// From the warden: a keeper exists. Beside it: its pidfd.
     Hired {
         /// Its process id.
         pid: u32,
     },
-    /// The box is there for a zygote's child to enter it. Beside it, from PID 1: the directory that the plan offers, and
-    /// what Landlock is to allow, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
+    /// The box is ready for a zygote's child to enter. Beside it, from PID 1: the directory that the plan offers, and
+    /// the Landlock rule set, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
     Ready,
-    /// The first command has begun. Beside it: the directory that the plan offers, if it does, and, if the plan wants one, a
-    /// herald and from the keeper the program's directory in `/proc`. Of one that has come from a zygote, instead: where its
-    /// code goes in, and that directory.
+    /// The first command has started. Beside it: the directory that the plan offers, if it does, and, if the plan wants
+    /// one, a herald and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
+    /// the pipe for its code, and that directory.
     Started,
-    /// The command before has succeeded and nothing of it is left; the next one begins.
+    /// The previous command has succeeded and left no process; the next one starts.
     Next,
     /// The box could not be made; no instruction of the program has run.
     Failed {
@@ -68,7 +68,7 @@ pub enum Reply {
         /// What the kernel said.
         errno: i32,
     },
-    /// The last command has ended, and nobody is left in the box but PID 1, which waits to be killed.
+    /// The last command has ended, and only PID 1 is left in the box. It waits to be killed.
     Deserted {
         /// As `waitpid` gives it.
         status: i32,
@@ -77,7 +77,7 @@ pub enum Reply {
     Ended {
         /// As `waitpid` gives it.
         status: i32,
-        /// CPU time of the tree, as far as its processes were waited for.
+        /// CPU time of all processes that were waited for.
         cpu_micros: u64,
         /// Peak resident memory of the largest process.
         max_rss: u64,
@@ -94,10 +94,10 @@ coded_enum!(Reply {
     6 => Deserted { status },
 });
 
-/// What the configuration is now.
+/// The current configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Configured {
-    /// There is one. Beside it: what it says.
+    /// There is one. Beside it: its content.
     File {
         /// As messages name it.
         path: String,
@@ -118,13 +118,13 @@ pub enum Configured {
 
 coded_enum!(Configured { 0 => File { path }, 1 => Nothing { path }, 2 => Unreadable { message, hint } });
 
-/// The namespaces of a box as `/proc` calls them, in the order in which they are entered: its users first, because they
-/// give the right to enter the others.
+/// The namespaces of a box, named as in `/proc`, in the order in which they are entered: the user namespace first,
+/// because it gives the right to enter the others.
 pub const NAMESPACES: [&str; 7] = ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"];
 
 /// No message is longer: plans travel in the payload.
 const MAX_MESSAGE: usize = 4096;
-/// The streams and everything that a box shows of its host; the kernel takes up to 253 (`SCM_MAX_FD`).
+/// The streams and every part of the host that a box shows; the kernel takes up to 253 (`SCM_MAX_FD`).
 const MAX_DESCRIPTORS: usize = 250;
 
 /// Sends one message.
@@ -135,7 +135,7 @@ pub fn send<M: Coded>(socket: impl AsFd, message: &M, descriptors: &[BorrowedFd<
     send_with(socket, message, descriptors, SendFlags::empty())
 }
 
-/// The same for somebody who may not read what is sent: then there is no waiting for that.
+/// The same for a peer that may not be reading: does not block.
 ///
 /// # Errors
 /// As [`send`], or `EAGAIN`.
@@ -178,9 +178,9 @@ pub fn receive<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd
         recvmsg(socket.as_fd(), &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     });
     let length = match received {
-        // A peer that died with messages of ours unread makes the kernel say so instead of "end".
+        // If a peer died without having read all our messages, the kernel reports this instead of the end.
         Err(rustix::io::Errno::CONNRESET) => 0,
-        // A message without all of its descriptors is not the one that was sent.
+        // A message with missing descriptors is incomplete.
         Ok(received) if received.flags.contains(ReturnFlags::CTRUNC) => {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// One box, from its namespaces to the commands that run in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// How its program comes to be.
+    /// How its program is started.
     pub birth: Birth,
     /// Who the processes of the box are, inside and on the host.
     pub identity: Identity,
@@ -28,24 +28,24 @@ pub struct Plan {
     pub confinement: Confinement,
     /// What then runs: each after the one before it succeeded. The last one is the program.
     pub commands: Vec<Command>,
-    /// Whether the caller is to get a herald with the program: a descriptor that hangs up when nobody in the box goes on,
-    /// while the kernel still takes them apart.
+    /// Whether the caller gets a herald with the program: a descriptor that hangs up as soon as no process in the box
+    /// can run any more, while the kernel still frees their memory.
     pub heralded: bool,
 }
 
-/// How the program of a box comes to be.
+/// How the program of a box is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Birth {
     /// PID 1 starts it.
     Executed,
-    /// A zygote sends a child of its own into the box, where it waits as if it had been started there. The zygote may,
-    /// because the box's users are owned by the user that it is on the host.
+    /// A zygote sends a child into the box, where it waits as if it had been started there. The zygote has the right to
+    /// do so because its host user owns the box's user namespace.
     Forked {
         /// That user.
         by: u32,
     },
-    /// It is a zygote: it sees what a box of its language would see, but its users and processes are the host's, of which
-    /// it is one without any rights.
+    /// The program is a zygote: it sees what a box of its language would see, but stays in the host's user and PID
+    /// namespaces, without any privileges.
     Zygote,
 }
 
@@ -72,7 +72,7 @@ pub struct IdPair {
 pub enum CgroupEntry {
     /// There is none.
     None,
-    /// PID 1 writes `0` to these files: moving oneself is a thousand times cheaper than being moved.
+    /// PID 1 writes `0` to these files: moving itself is a thousand times cheaper than being moved.
     V1 {
         /// One `tasks` file for each controller.
         tasks: Vec<PathBuf>,
@@ -87,18 +87,18 @@ pub enum CgroupEntry {
 /// Who opens the sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opener {
-    /// The keeper, as root, before the box exists: an interpreter may live where only root can look.
+    /// The keeper, as root, before the box exists: an interpreter may be in a directory that only root can read.
     Keeper,
-    /// PID 1, with the eyes of the ordinary user who started it.
+    /// PID 1, with the rights of the ordinary user who started it.
     Init,
 }
 
 /// One step of building the box. Paths are those of the new root, and absolute.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Enters the cgroup of version 1, if that is what the plan has.
+    /// Joins the cgroup v1, if the plan has one.
     JoinCgroup,
-    /// Makes the cgroup that it is in look like the root of all cgroups.
+    /// Makes its own cgroup look like the root of all cgroups.
     HideCgroup,
     /// Sets the host name of the box.
     Hostname(String),
@@ -123,7 +123,7 @@ pub enum Step {
         source: u16,
         /// Where in the box.
         path: PathBuf,
-        /// In which way.
+        /// How it is shown.
         mode: BindMode,
     },
     /// Makes the one writable tmpfs, sized for everything that the code can write, and shows its parts.
@@ -141,8 +141,8 @@ pub enum Step {
         source: u16,
         /// Where in the box.
         path: PathBuf,
-        /// The uid and gid that own the directory on the host, to be shown as the code's own, so that it can read
-        /// what its owner can. `None`: owners are as they are, because the code already is that user on the host.
+        /// The uid and gid that own the directory on the host. They are mapped to the code's user, so that the code can
+        /// read what the owner can. `None`: no mapping, because the code already is that user on the host.
         owner: Option<(u32, u32)>,
         /// The run's own files, relative to `path`.
         files: Vec<Input>,
@@ -154,12 +154,12 @@ pub enum Step {
         /// What goes there.
         files: Vec<Input>,
     },
-    /// Makes a pipe with this name, owned by the code: where its file would be, so that a runtime waits for what
-    /// is written into it later.
+    /// Makes a named pipe, owned by the code, in place of the code's file, so that a runtime waits for what is written
+    /// into it later.
     Pipe(PathBuf),
-    /// Mounts the box's own `/proc`: its processes and nothing else of the kernel's.
+    /// Mounts the box's own `/proc`: its processes and nothing else of the kernel.
     Proc,
-    /// Makes the new root the root, and lets go of the host's.
+    /// Makes the new root the root, and detaches the host's.
     Pivot,
     /// Makes the root itself read-only.
     SealRoot,

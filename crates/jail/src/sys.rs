@@ -23,11 +23,11 @@ pub(crate) fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Does something with files as the user (and group) of this number on the host, without root's rights over the files of
-/// others. What is made belongs to that user. It is this thread alone that changes, and only meanwhile.
+/// Accesses files as the user (and group) with this number on the host, without root's rights over other users' files.
+/// New files belong to that user. Only this thread changes its identity, and only for the duration of `work`.
 ///
 /// # Errors
-/// That this process may not be that user, or what `work` says.
+/// This process may not become that user, or the error of `work`.
 pub fn with_files_of<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     if (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()) == (id, id) {
         return work();
@@ -36,7 +36,7 @@ pub fn with_files_of<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Re
     work()
 }
 
-/// Who a thread was as far as files are concerned, and will be again.
+/// The previous identity of a thread for file access, which is restored later.
 struct FileOwner {
     user: u32,
     group: u32,
@@ -44,10 +44,10 @@ struct FileOwner {
 
 impl FileOwner {
     fn become_other(id: u32) -> io::Result<FileOwner> {
-        // The group first: changing it takes a right that the user may cost.
+        // The group first: changing the user may lose the right to change the group.
         let before = FileOwner { group: set_file_group(id), user: rustix::process::geteuid().as_raw() };
         set_file_user(id);
-        // Neither call says whether it did anything; asking for an impossible number says who one is.
+        // Neither call reports success; passing an invalid number returns the current identity.
         if (set_file_user(u32::MAX), set_file_group(u32::MAX)) == (id, id) {
             return Ok(before);
         }
@@ -62,17 +62,17 @@ impl Drop for FileOwner {
     }
 }
 
-/// Does something as another user, with the rights of that user and no others. It is this thread alone that changes, and
-/// only meanwhile.
+/// Acts as another user, with only that user's rights. Only this thread changes its identity, and only for the duration
+/// of `work`.
 ///
 /// # Errors
-/// That this process is not root, or what `work` says.
+/// This process is not root, or the error of `work`.
 pub fn acting_as<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     struct Root;
     impl Drop for Root {
         fn drop(&mut self) {
             if act_as(0).is_err() {
-                // A thread that is not who it should be must not go on.
+                // A thread with the wrong identity must not continue.
                 std::process::abort();
             }
         }
@@ -82,7 +82,7 @@ pub fn acting_as<T>(id: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result
     work()
 }
 
-/// Acts as another user, and as root again after that. Files are still root's business.
+/// Acts as another user; `0` is root again. File access stays root's.
 pub(crate) fn act_as(id: u32) -> io::Result<()> {
     let (root, id) = (Uid::ROOT, Uid::from_raw(id));
     rustix::thread::set_thread_res_uid(root, id, root)?;
@@ -90,7 +90,7 @@ pub(crate) fn act_as(id: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns who it was before.
+/// Returns the previous one.
 fn set_file_user(id: u32) -> u32 {
     // SAFETY: takes an integer and changes nothing but this thread's credentials.
     unsafe { libc::setfsuid(id) }.cast_unsigned()
@@ -101,16 +101,16 @@ fn set_file_group(id: u32) -> u32 {
     unsafe { libc::setfsgid(id) }.cast_unsigned()
 }
 
-/// Forks into new namespaces, and into a cgroup of version 2 if one is given. The parent also gets a pidfd.
+/// Forks into new namespaces, and into a cgroup v2 if one is given. The parent also gets a pidfd.
 ///
-/// The caller must be single-threaded: the child goes on as an ordinary Rust program, and a lock that another
-/// thread held at that moment would stay locked in it for ever. [`single_threaded`] is checked.
+/// The caller must be single-threaded: the child continues as an ordinary Rust program, and a lock that another thread
+/// held at that moment would stay locked in it for ever. [`single_threaded`] is checked.
 pub(crate) fn clone_into(
     namespaces: libc::c_int,
     cgroup: Option<BorrowedFd<'_>>,
 ) -> io::Result<(Fork, Option<OwnedFd>)> {
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let mut pidfd: libc::c_int = -1;
     let mut flags = u64::from((libc::CLONE_PIDFD | namespaces).cast_unsigned());
@@ -159,12 +159,12 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-/// Runs `work` in a new process that shares this one's memory and goes on beside it: copying the memory, and then every
-/// page that either of the two writes to, would take longer than the rest of the run's beginning.
+/// Runs `work` in a new process that shares this one's memory and runs concurrently. Copying the memory, and then every
+/// page that either of the two writes to, would take longer than the rest of a run's start.
 ///
-/// What it shares makes it a process of few words. It must not allocate: we may be killed while we hold the allocator's
-/// lock. It must not hold anything that is freed when `work` returns. It hears no signal but SIGKILL, because handlers
-/// of ours would run in it. Its stack is never freed: a program does this a few times at most.
+/// Sharing memory restricts what the process may do. It must not allocate: we may be killed while we hold the
+/// allocator's lock. It must not hold anything that is freed when `work` returns. All signals except SIGKILL are
+/// blocked, because our handlers would run in it. Its stack is never freed: a program does this a few times at most.
 pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -> io::Result<Pid> {
     extern "C" fn enter<Work: FnOnce() + Copy>(argument: *mut libc::c_void) -> libc::c_int {
         // SAFETY: `argument` points to the leaked `Work` below, which nobody writes to.
@@ -173,17 +173,17 @@ pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -
         exit_now(0)
     }
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let work: &'static Work = Box::leak(Box::new(work));
     let mut stack = ManuallyDrop::new(Vec::<u128>::with_capacity(BESIDE_STACK / size_of::<u128>()));
     // SAFETY: one past the end of the allocation, whose capacity this is at least.
     let top = unsafe { stack.as_mut_ptr().add(BESIDE_STACK / size_of::<u128>()) };
     let all_signals = block_signals()?;
-    // SAFETY: the child runs on a stack of its own, aligned like `u128`, that is never freed; what it is given is never
-    // freed or written to either, and `Copy`, so that nothing is dropped. It shares this process's thread-local
-    // storage, of which the calls that it makes use `errno` at most, and that only if they fail: then the worst is that
-    // one of the two tells the other's reason.
+    // SAFETY: the child runs on its own stack, aligned like `u128`, which is never freed; its argument is never freed
+    // or written to either, and is `Copy`, so that nothing is dropped. It shares this process's thread-local storage.
+    // Of that, its calls use at most `errno`, and only if they fail: at worst, one of the two reports the other's
+    // reason.
     let pid = checked(
         unsafe {
             let argument = std::ptr::from_ref(work).cast_mut().cast();
@@ -195,7 +195,7 @@ pub(crate) fn start_beside<Work: FnOnce() + Send + Copy + 'static>(work: Work) -
     i32::try_from(pid?).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// More than the undertaker takes.
+/// More than the undertaker needs.
 const BESIDE_STACK: usize = 32 * 1024;
 
 /// Blocks every signal, and returns what was blocked before.
@@ -214,8 +214,8 @@ fn restore_signals(before: &libc::sigset_t) -> io::Result<()> {
     checked(unsafe { libc::sigprocmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) }.into()).map(drop)
 }
 
-/// Runs `become_program` in a new process that borrows this one's memory until it has become another program, or ended
-/// (`vfork(2)`). Copying the memory first would take longer than everything that the new process does.
+/// Runs `become_program` in a new process that borrows this one's memory until it has called `exec`, or ended
+/// (`vfork(2)`). Copying the memory first would take longer than everything the new process does.
 pub(crate) fn spawn(become_program: &mut dyn FnMut()) -> io::Result<Pid> {
     extern "C" fn enter(argument: *mut libc::c_void) -> libc::c_int {
         // SAFETY: `argument` is the pointer to `body` below, which lives until this process has let go of the memory:
@@ -225,7 +225,7 @@ pub(crate) fn spawn(become_program: &mut dyn FnMut()) -> io::Result<Pid> {
         exit_now(127)
     }
     if !single_threaded() {
-        return Err(io::Error::other("there is more than one thread"));
+        return Err(io::Error::other("the process has more than one thread"));
     }
     let mut body: &mut dyn FnMut() = become_program;
     let mut stack = vec![0_u128; SPAWN_STACK / size_of::<u128>()];
@@ -248,8 +248,8 @@ fn single_threaded() -> bool {
     rustix::fs::stat("/proc/self/task").map_or(true, |task| task.st_nlink == 3)
 }
 
-/// Wipes the arguments and the environment that this process was started with, and takes another name: what a
-/// fork of a program should not carry along. To be called while the environment is still the one that the kernel made.
+/// Wipes the arguments and the environment that this process was started with, and takes another name. A fork of a
+/// program should not carry them along. Call it while the environment is still the one that the kernel made.
 pub(crate) fn forget_arguments_and_environment(name: &str) -> io::Result<()> {
     let Origin { arguments, environment, end } = Origin::find().ok_or(io::ErrorKind::InvalidData)?;
     wipe(arguments, end);
@@ -259,9 +259,9 @@ pub(crate) fn forget_arguments_and_environment(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&c_string(name.as_bytes())?)?)
 }
 
-/// Where the strings are that the kernel put on the stack before `main`: the arguments, right after them the
-/// environment, right after that the program's path. `/proc/self/stat` tells the same, but takes longer to ask than
-/// most steps of building a box.
+/// The strings that the kernel put on the stack before `main`: the arguments, followed by the environment, followed by
+/// the program's path. `/proc/self/stat` has the same addresses, but reading it takes longer than most steps of
+/// building a box.
 struct Origin {
     arguments: usize,
     environment: usize,
@@ -301,7 +301,7 @@ fn wipe(from: usize, to: usize) {
     unsafe { std::ptr::write_bytes(from as *mut u8, 0, to - from) };
 }
 
-/// Leaves these namespaces for new ones. A new cgroup namespace has the cgroup that this process is in as its root.
+/// Moves into new namespaces. The root of a new cgroup namespace is the cgroup that this process is in.
 pub(crate) fn unshare(namespaces: libc::c_int) -> io::Result<()> {
     // SAFETY: takes an integer. What changes is what paths, names and addresses mean to later calls; memory and open
     // descriptors stay as they are (CLONE_FILES is not among the flags that are passed).
@@ -313,7 +313,7 @@ pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, whole: Subtr
     set_attributes(mount, attributes, None, whole)
 }
 
-/// Shows the files of a whole tree of mounts with other owners: those that the user namespace maps to.
+/// Shows the files of a whole tree of mounts with other owners, as mapped by the user namespace.
 pub(crate) fn mount_idmap(mount: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
     set_attributes(mount, libc::MOUNT_ATTR_IDMAP, Some(users), Subtree::Whole)
 }
@@ -346,14 +346,14 @@ fn set_attributes(
     .map(drop)
 }
 
-/// How much of a tree of mounts is meant.
+/// Which part of a tree of mounts is meant.
 #[derive(Clone, Copy)]
 pub(crate) enum Subtree {
     Top,
     Whole,
 }
 
-/// Brings the loopback interface of this network namespace up. The kernel gives it its addresses by itself.
+/// Brings the loopback interface of this network namespace up. The kernel assigns its addresses itself.
 pub(crate) fn loopback_up(socket: impl AsFd) -> io::Result<()> {
     /// As in `libc`, whose constant does not have the type that its `ioctl` takes on every C library.
     const SIOCSIFFLAGS: libc::Ioctl = 0x8914;
@@ -377,14 +377,14 @@ pub(crate) fn close_from(first: u32) -> io::Result<()> {
     close_between(first, u32::MAX)
 }
 
-/// Takes descriptors over that this process has of the one that it was cloned from.
+/// Takes ownership of descriptors inherited from the process that this one was cloned from.
 pub(crate) fn adopt<const N: usize>(numbers: [RawFd; N]) -> [OwnedFd; N] {
     // SAFETY: they are open, as they were in the process that this one is a clone of; the values that own them there
     // are not this process's to drop.
     numbers.map(|number| unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Closes every descriptor but these; the standard ones lead nowhere from now on.
+/// Closes every descriptor except these; the standard streams become `/dev/null`.
 pub(crate) fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[OwnedFd; N]> {
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty())?;
     (0..=2).try_for_each(|number| install(null.as_fd(), number))?;
@@ -401,7 +401,7 @@ pub(crate) fn keep_only<const N: usize>(kept: [OwnedFd; N]) -> io::Result<[Owned
     Ok(kept)
 }
 
-/// Closes the descriptors from one number to another, if that is not the smaller one.
+/// Closes the descriptors in this range, unless it is empty.
 fn close_between(first: u32, last: u32) -> io::Result<()> {
     if last < first {
         return Ok(());
@@ -412,15 +412,15 @@ fn close_between(first: u32, last: u32) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
-/// Closes a descriptor under whoever owns it.
+/// Closes a descriptor without its owner.
 pub(crate) fn let_go(fd: BorrowedFd<'_>) {
     // SAFETY: only a process that has just been cloned does this, to descriptors that belong to the process which it
     // was copied from; it never uses or drops their owners, because it ends by `exec` or `_exit`.
     unsafe { libc::close(fd.as_raw_fd()) };
 }
 
-/// Closes what this program was started with, but for the three streams: its own descriptors are all to be closed by `exec`,
-/// and those that came with it are not.
+/// Closes inherited descriptors, except the three streams. The program's own descriptors all have close-on-exec set;
+/// inherited ones do not.
 pub(crate) fn close_inherited() -> io::Result<()> {
     let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
@@ -437,13 +437,13 @@ pub(crate) fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the keys of whoever started this process out of its reach: it gets an empty keyring for its session.
+/// Puts the keys of the process that started this one out of its reach, by giving it an empty session keyring.
 pub(crate) fn leave_keys() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     let nameless = std::ptr::null::<libc::c_char>();
     // SAFETY: without a name there is nothing for the kernel to read.
     match checked(unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, nameless) }) {
-        // A kernel without keyrings has none to leave.
+        // A kernel without keyrings has none to drop.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
         other => other.map(drop),
     }
@@ -495,7 +495,7 @@ pub(crate) fn set_limit(process: Option<Pid>, resource: Resource, value: u64) ->
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `now` is a valid rlimit that the kernel fills in.
     checked(unsafe { libc::prlimit(process, number, std::ptr::null(), &raw mut now) }.into())?;
-    // A limit that is lower already cannot be raised without privilege, and is good enough as it is.
+    // A limit that is already lower cannot be raised without privileges, and is good enough as it is.
     let value = value.min(now.rlim_max);
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: `limit` is a valid rlimit that the kernel only reads.
@@ -525,19 +525,19 @@ pub(crate) fn default_signals() -> io::Result<()> {
         .map(drop)
 }
 
-/// Has the kernel forget children as soon as they are dead: nobody asks how they ended.
+/// Makes the kernel reap dead children at once: their status is not needed.
 pub(crate) fn forget_dead_children() {
     // SAFETY: SIG_IGN is a valid disposition for SIGCHLD; nobody has set another in this process yet.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
-/// Has the kernel keep dead children until they are waited for, whatever our own parent made of that.
+/// Makes the kernel keep dead children until they are waited for, whatever was inherited.
 pub(crate) fn keep_dead_children() {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD; nobody has set another in this process yet.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Kills every process of this pid namespace but PID 1, which is who asks.
+/// Kills every process of this PID namespace except PID 1, which is the caller.
 pub(crate) fn kill_everyone() -> io::Result<()> {
     // SAFETY: takes integers only. Only PID 1 of a box calls this, and the kernel confines "everyone" to its
     // namespace.
@@ -561,8 +561,8 @@ pub(crate) fn wait_any() -> io::Result<(Option<Pid>, i32)> {
     }
 }
 
-/// Whether there is nobody left to wait for: also none of those that `wait` passes over unless asked. Whoever has died by
-/// now is waited for.
+/// Whether no child is left, including those that `wait` passes over by default. Children that are already dead are
+/// reaped.
 pub(crate) fn has_no_children() -> bool {
     loop {
         let options = libc::WNOHANG | libc::__WALL;
@@ -576,7 +576,7 @@ pub(crate) fn has_no_children() -> bool {
     }
 }
 
-/// Waits for one child to end: its raw wait status, and what it and everyone it waited for used.
+/// Waits for one child to end: its raw wait status, and the resources used by it and by every process it waited for.
 pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
     loop {
         if let Some(ended) = wait_with(pid, 0)? {
@@ -585,8 +585,8 @@ pub(crate) fn wait_for(pid: Pid) -> io::Result<(i32, ResourceUse)> {
     }
 }
 
-/// The same for a child that is about to end: looks a few times before it lets its caller sleep, because to be woken
-/// takes longer than the child does. `None` if it has not ended by then.
+/// The same for a child that is about to end. Polls a few times before it blocks, because waking up takes longer than
+/// the child's end. `None` if it has not ended by then.
 pub(crate) fn wait_shortly(pid: Pid) -> io::Result<Option<(i32, ResourceUse)>> {
     const MOMENT: Duration = Duration::from_micros(300);
     let began = Instant::now();
@@ -613,7 +613,7 @@ fn wait_with(pid: Pid, options: libc::c_int) -> io::Result<Option<(i32, Resource
     }
 }
 
-/// What processes used, as the kernel tells it once they were waited for.
+/// The resources that processes used, as the kernel reports them once they were waited for.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ResourceUse {
     /// CPU time of all of them.
@@ -622,7 +622,7 @@ pub struct ResourceUse {
     pub max_rss: u64,
 }
 
-/// What the children of this process used that were waited for, and theirs.
+/// The resources used by the children of this process that were waited for, and by theirs.
 #[must_use]
 pub fn used_by_children() -> ResourceUse {
     // SAFETY: an all-zero rusage is a valid value of that plain C type.
@@ -658,7 +658,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory in which everybody may make files.
+    /// A directory in which every user may make files.
     fn open_dir() -> std::path::PathBuf {
         let dir = std::env::temp_dir().join(format!("belljar-files-of-{}", std::process::id()));
         std::fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();

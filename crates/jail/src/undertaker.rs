@@ -1,8 +1,8 @@
 //! The undertaker: a process that waits for its caller to end, and then removes the cgroups of its box.
 //!
-//! The kernel ends everything in a box whose maker dies, and with its last process go its mounts; but directories of
-//! cgroups stay. As long as the caller lives, removing them is its own business, and all that the undertaker does is to
-//! be the last that holds the box's mounts: taking those apart then keeps nobody waiting.
+//! When the parent of a box dies, the kernel kills everything in it, and its mounts go with its last process; but the
+//! directories of cgroups remain. While the caller lives, it removes them itself. Then the undertaker's only task is to
+//! be the last process that holds the box's mounts, so that tearing them down delays nobody.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -19,19 +19,19 @@ use crate::sys;
 
 /// How long a box may take to die after its caller. The more memory and processes it has, the longer.
 const BOX_PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
-/// How long an undertaker may take to go. It has nothing to do but to take mounts apart.
+/// How long an undertaker may take to end. All it has to do is tear down mounts.
 const OWN_PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
-/// How long to wait before looking again whether a cgroup is empty.
+/// How long to wait before checking again whether a cgroup is empty.
 const A_MOMENT: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
 const LET_MOUNTS_GO: u8 = b'm';
 const DISMISSED: u8 = b'd';
 
-/// An undertaker at work. Dropping it dismisses it, and waits until it is gone.
+/// A running undertaker. Dropping it dismisses it, and waits until it is gone.
 #[derive(Debug)]
 pub(crate) struct Undertaker {
     pid: Pid,
-    /// Closed by the kernel when the caller ends, however it ends.
+    /// The kernel closes it when the caller ends, for any reason.
     line: OwnedFd,
 }
 
@@ -56,7 +56,7 @@ impl Undertaker {
         let _ = rustix::io::write(&self.line, &[LET_MOUNTS_GO]);
     }
 
-    /// One that does not go is killed, and not waited for beyond that.
+    /// If it does not end, it is killed, and not waited for any longer.
     fn wait(&self) -> io::Result<()> {
         if sys::wait_shortly(self.pid)?.is_some() {
             return Ok(());
@@ -77,8 +77,8 @@ impl Drop for Undertaker {
     }
 }
 
-/// What an undertaker works with. Its process shares the caller's memory, so all of this is there for ever, and nothing
-/// that it does may allocate.
+/// What an undertaker works with. Its process shares the caller's memory, so none of this is ever freed, and nothing it
+/// does may allocate.
 #[derive(Clone, Copy)]
 struct Task {
     line: RawFd,
@@ -92,7 +92,7 @@ impl Task {
         // A Ctrl-C at the caller's terminal is not meant for it.
         let _ = rustix::process::setsid();
         let [line, death] = sys::keep_only(sys::adopt([self.line, self.death]))?;
-        // One that has not got its own namespace yet leaves nothing to hold on to.
+        // If PID 1 does not have its own mount namespace yet, there is nothing to hold.
         let mut mounts = rustix::fs::open(self.mounts, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
         let mut word = [0];
         while rustix::io::retry_on_intr(|| rustix::io::read(&line, &mut word))? == 1 {
@@ -101,7 +101,8 @@ impl Task {
                 _ => drop(mounts.take()),
             }
         }
-        // The caller has died, and the kernel is about to end the box, unless something in it has asked it not to.
+        // The caller has died, and the kernel is about to kill the box, unless something in it has cleared the
+        // parent-death signal.
         drop(mounts);
         let _ = rustix::process::pidfd_send_signal(&death, Signal::KILL);
         let mut end = [PollFd::from_borrowed_fd(death.as_fd(), PollFlags::IN)];
@@ -111,7 +112,7 @@ impl Task {
     }
 }
 
-/// The kernel may take a moment to see that a cgroup is empty; those in it have keepers that remove them.
+/// The kernel may take a moment to see that a cgroup is empty. Cgroups inside it belong to keepers, which remove them.
 fn remove(cgroup: &CStr) {
     for _ in 0..1000 {
         match rustix::fs::unlinkat(CWD, cgroup, AtFlags::REMOVEDIR) {

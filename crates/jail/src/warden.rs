@@ -1,9 +1,9 @@
-//! The warden: where runs keep coming, the one process that keepers are forked from.
+//! The warden: the process from which a server's keepers are forked.
 //!
-//! A keeper has to have one thread and nothing of its caller's in its memory. Starting this binary anew for each box gives
-//! it both and costs more than building the box; being copied from a process that has both already costs a tenth of that.
-//! The warden does nothing else. It takes no plan, opens nothing and holds no box: if it dies, the kernel kills its
-//! keepers and, with them, their boxes.
+//! A keeper must have one thread and none of its caller's memory. Starting this binary again for each box achieves
+//! that, but costs more than building the box. Forking from a process that already has both properties costs a tenth of
+//! that. The warden does nothing else. It receives no plan, opens nothing and holds no box. If it dies, the kernel
+//! kills its keepers and, with them, their boxes.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ pub(crate) fn live() -> ExitCode {
     let prepared = sys::close_from(3).and_then(|()| leave_the_callers_world());
     let Ok(()) = prepared else { return ExitCode::FAILURE };
     sys::forget_dead_children();
-    // Every box needs both, and finds them here.
+    // Every keeper needs both, and inherits them compiled.
     let _ = (Filter::standard(), Filter::reaper());
     while let Ok(Some((request, beside))) = message::receive::<Request>(rustix::stdio::stdin()) {
         match (request, beside.into_iter().next()) {
@@ -34,13 +34,13 @@ pub(crate) fn live() -> ExitCode {
             _ => return ExitCode::FAILURE,
         }
     }
-    // The caller is gone. Its keepers hear that too, and have boxes to end and cgroups to remove before they go.
+    // The caller is gone. The keepers notice that too, and must kill boxes and remove cgroups before they end.
     while sys::wait_any().is_ok() {}
     ExitCode::SUCCESS
 }
 
-/// Forks a keeper whose caller is at the other end of this socket, and tells ours about it. One that could not be forked is
-/// told of by closing the socket, which is what a keeper does that dies.
+/// Forks a keeper whose caller is at the other end of this socket, and reports it to our caller. If the fork fails, the
+/// socket is closed, as when a keeper dies.
 fn hire(socket: &OwnedFd) -> io::Result<()> {
     let warden = rustix::process::getpid();
     match sys::clone_into(0, None) {

@@ -29,7 +29,7 @@ use worker::{Reply, Task};
 /// Code as its runtime will read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
-    /// What its file is to be called.
+    /// The name of its file.
     pub name: String,
     /// The text.
     pub text: Vec<u8>,
@@ -50,12 +50,12 @@ impl fmt::Display for SyntaxError {
 
 impl std::error::Error for SyntaxError {}
 
-/// Prepares the code of a file called `name`. Blocks for as long as a worker takes, which is bounded; the program
-/// that calls this must call [`run_as_worker`] first thing in its `main`.
+/// Prepares the code of a file called `name`. Blocks as long as a worker takes, which is bounded. The calling program
+/// must call [`run_as_worker`] first in its `main`.
 ///
 /// # Errors
-/// TypeScript that does not parse, or that no worker could parse within its limits. JavaScript is never an error
-/// here: what cannot be read is passed on as it is, and Node has the say.
+/// TypeScript that does not parse, or that no worker could parse within its limits. JavaScript is never an error here:
+/// code that cannot be parsed is passed on unchanged, and Node decides.
 pub fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
     match preparation {
         Preparation::None => Ok(unchanged(name, text)),
@@ -97,7 +97,7 @@ fn strip_types(name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
     }
 }
 
-/// The name of the JavaScript for a TypeScript file. `.mts` and `.cts` say themselves which kind they are.
+/// The name of the JavaScript for a TypeScript file. The extensions `.mts` and `.cts` determine the kind.
 fn stripped_name(name: &str, detected: &str) -> String {
     match name.rsplit_once('.') {
         Some((stem, "ts" | "tsx")) => format!("{stem}.{detected}"),

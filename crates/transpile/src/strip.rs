@@ -1,4 +1,4 @@
-//! What a worker does with the text: parse it, tell whether it is a module, take the types away.
+//! What a worker does with the text: parse it, detect whether it is a module, remove the types.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use oxc_transformer::{
 use crate::diagnose;
 use crate::worker::Reply;
 
-/// What decorated code calls. Oxc would import it from a package that no box has. One line, and put before the
-/// code's first, so that every other line keeps its number in the source map.
+/// The helper that decorated code calls. Oxc would import it from a package that no box has. It is one line, put before
+/// the code's first, so that every other line keeps its number in the source map.
 const HELPERS: &str = "const babelHelpers = { \
     decorate(decorators, target, key, descriptor) { \
         const onClass = arguments.length < 3; \
@@ -30,7 +30,7 @@ const HELPERS: &str = "const babelHelpers = { \
     decorateParam: (index, decorator) => (target, key) => decorator(target, key, index) \
 }; ";
 
-/// Tells whether JavaScript is a module. What does not parse is taken for a script: Node has the say.
+/// Detects whether JavaScript is a module. Code that does not parse counts as a script: Node decides.
 pub(crate) fn detect_module(text: &str) -> Reply {
     let allocator = Allocator::default();
     let parsed = parse(&allocator, text, SourceType::unambiguous());
@@ -62,8 +62,8 @@ pub(crate) fn strip_types(name: &str, text: &str) -> Reply {
     if is_module { Reply::Module(code) } else { Reply::Script(code) }
 }
 
-/// Parses code whose kind is not known: as what it shows itself to be, and failing that as a module, because that
-/// is what makes `for await` at the top level legal.
+/// Parses code of unknown kind: as what it appears to be, and failing that as a module, which makes `for await` at the
+/// top level legal.
 fn parse<'a>(allocator: &'a Allocator, text: &'a str, dialect: SourceType) -> ParserReturn<'a> {
     // Node wraps a script in a function.
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
@@ -90,8 +90,7 @@ impl Kind for ParserReturn<'_> {
     }
 }
 
-/// In a script, `await (x)` is a call of something called `await`. Where nothing is called so, it was meant for a
-/// module.
+/// In a script, `await (x)` is a call of something named `await`. If nothing has that name, it was meant for a module.
 fn has_await_for_a_name(scoping: &Scoping) -> bool {
     scoping.root_unresolved_references().keys().any(|name| name.as_str() == "await")
 }

@@ -1,6 +1,6 @@
 //! A worker is this program, started again to parse one file under limits that the kernel enforces.
 //!
-//! Both files that connect it with its parent are in memory rather than pipes: nobody can block the other, and a
+//! Both files that connect it with its parent are in memory rather than pipes: neither side can block the other, and a
 //! worker that dies half-way leaves no broken pipe behind.
 
 use std::ffi::OsStr;
@@ -40,9 +40,9 @@ pub(crate) enum Reply {
 /// Why there is no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A limit ended it. All of them are far from anything that a person writes.
+    /// A limit ended it. All limits are far from anything that a person writes.
     TooMuch(Excess),
-    /// It could not be started or spoken with.
+    /// It could not be started or communicated with.
     Broken(io::Error),
 }
 
@@ -65,10 +65,10 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The name under which this program knows that it is to be a worker.
+/// The process name that makes this program a worker.
 const WORKER: &str = "belljar-transpile";
 
-/// Whole seconds are what the kernel counts in. The largest code that is accepted, 4 MiB, takes a fraction of one.
+/// The kernel counts in whole seconds. The largest code that is accepted, 4 MiB, takes a fraction of one.
 const CPU_SECONDS: u64 = 2;
 /// For a worker that gets no CPU, or is stopped.
 const DEADLINE: Timespec = Timespec { tv_sec: 15, tv_nsec: 0 };
@@ -138,8 +138,9 @@ fn await_end(mut child: Child) -> io::Result<ExitStatus> {
     child.wait()
 }
 
-/// A worker that used up its CPU time, or the deadline, was killed. One that ran out of stack or memory aborted. One
-/// that ended by itself is no worker of ours: the program does not call [`run_as_worker`], or the parser panicked.
+/// A worker that used up its CPU time, or reached the deadline, was killed. One that ran out of stack or memory
+/// aborted. One that ended by itself is not a worker: the program does not call [`run_as_worker`], or the parser
+/// panicked.
 fn failure(status: ExitStatus) -> Option<Failure> {
     let of_time = [Signal::XCPU.as_raw(), Signal::KILL.as_raw()];
     match status.signal() {

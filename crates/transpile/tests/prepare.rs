@@ -1,5 +1,5 @@
-//! Preparation as a caller sees it, worker included, and against hostile code. What comes out is given to Node where
-//! it matters that it runs.
+//! Preparation as a caller sees it, worker included, and against hostile code. The result is run with Node where that
+//! matters.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test with its own main is not seen as a test")]
 
@@ -31,7 +31,7 @@ macro_rules! trials {
 trials![
     a_javascript_module_is_named_as_one,
     a_javascript_script_keeps_its_name,
-    javascript_that_nobody_can_parse_is_passed_on,
+    javascript_that_does_not_parse_is_passed_on,
     types_are_taken_away,
     what_has_a_meaning_at_run_time_is_kept,
     imports_for_types_are_dropped_and_others_kept,
@@ -115,7 +115,7 @@ fn a_javascript_script_keeps_its_name() {
     assert_eq!(detect("main.mjs", "1 // import"), "main.mjs");
 }
 
-fn javascript_that_nobody_can_parse_is_passed_on() {
+fn javascript_that_does_not_parse_is_passed_on() {
     assert_eq!(detect("main.js", "import {"), "main.js");
     assert_eq!(detect("main.js", &format!("{}// import", "(".repeat(1 << 20))), "main.js");
     let binary = b"import \xff";
@@ -281,7 +281,7 @@ fn hostile_code_ends_no_process_but_its_worker() {
             let levels = levels.min(most);
             let text = format!("{}{middle}{}// import", before.repeat(levels), after.repeat(levels));
             let began = Instant::now();
-            // That it returns is the promise. Whether the code is refused is the parser's business.
+            // The promise is that it returns. Whether the code is refused is up to the parser.
             let _ = strip(&text);
             assert!(began.elapsed() < Duration::from_secs(40), "{before} × {levels}");
         }
@@ -296,7 +296,7 @@ fn code_that_takes_for_ever_is_given_up() {
     assert_eq!(message, "main.ts: the code is nested too deeply or too large\n");
 }
 
-/// The limit of CPU time is for a release build, and an unoptimised one is a good deal slower.
+/// The limit on CPU time is meant for a release build; an unoptimised one is much slower.
 fn long_code_is_prepared_all_the_same() {
     let mut text = String::new();
     let most = if cfg!(debug_assertions) { MAX_CODE / 8 } else { MAX_CODE - 200 };

@@ -230,7 +230,10 @@ mod tests {
         let problem =
             Problem::from(RunError::Unmet { backend: BackendName::Native, unmet: Unmet { missing } });
         assert_eq!(problem.error.code, Code::GuaranteeUnmet);
-        assert_eq!(problem.error.message, "the native backend cannot keep 'memory', 'pids' here: no cgroup");
+        assert_eq!(
+            problem.error.message,
+            "the native backend cannot guarantee 'memory', 'pids' here: no cgroup"
+        );
         let hint = "systemctl --user start; or do without: --waive memory --waive pids";
         assert_eq!(problem.error.hint, hint);
     }

@@ -1,5 +1,5 @@
-//! What this binary does when the first process starts it: it takes the last rights away from itself and becomes the
-//! program. Only a process of its own can do that without taking them from the first one, too.
+//! What this binary does when PID 1 starts it: it drops its last rights and becomes the program. This takes a separate
+//! process, because PID 1 must keep those rights.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,27 +13,27 @@ use belljar_jail::plan::Access;
 
 use super::ground::DEVICES;
 
-/// The first word, if the rest is a command.
+/// The first argument, if the rest is a command.
 const CONFINED: &str = "confined";
-/// Who is to be killed first when memory runs out: not the first process, which has to tell of it.
+/// A higher OOM score for the program: PID 1 must survive to report it.
 const KILLED_FIRST: &str = "500";
-/// What a shell says of a command that cannot be started.
+/// The exit status of a shell for a command that cannot be started.
 const NOT_STARTED: u8 = 127;
 
-/// A command that runs these words after it has been confined.
+/// A command that confines itself and then runs these words.
 pub(super) fn confined(words: &[String]) -> Command {
     let mut command = Command::new(super::PROGRAM);
     command.arg(CONFINED).args(words);
     command
 }
 
-/// Is whatever the first process has started this for.
+/// Runs the command for which PID 1 has started this process.
 pub(super) fn started_by_the_first() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     match words.split_first() {
         Some((first, command)) if first == CONFINED => {
             let error = confine().map_or_else(|error| error, |()| become_program(command));
-            // What reads this is the caller, as the program's standard error.
+            // The caller reads this as the program's standard error.
             let _ = io::Write::write_all(&mut io::stderr(), format!("cannot start: {error}\n").as_bytes());
             ExitCode::from(NOT_STARTED)
         }
@@ -45,7 +45,7 @@ pub(super) fn started_by_the_first() -> ExitCode {
 }
 
 fn confine() -> io::Result<()> {
-    // Nobody says no to this but a kernel that is not Linux.
+    // Only a kernel that is not Linux refuses this.
     let _ = std::fs::write("/proc/self/oom_score_adj", KILLED_FIRST);
     if landlock::abi() == 0 {
         return Ok(());

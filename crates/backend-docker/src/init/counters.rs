@@ -1,4 +1,4 @@
-//! What the tree has used, as the container's own cgroup tells it; where there is none to see, as `/proc` does.
+//! What the processes have used, from the container's own cgroup; if that is not visible, from `/proc`.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 const V1: &str = "/sys/fs/cgroup";
 const NONE_AT_ALL: u64 = 1 << 60;
 
-/// What the tree has used so far.
+/// What the processes have used so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Usage {
     pub(super) cpu: Duration,
@@ -61,8 +61,8 @@ fn keyed(name: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// CPU time of everything that lives, and of everything that this process has reaped. In the clock of `/proc`, which has
-/// a hundred ticks to the second everywhere.
+/// CPU time of all live processes, and of those that this process has reaped. In the clock of `/proc`, which has a
+/// hundred ticks to the second everywhere.
 fn cpu_of_processes() -> Duration {
     let ticks: u64 = stats().map(|fields| fields.iter().skip(13).take(4).sum::<u64>()).sum();
     Duration::from_millis(ticks * 10)
@@ -72,7 +72,7 @@ fn resident() -> u64 {
     stats().skip(1).map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
 }
 
-/// The numbers of each process, the first one's first; what is not a number is nothing. The second field may contain anything.
+/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
 fn stats() -> impl Iterator<Item = Vec<u64>> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();

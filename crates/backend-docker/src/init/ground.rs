@@ -1,4 +1,4 @@
-//! What the first process finds and makes before anything else runs: the parts of the one disk, and the filter.
+//! What PID 1 finds and makes before anything else runs: the parts of the one disk, and the filter.
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use super::counters;
 use crate::frame::Surroundings;
 
-/// The directory of the disk that is not the code's, but what `/tmp` and `/dev/shm` lead to.
+/// The directory of the disk that is not the code's working space, but the target of `/tmp` and `/dev/shm`.
 pub(crate) const OWN: &str = ".belljar";
 
 /// The devices that a program needs.
@@ -22,12 +22,12 @@ const STREAMS: &[&str] = &["fd", "stdin", "stdout", "stderr"];
 /// More processes than a trial allows.
 const MANY: usize = 40;
 
-/// Where a part of the disk is, as links lead to it.
+/// The path of a part of the disk, as links name it.
 pub(crate) fn part(name: &str) -> String {
     format!("{SANDBOX}/{OWN}/{name}")
 }
 
-/// Makes the parts of the disk, loads the filter, and says what there is.
+/// Makes the parts of the disk, loads the filter, and reports the environment.
 pub(super) fn lay() -> io::Result<Surroundings> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
@@ -37,30 +37,31 @@ pub(super) fn lay() -> io::Result<Surroundings> {
         fs::create_dir(part(name))?;
         fs::set_permissions(part(name), Permissions::from_mode(0o1777))?;
     }
-    // Where the engine has given us a directory of devices, shared memory is a part of the disk like any other. Nobody
-    // writes there afterwards.
+    // If the engine has given us a `/dev` directory, shared memory is a part of the disk like any other. Nothing is
+    // written there afterwards.
     if fs::symlink_metadata("/dev/shm").is_err() {
         std::os::unix::fs::symlink(part("shm"), "/dev/shm")?;
         tidy_devices();
         fs::set_permissions("/dev", Permissions::from_mode(0o555))?;
     }
-    // The engine's filter cannot say everything that ours does; under an engine without one it is the only one.
+    // The engine's filter cannot express everything that ours does; under an engine without a filter it is the only
+    // one.
     let own_filter = Filter::standard().load();
     Ok(Surroundings { own_filter: own_filter.is_ok(), ..surroundings(filtered)? })
 }
 
-/// An engine puts more into the directory than anybody needs: terminals, and links into the kernel.
+/// An engine puts more into the directory than programs need: terminals, and links into the kernel.
 fn tidy_devices() {
     let wanted = |name: &str| DEVICES.contains(&name) || STREAMS.contains(&name) || name == "shm";
     for entry in fs::read_dir("/dev").into_iter().flatten().flatten() {
         if !entry.file_name().to_str().is_some_and(wanted) {
-            // What is a mount cannot be removed, and is somebody's wish.
+            // A mount cannot be removed, and was configured on purpose.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// How many processes there can be at a time: as many of this binary as can be started, up to a number that is beyond
+/// How many processes there can be at a time: as many copies of this binary as can be started, up to a number beyond
 /// the limit of a trial.
 pub(super) fn try_processes() -> u64 {
     let mut many: Vec<Child> = Vec::new();
@@ -99,7 +100,7 @@ fn surroundings(filtered: bool) -> io::Result<Surroundings> {
     })
 }
 
-/// As the table of mounts has it: the last one at a place is the one that is seen.
+/// From the mount table: the last mount at a path is the visible one.
 fn is_root_read_only() -> bool {
     let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut roots = table.lines().rev().filter_map(|line| {
@@ -123,7 +124,7 @@ fn status(name: &str) -> Option<String> {
 fn interfaces() -> Vec<String> {
     let text = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let names = text.lines().skip(2).filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
-    // The kernel puts these into every namespace; they lead nowhere without a right that nobody here has.
+    // The kernel puts these into every namespace; they lead nowhere without a capability that no process here has.
     let idle =
         ["lo", "tunl0", "sit0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6tnl0", "ip6gre0"];
     names.filter(|name| !idle.contains(&name.as_str())).collect()

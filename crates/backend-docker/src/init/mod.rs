@@ -1,10 +1,11 @@
-//! The first process of every container: this same binary, which starts the program, passes on what it reads and writes,
-//! reaps, counts, and at the end kills what is left and hands out files. The engine's own `init` does a part of that; a
-//! wait status, several commands and files that outlive the program take the rest.
+//! PID 1 of every container: this same binary, which starts the program, forwards its input and output, reaps, counts,
+//! and at the end kills what is left and hands out files. The engine's own `init` does a part of that; exact wait
+//! statuses, several commands and files that outlive the program need the rest.
 //!
-//! It has the user of the code and no rights that the code does not have. Nothing here is trusted outside: it speaks for
-//! the code, and the engine keeps the limits. It is safe from the code nevertheless, so that endings are true: signals of
-//! its own namespace do not reach it, its memory cannot be looked into, and it runs under the same system call filter.
+//! It has the user of the code and no rights that the code does not have. Nothing outside trusts it: it speaks for the
+//! code, and the engine enforces the limits. It is protected from the code nevertheless, so that the reported endings
+//! are true: signals from its own namespace do not reach it, its memory cannot be read, and it runs under the same
+//! system call filter.
 
 mod confine;
 mod counters;
@@ -25,20 +26,20 @@ use crate::inside::SANDBOX;
 use ground::OWN;
 use tree::Tree;
 
-/// Where the engine finds this binary in a container.
+/// The path of this binary in a container.
 pub(crate) const PROGRAM: &str = "/.belljar/init";
-/// What is being done when there is no room for the files of a run.
+/// The step that fails when there is no room for the files of a run.
 pub(crate) const WRITING_FILES: &str = "write the run's files";
-/// What the code's file is called until it takes the pipe's place.
+/// The name of the code's file until it replaces the pipe.
 const ARRIVING: &str = ".arriving";
 
-/// Whether this process was started as the first of a container, or by that.
+/// Whether this process was started as PID 1 of a container, or by it.
 #[must_use]
 pub fn is_init(arg0: Option<&std::ffi::OsStr>) -> bool {
     arg0.is_some_and(|name| name == PROGRAM)
 }
 
-/// Is the first process of a container until its program has ended.
+/// Runs as PID 1 of a container until its program has ended.
 #[must_use]
 pub fn init() -> ExitCode {
     if !rustix::process::getpid().is_init() {
@@ -48,14 +49,14 @@ pub fn init() -> ExitCode {
     match ground::lay().and_then(|seen| serve(&mut line, &seen)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Whoever listened may be gone, which ends the container just as well.
+            // If nothing reads this any more, the container is ended anyway.
             let _ = line.say(&Said::Failed(error.raw_os_error().unwrap_or_default(), error.to_string()));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The way out and back in.
+/// The connection to belljar.
 struct Line {
     from: Stdin,
     to: Stdout,
@@ -71,7 +72,7 @@ impl Line {
     }
 }
 
-/// What the standard library would read ahead must stay where `poll` sees it.
+/// The standard library must not read ahead, because `poll` would not see that input.
 struct Unbuffered<'a>(&'a Stdin);
 
 impl Read for Unbuffered<'_> {
@@ -97,7 +98,7 @@ fn serve(line: &mut Line, seen: &Surroundings) -> io::Result<()> {
     }
 }
 
-/// One program from its order to its last file.
+/// One program, from its order to its last file.
 fn conduct(line: &mut Line, order: &Order) -> io::Result<()> {
     let mut tree = Tree::new(order)?;
     if let Some(source) = &order.gate {
@@ -116,12 +117,12 @@ fn conduct(line: &mut Line, order: &Order) -> io::Result<()> {
         hand_out(line, collect)?;
     }
     line.say(&Said::Done)?;
-    // The container ends when belljar says so: what is still on its way out is not cut off.
+    // Belljar ends the container, so that output in flight is not cut off.
     while line.hear()?.is_some() {}
     Ok(())
 }
 
-/// Does something, or says why it could not be done.
+/// Performs a step, or reports why it failed.
 fn step<T>(
     line: &mut Line,
     what: &str,
@@ -144,7 +145,7 @@ fn supplied(line: &mut Line) -> io::Result<Option<Supply>> {
     }
 }
 
-/// Writes the files of the run as they come. Returns the code, if it goes through a pipe as well.
+/// Writes the files of the run as they arrive. Returns the code, if it also goes through a pipe.
 fn take_files(line: &mut Line, order: &Order, supply: &Supply) -> io::Result<Vec<u8>> {
     let mut contents = Contents { line, piece: Vec::new() };
     let mut code = Vec::new();
@@ -181,7 +182,7 @@ fn write_file(
     if arriving { std::fs::rename(path, place) } else { Ok(()) }
 }
 
-/// The contents of the files, which come in pieces that know nothing of where one file ends.
+/// The contents of the files, which arrive in pieces that do not match the files' ends.
 struct Contents<'a> {
     line: &'a mut Line,
     piece: Vec<u8>,
@@ -201,7 +202,7 @@ impl Contents<'_> {
     }
 }
 
-/// The tree is dead, so everything holds still. One file at a time: there may be no room for more.
+/// All processes are dead, so nothing changes. One file at a time: there may be no room for more.
 fn hand_out(line: &mut Line, asked: &Collect) -> io::Result<()> {
     let patterns = Glob::parse_all(&asked.patterns).map_err(io::Error::other)?;
     let wanted = belljar_host::collect::Wanted {

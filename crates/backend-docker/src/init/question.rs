@@ -1,4 +1,4 @@
-//! Which runtime an image has, and what it says of itself.
+//! Which runtime an image has, and what it reports about itself.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -34,7 +34,7 @@ fn ask(program: &Path, question: &Question) -> Result<String, String> {
         command.args(words).env_clear().current_dir("/");
         command.envs(question.env.iter().map(|(name, value)| (name, value)));
         let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
-        // Some answer on the one stream, some on the other; warnings beside an answer are not part of it.
+        // Some answer on stdout, some on stderr; warnings on the other stream are not part of the answer.
         let blank = output.stdout.iter().all(u8::is_ascii_whitespace);
         let said = if blank { output.stderr } else { output.stdout };
         let said = String::from_utf8_lossy(&said[..said.len().min(LONGEST / 8)]).into_owned();
@@ -45,7 +45,7 @@ fn ask(program: &Path, question: &Question) -> Result<String, String> {
         text.push('\n');
     }
     let mut short = String::new();
-    // In JSON a byte may take six.
+    // In JSON, a byte may take six.
     let _ = text.as_bytes().take((LONGEST / 8) as u64).read_to_string(&mut short);
     Ok(short)
 }

@@ -1,4 +1,4 @@
-//! The commands of a run and everything that they start: fed, listened to, counted, reaped and in the end killed.
+//! The commands of a run and everything that they start: fed, read, counted, reaped and finally killed.
 
 use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,12 +25,12 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The commands of a run, one of which lives.
+/// The commands of a run, one of which is running.
 pub(super) struct Tree<'a> {
     order: &'a Order,
     next: usize,
     leader: Option<Pid>,
-    /// The ends that the commands get; gone when the last of them has them.
+    /// The write ends for the commands; closed when the last of them has them.
     ends: Option<(PipeWriter, PipeWriter)>,
     stdout: Option<io::PipeReader>,
     stderr: Option<io::PipeReader>,
@@ -47,13 +47,13 @@ pub(super) struct Tree<'a> {
     peak: u64,
 }
 
-/// A pipe into the program, and what is still to go into it.
+/// A pipe into the program, and the data still to be written.
 #[derive(Default)]
 struct Feed {
     pipe: Option<OwnedFd>,
     waiting: Vec<u8>,
     complete: bool,
-    /// Nobody reads any more.
+    /// There is no reader any more.
     broken: bool,
 }
 
@@ -90,7 +90,7 @@ impl<'a> Tree<'a> {
         self.start_next()?;
         let began = Instant::now();
         loop {
-            // It can be opened without waiting only when somebody has it open for reading.
+            // It can be opened without blocking only when a process has it open for reading.
             let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
             match rustix::fs::open(&path, flags, Mode::empty()) {
                 Ok(gate) => {
@@ -104,7 +104,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Lets it go: the code into the pipe of a command that waits, or the first command.
+    /// Starts the run: writes the code into the pipe of a parked command, or starts the first command.
     pub(super) fn start(&mut self, code: &[u8], cpu_ms: Option<u64>) -> io::Result<()> {
         self.before = counters::usage();
         self.cpu_limit = cpu_ms.map(Duration::from_millis);
@@ -119,7 +119,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Follows it to its end. `None` if nobody listens any more.
+    /// Follows it to its end. `None` if belljar has disconnected.
     pub(super) fn follow(&mut self, line: &mut Line) -> io::Result<Option<End>> {
         let status = loop {
             match self.reap()? {
@@ -172,7 +172,7 @@ impl<'a> Tree<'a> {
         Ok(ends)
     }
 
-    /// Waits for something to happen, and deals with it. False if nobody listens any more.
+    /// Waits for an event, and handles it. False if belljar has disconnected.
     fn wait(&mut self, line: &mut Line) -> io::Result<bool> {
         let ready = self.poll(line)?;
         if ready.deaths {
@@ -244,8 +244,8 @@ impl<'a> Tree<'a> {
         Ok(true)
     }
 
-    /// Enforces what the kernel only counts: CPU time of the whole tree, and that an OOM kill of one process ends them
-    /// all.
+    /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
+    /// them all.
     fn look(&mut self) {
         self.looked = Instant::now();
         let usage = counters::usage();
@@ -260,13 +260,13 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Everything but this process: the kernel does not let it kill itself this way.
+    /// Every process except this one: the kernel does not let it kill itself this way.
     fn kill(&mut self) {
         self.killed = true;
         let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
     }
 
-    /// Reaps whatever has died. How the command ended, if it is among them.
+    /// Reaps whatever has died. Returns how the command ended, if it is among them.
     fn reap(&mut self) -> io::Result<Option<WaitStatus>> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -291,7 +291,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Passes on what is left in the pipes, whose other ends are all gone.
+    /// Forwards what is left in the pipes, whose other ends are all closed.
     fn drain(&mut self, line: &mut Line) -> io::Result<()> {
         self.ends = None;
         while self.stdout.is_some() {
@@ -319,13 +319,13 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Adds something to what is waited for, if it is there. Says at which place.
+/// Adds a descriptor to the poll set, if there is one. Returns its index.
 fn watch<'a>(watched: &mut Vec<PollFd<'a>>, what: Option<&'a impl AsFd>, flags: PollFlags) -> Option<usize> {
     watched.push(PollFd::new(what?, flags));
     Some(watched.len() - 1)
 }
 
-/// What can be read without waiting.
+/// What can be read without blocking.
 #[allow(clippy::struct_excessive_bools, reason = "one for each thing that is waited for")]
 struct Ready {
     line: bool,
@@ -335,7 +335,7 @@ struct Ready {
 }
 
 impl Feed {
-    /// Puts in what fits. Says how much of what waited is gone, be it because nobody will read it.
+    /// Writes what fits. Returns how much of the pending data is gone, including what will never be read.
     fn pump(&mut self) -> u32 {
         let before = self.waiting.len();
         while let Some(pipe) = self.pipe.as_ref().filter(|_| !self.waiting.is_empty()) {
@@ -355,7 +355,7 @@ impl Feed {
     }
 }
 
-/// Reads what is there and passes it on; at its end the stream is gone.
+/// Reads what is available and forwards it; at its end the stream is dropped.
 fn pass_on(
     from: &mut Option<io::PipeReader>,
     said: impl Fn(Vec<u8>) -> Said,
@@ -373,14 +373,14 @@ fn pass_on(
     Ok(())
 }
 
-/// Told before it is started: whoever starts it could only say so as the program.
+/// Checked in advance: the process that becomes the program could report it only as the program.
 fn can_be_run(program: &str) -> io::Result<()> {
     let found = std::fs::metadata(program)?;
     let runs = found.is_file() && found.permissions().mode() & 0o111 != 0;
     if runs { Ok(()) } else { Err(Errno::ACCESS.into()) }
 }
 
-/// For each process, in whole seconds: a backstop behind the watch on the whole tree.
+/// For each process, in whole seconds: a second line behind the check of all processes.
 fn limit_cpu(process: Pid, limit: Option<Duration>) {
     if let Some(limit) = limit {
         let seconds = Some(limit.as_secs() + 2);

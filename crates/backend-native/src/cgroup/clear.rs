@@ -1,5 +1,6 @@
-//! Removes everything in a cgroup that was given away: whoever had it may have made as many as it liked, as deep as it
-//! liked, so that no path leads there any more. So it is walked from directory to directory, and not for ever.
+//! Removes everything in a cgroup that was delegated to a server. The server may have made any number of cgroups,
+//! nested so deeply that no path reaches them. So the tree is walked from directory to directory, and only for a
+//! limited time.
 
 use std::ffi::{CString, OsStr};
 use std::io;
@@ -12,11 +13,11 @@ use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 
-/// How long it may take. What is left then is for the next sweep.
+/// How long this may take. The next sweep removes what is left.
 const PATIENCE: Duration = Duration::from_secs(2);
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-/// Ends and removes what is in this directory, as far as there is time for it.
+/// Kills and removes what is in this directory, as far as time allows.
 pub(super) fn clear(dir: &Path) -> io::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut here = open(CWD, dir.as_os_str())?;
@@ -31,7 +32,7 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
                     here = within;
                     way.push(name);
                 }
-                // Its keeper was faster.
+                // Its keeper removed it first.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -41,7 +42,7 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
         end_members(here.as_fd());
         let above = open(here.as_fd(), OsStr::new(".."))?;
         match rustix::fs::unlinkat(&above, name.as_c_str(), AtFlags::REMOVEDIR) {
-            // Those in it are about to be gone, and it is looked at again.
+            // Its processes are about to be gone; it is tried again.
             Err(Errno::BUSY) => std::thread::sleep(A_MOMENT),
             Ok(()) | Err(Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
@@ -50,7 +51,7 @@ pub(super) fn clear(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether there are cgroups in this one: then waiting does not make it go.
+/// Whether there are cgroups in this one: then waiting does not help.
 pub(super) fn holds_others(dir: &Path) -> bool {
     open(CWD, dir.as_os_str()).and_then(|dir| first_within(&dir)).is_ok_and(|within| within.is_some())
 }
@@ -71,7 +72,7 @@ fn first_within(dir: &OwnedFd) -> io::Result<Option<CString>> {
     Ok(None)
 }
 
-/// Looks again after getting hold of a process: its number may have become somebody else's.
+/// Checks membership again after opening a pidfd: the number may have been reused.
 fn end_members(dir: BorrowedFd<'_>) {
     for pid in members(dir) {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };

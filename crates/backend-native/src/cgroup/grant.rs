@@ -1,11 +1,11 @@
-//! A part of the cgroups for a server that has none of root's rights: it makes its boxes there, and reaches no other.
+//! A part of the cgroups for a server without root's rights: it makes its boxes there, and reaches no others.
 
 use std::path::{Path, PathBuf};
 
 use super::mounts::{self, Kind};
 use super::{BoxCgroup, BoxName, CgroupError, Cgroups, v2};
 
-/// A cgroup that was given away. Dropping it ends and removes everything in it.
+/// A cgroup that was delegated. Dropping it kills and removes everything in it.
 #[derive(Debug)]
 pub struct Grant {
     cgroup: BoxCgroup,
@@ -14,11 +14,11 @@ pub struct Grant {
 }
 
 impl Cgroups {
-    /// Gives a part of the cgroups to a user. It has the name of a box of this process, so that whoever sweeps knows whose it
-    /// is.
+    /// Delegates a part of the cgroups to a user. It is named like a box of this process, so that a sweep knows its
+    /// owner.
     ///
     /// # Errors
-    /// It cannot be made, or cannot be given away. Nothing is left behind.
+    /// It cannot be made, or cannot be delegated. Nothing is left behind.
     pub fn grant(&self, user: u32) -> Result<Grant, CgroupError> {
         let name =
             BoxName::next().map_err(|source| CgroupError::Read { file: "/proc/self/stat".into(), source })?;
@@ -26,7 +26,7 @@ impl Cgroups {
         cgroup.make_dirs()?;
         let (replaced, entrance) = match self {
             Cgroups::V1(v1) => {
-                // Whoever owns the directory makes others in it, and nothing else.
+                // The owner of the directory can make others in it, and nothing else.
                 cgroup.groups.iter().try_for_each(|group| give(&group.dir, user))?;
                 let tops = v1.hierarchies.iter().filter_map(|home| home.dir.parent());
                 (pairs(&cgroup, tops), None)
@@ -36,7 +36,7 @@ impl Cgroups {
                 for group in &cgroup.groups {
                     give(&group.dir, user)?;
                     v2::DELEGATED.iter().try_for_each(|file| give(&group.dir.join(file), user))?;
-                    // As deep as boxes lie in it. A kernel that cannot say so has its reasons.
+                    // As deep as boxes are nested. Kernels that cannot limit this are accepted.
                     let _ = super::write_value(&group.dir.join("cgroup.max.depth"), v2::DEPTH_OF_BOXES);
                 }
                 let entrance = cgroup.groups.first().map(|group| group.dir.join("cgroup.procs"));
@@ -49,19 +49,19 @@ impl Cgroups {
 }
 
 impl Grant {
-    /// Its directories, and where a server is to find them: in place of all cgroups.
+    /// Its directories, and the paths where a server finds them, in place of all cgroups.
     #[must_use]
     pub fn replaced(&self) -> Vec<(PathBuf, PathBuf)> {
         self.replaced.clone()
     }
 
-    /// Where a process says that it wants to be in it, if a server has to be.
+    /// The file through which a server enters it, if it must.
     #[must_use]
     pub fn entrance(&self) -> Option<PathBuf> {
         self.entrance.clone()
     }
 
-    /// Its directories, in the order to remove them. A server on version 2 makes some for itself.
+    /// Its directories, in the order of removal. On cgroup v2, a server makes some for itself.
     #[must_use]
     pub fn orphans(&self) -> Vec<PathBuf> {
         let with_its_own = |dir: PathBuf| match self.entrance {

@@ -1,17 +1,18 @@
-//! Cgroups: what limits a whole tree of processes, counts what it used, and lets it be killed at once.
+//! Cgroups: they limit a whole tree of processes, count what it used, and allow killing it at once.
 //!
-//! Each box has a cgroup of its own, named after the process that owns it ([`BoxName`]). On version 1 that is a
-//! directory `belljar.<name>` in each hierarchy that has one of our controllers; on version 2 it is a single one, in a
-//! directory `belljar` that exists only while there are boxes, because there limits are handed down from above. What differs between the two is data: the [`Knob`]s that a limit
-//! comes to, and the files that the counters are in. Making, limiting, removing and sweeping are the same for both.
+//! Each box has its own cgroup, named after the process that owns it ([`BoxName`]). On version 1 that is a directory
+//! `belljar.<name>` in each hierarchy that has one of our controllers. On version 2 it is a single one, in a directory
+//! `belljar` that exists only while there are boxes, because there limits are delegated from above. What differs
+//! between the two versions is data: the [`Knob`]s that set a limit, and the files of the counters. Making, limiting,
+//! removing and sweeping are the same for both.
 //!
-//! Whether a limit can be kept is found out by setting it ([`Cgroups::probe`]), because neither the version, nor
-//! being root, nor the list of controllers decides it: a container may have all three and a read-only mount.
+//! Whether a limit can be enforced is found by setting it ([`Cgroups::probe`]), because neither the version, nor being
+//! root, nor the list of controllers decides it: a container may have all three and a read-only mount.
 //!
-//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way there is
-//! ([`CgroupEntry`]): moving another process costs milliseconds.
+//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way ([`CgroupEntry`]): moving
+//! another process costs milliseconds.
 //!
-//! All of this blocks, for microseconds as a rule.
+//! All of this blocks, usually for microseconds.
 
 mod clear;
 mod grant;
@@ -44,7 +45,7 @@ pub use text::{Stale, TextError};
 pub use v1::V1;
 pub use v2::V2;
 
-/// How this host lets us limit a tree of processes; found out by making a cgroup and writing to it.
+/// How this host lets us limit a tree of processes, found by making a cgroup and writing to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cgroups {
     /// By the controllers of version 1, as root.
@@ -60,7 +61,7 @@ pub enum Cgroups {
     },
 }
 
-/// What the caller's environment says, which is read elsewhere.
+/// The relevant part of the caller's environment, which is read elsewhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     /// `XDG_RUNTIME_DIR`: where the user's systemd manager listens.
@@ -70,9 +71,9 @@ pub struct Settings {
 impl Cgroups {
     /// Makes a cgroup, sets each limit, reads each counter and removes it again.
     ///
-    /// On version 2 this process may itself be moved: into a scope that the user's systemd manager makes for it, and
-    /// into a leaf `keeper`, because a cgroup that limits its children may not hold processes. What it spawns before
-    /// stays where it was, so this comes first.
+    /// On cgroup v2 this process may itself be moved: into a scope that the user's systemd manager makes for it, and
+    /// into a leaf `keeper`, because a cgroup that limits its children may not hold processes. Processes spawned
+    /// earlier stay where they were, so call this first.
     #[must_use]
     pub fn probe(settings: &Settings) -> Cgroups {
         match parent_name() {
@@ -98,7 +99,7 @@ impl Cgroups {
         Cgroups::Unavailable { why: format!("{file} cannot be read: {error}"), fix: "mount /proc".into() }
     }
 
-    /// Whether a limit can be kept here. Of the guarantees, cgroups know memory, pids and cpu.
+    /// Whether a limit can be enforced here. Of the guarantees, cgroups provide memory, pids and cpu.
     #[must_use]
     pub fn standing(&self, guarantee: Guarantee) -> Standing {
         match self {
@@ -108,7 +109,7 @@ impl Cgroups {
         }
     }
 
-    /// Makes the cgroup of a box. Limits that can be kept here are kept; the others are set as far as they go.
+    /// Makes the cgroup of a box. Limits that can be enforced here must be set; the others are set as far as possible.
     ///
     /// # Errors
     /// The cgroup cannot be made, or a limit that could be set before cannot be set now. Nothing is left behind.
@@ -118,7 +119,7 @@ impl Cgroups {
         let caps = Caps::from(limits);
         let limited = made.limit(&caps);
         if let (Err(CgroupError::SetLimit { .. }), Cgroups::V2(v2)) = (&limited, self) {
-            // Whoever owns the cgroups above ours (systemd, at the top) may have switched controllers off.
+            // The owner of the cgroups above ours (systemd, at the top) may have switched controllers off.
             v2.enable_controllers();
             made.limit(&caps)?;
         } else {
@@ -127,7 +128,7 @@ impl Cgroups {
         Ok(made)
     }
 
-    /// The cgroup of a box, with its name and place. One of version 1 is not there before
+    /// The cgroup of a box, with its name and path. A cgroup v1 does not exist before
     /// [`make_now`](BoxCgroup::make_now).
     ///
     /// # Errors
@@ -144,8 +145,8 @@ impl Cgroups {
         Ok(designed)
     }
 
-    /// Removes what crashed predecessors left, and nothing else; says how many boxes that was. When there is
-    /// nothing to do, it costs reading one directory.
+    /// Removes what crashed predecessors left, and nothing else; returns how many boxes that was. If there is nothing
+    /// to do, it costs reading one directory.
     pub fn sweep(&self) -> usize {
         match self {
             Cgroups::V1(v1) => sweep_boxes(Version::V1, &v1.hierarchies),
@@ -162,9 +163,9 @@ impl Cgroups {
 #[derive(Debug)]
 pub struct BoxCgroup {
     version: Version,
-    /// In the order they were made; the first says that the box exists, and so is removed last.
+    /// In the order they were made; the first marks that the box exists, and so is removed last.
     groups: Vec<Group>,
-    /// What the host can keep, and so may not fail.
+    /// The guarantees that this host can enforce, whose limits may not fail.
     promised: Vec<Guarantee>,
 }
 
@@ -173,7 +174,8 @@ impl BoxCgroup {
         BoxCgroup { version, groups: Vec::new(), promised: Vec::new() }
     }
 
-    /// Makes one that was only designed, and sets its limits: those that can be kept here, the others as far as they go.
+    /// Makes one that was only designed, and sets its limits: those that can be enforced here, the others as far as
+    /// possible.
     ///
     /// # Errors
     /// It cannot be made, or a limit that could be set before cannot be set now.
@@ -189,7 +191,7 @@ impl BoxCgroup {
         }
     }
 
-    /// How the first process of the box gets in.
+    /// How the first process of the box enters it.
     #[must_use]
     pub fn entry(&self) -> CgroupEntry {
         match self.version {
@@ -203,13 +205,13 @@ impl BoxCgroup {
         }
     }
 
-    /// Its directories, in the order to remove them.
+    /// Its directories, in the order of removal.
     #[must_use]
     pub fn dirs(&self) -> Vec<PathBuf> {
         self.groups.iter().rev().map(|group| group.dir.clone()).collect()
     }
 
-    /// What is left to remove if we die: its directories, and the one that holds all boxes if there is one.
+    /// What to remove if we die: its directories, and the one that holds all boxes if there is one.
     #[must_use]
     pub fn orphans(&self) -> Vec<PathBuf> {
         let with_parent = match self.version {
@@ -219,11 +221,11 @@ impl BoxCgroup {
         self.dirs().iter().flat_map(|dir| dir.ancestors().take(with_parent)).map(Path::to_owned).collect()
     }
 
-    /// Kills everything in it at once, where the kernel can: version 2 since Linux 5.14. `false` says that it
-    /// cannot, and that the first process of the box must be killed instead, which ends its pid namespace.
+    /// Kills everything in it at once, if the kernel can: cgroup v2 since Linux 5.14. `false` means that it cannot, and
+    /// that the first process of the box must be killed instead, which ends its PID namespace.
     ///
     /// # Errors
-    /// The kernel can, and would not.
+    /// The kernel supports it, but it failed.
     pub fn kill(&self) -> io::Result<bool> {
         let (Version::V2, Some(group)) = (self.version, self.groups.first()) else { return Ok(false) };
         match write_value(&group.dir.join("cgroup.kill"), "1") {
@@ -233,8 +235,8 @@ impl BoxCgroup {
         }
     }
 
-    /// What the box has used so far. To be read after its last process is dead. A counter whose controller this
-    /// host does not have (its guarantee is unmet) is zero.
+    /// What the box has used so far. Read it after its last process is dead. A counter whose controller this host does
+    /// not have (its guarantee is unmet) is zero.
     ///
     /// # Errors
     /// A counter that this host does have cannot be read.
@@ -244,7 +246,7 @@ impl BoxCgroup {
         Ok(Counters { cpu, memory_peak: memory.peak, oom_kills: memory.oom_kills })
     }
 
-    /// The CPU time of the whole tree so far, as in [`counters`](BoxCgroup::counters).
+    /// The CPU time of all its processes so far, as in [`counters`](BoxCgroup::counters).
     ///
     /// # Errors
     /// It is counted here and cannot be read.
@@ -252,10 +254,10 @@ impl BoxCgroup {
         self.unless_unmet(Guarantee::Cpu, self.cpu_time())
     }
 
-    /// Changes the limits of a box that is there, and sees that they are in force.
+    /// Changes the limits of an existing box, and verifies them.
     ///
     /// # Errors
-    /// A limit was not taken: the box may be using more already. Some of the others may have been changed.
+    /// A limit was refused: the box may already use more. Some of the others may have been changed.
     pub fn relimit(&self, before: &BoxLimits, after: &BoxLimits) -> Result<(), CgroupError> {
         let (old, new) = (self.version.knobs(&Caps::from(before)), self.version.knobs(&Caps::from(after)));
         let mut changed: Vec<Knob> = new.into_iter().filter(|knob| !old.contains(knob)).collect();
@@ -271,17 +273,17 @@ impl BoxCgroup {
         changed.iter().try_for_each(|knob| self.unless_unmet(knob.guarantee(), set(knob)))
     }
 
-    /// Leaves most of the CPUs to others where they are scarce, as far as the kernel has a way to say so. Not all of
-    /// them: under load that lasts, it would never get anywhere.
+    /// Leaves most of the CPU time to others when it is scarce, if the kernel supports that. Not all of it: under
+    /// lasting load, this box would never make progress.
     pub fn give_way(&self) {
-        // It is no worse than before if this cannot be said.
+        // If this fails, nothing is worse than before.
         let _ = self.set_weight(Weight::Less);
     }
 
-    /// Takes its share of the CPUs again, like everybody.
+    /// Takes a normal share of the CPUs again.
     ///
     /// # Errors
-    /// It has given way, and cannot take that back.
+    /// The weight was lowered, and cannot be raised again.
     pub fn stop_giving_way(&self) -> Result<(), CgroupError> {
         self.set_weight(Weight::Usual)
     }
@@ -324,13 +326,13 @@ impl BoxCgroup {
     /// The processes in it.
     ///
     /// # Errors
-    /// None is to be seen from here.
+    /// None is visible from here.
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let processes = self.groups.first().map(|group| members(&group.dir)).unwrap_or_default();
         if processes.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(processes) }
     }
 
-    /// Removes it. The box must be dead; the kernel may take a moment to see it so.
+    /// Removes it. The box must be dead; the kernel may take a moment to notice.
     ///
     /// # Errors
     /// A directory is still busy, after some waiting.
@@ -348,10 +350,10 @@ impl BoxCgroup {
         Ok(())
     }
 
-    /// Ends and removes the cgroups in it. A box has none; what was granted to a server is full of them.
+    /// Kills and removes the cgroups in it. A box has none; one that was delegated to a server is full of them.
     fn remove_those_within(&self) {
         for group in &self.groups {
-            // What is left is left for the next sweep.
+            // What is left is removed by the next sweep.
             let _ = clear::clear(&group.dir);
         }
     }
@@ -380,7 +382,7 @@ impl BoxCgroup {
         }
     }
 
-    /// Sets the limits of one guarantee and sees that they are set; reads its counters.
+    /// Sets the limits of one guarantee, verifies them, and reads its counters.
     fn prove(&self, guarantee: Guarantee) -> Result<(), CgroupError> {
         for knob in self.version.knobs(&Caps::TYPICAL).iter().filter(|knob| knob.guarantee() == guarantee) {
             self.turn(knob)?;
@@ -440,7 +442,7 @@ impl BoxCgroup {
         group.map(|group| group.dir.join(file)).ok_or(CgroupError::NoController { controller })
     }
 
-    /// Ends what is still in it, where nobody else will: one by one if it cannot be done at once.
+    /// Kills what is still in it, as a last resort: one by one if it cannot be done at once.
     fn end_members(&self) {
         const ROUNDS: u32 = 100;
         if let Ok(true) = self.kill() {
@@ -456,7 +458,7 @@ impl BoxCgroup {
         }
     }
 
-    /// Looks again after getting hold of the process: its number may have become somebody else's.
+    /// Checks membership again after opening a pidfd: the number may have been reused.
     fn end_member(&self, pid: Pid) {
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return };
         let still_in = self.groups.iter().any(|group| members(&group.dir).contains(&pid));
@@ -472,7 +474,7 @@ impl Drop for BoxCgroup {
             return;
         }
         self.end_members();
-        // Nobody is left to tell; the next sweep will find it.
+        // The error cannot be reported from here; the next sweep will find it.
         let _ = self.remove_dirs();
     }
 }
@@ -482,15 +484,15 @@ impl Drop for BoxCgroup {
 pub struct Counters {
     /// CPU time of the whole tree.
     pub cpu: Duration,
-    /// The most memory that was charged at once. On kernels that do not keep it (version 2 before Linux 5.19), what
+    /// The most memory that was charged at once. On kernels that do not record it (cgroup v2 before Linux 5.19), what
     /// is charged now.
     pub memory_peak: u64,
-    /// How many processes were killed for want of memory.
+    /// How many processes the OOM killer killed.
     pub oom_kills: u64,
 }
 
 impl Counters {
-    /// The same, but for CPU time that was used before.
+    /// The same, minus CPU time that was used before.
     #[must_use]
     pub fn since(self, before: Duration) -> Counters {
         Counters { cpu: self.cpu.saturating_sub(before), ..self }
@@ -506,7 +508,7 @@ struct MemoryCounters {
 /// Why something could not be done with a cgroup.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// This host has none for us.
+    /// There is no usable cgroup on this host.
     #[error("no cgroup can be made here: {why}")]
     Unavailable {
         /// The reason that was observed.
@@ -523,13 +525,13 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
-    /// The controller is not there to be asked.
+    /// The controller is not available.
     #[error("the {controller} controller is not available")]
     NoController {
         /// Which.
         controller: Controller,
     },
-    /// A limit was not accepted.
+    /// The kernel refused a limit.
     #[error("cannot write {value} to {}", file.display())]
     SetLimit {
         /// Where it is set.
@@ -540,7 +542,7 @@ pub enum CgroupError {
         #[source]
         source: io::Error,
     },
-    /// A limit was accepted and is not in force.
+    /// A limit was accepted but is not in force.
     #[error("{} is {found} after {value} was written to it", file.display())]
     NotTaken {
         /// Where it was set.
@@ -611,7 +613,7 @@ impl Controller {
         Controller::ALL.into_iter().find(|controller| controller.name() == name)
     }
 
-    /// The guarantee that cannot be kept without it.
+    /// The guarantee that cannot be enforced without it.
     fn guarantee(self) -> Guarantee {
         match self {
             Controller::Memory => Guarantee::Memory,
@@ -627,7 +629,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// A share of the CPUs where they are scarce: a quarter of what the kernel gives everybody, or that.
+/// A share of the CPUs when they are scarce: the normal one, or a quarter of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Weight {
     Less,
@@ -648,7 +650,8 @@ impl Version {
         }
     }
 
-    /// Where a box of this name is. A level of directories more would mean to make and remove twice as many cgroups.
+    /// The path of a box with this name. One more level of directories would double the number of cgroups to make and
+    /// remove.
     fn box_dir(self, home: &Path, name: &BoxName) -> PathBuf {
         match self {
             Version::V1 => home.with_file_name(prefix(home) + &name.to_string()),
@@ -656,7 +659,7 @@ impl Version {
         }
     }
 
-    /// The boxes that are there.
+    /// The existing boxes.
     fn boxes(self, home: &Path) -> Vec<BoxName> {
         let (dir, prefix) = match self {
             Version::V1 => (home.parent(), prefix(home)),
@@ -668,7 +671,7 @@ impl Version {
             .collect()
     }
 
-    /// Leaves nothing behind when the last box is gone. While there are others the kernel refuses, which is fine.
+    /// Leaves nothing behind when the last box is gone. While there are others, the kernel refuses, which is fine.
     fn remove_parent_of(self, dir: &Path) {
         if let (Version::V2, Some(parent)) = (self, dir.parent()) {
             let _ = fs::remove_dir(parent);
@@ -676,7 +679,7 @@ impl Version {
     }
 }
 
-/// What the names of boxes begin with that have no directory to themselves.
+/// The prefix of the names of boxes that have no common directory.
 fn prefix(home: &Path) -> String {
     let name = home.file_name().unwrap_or_default();
     format!("{}.", name.to_string_lossy())
@@ -700,11 +703,11 @@ struct Knob {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Demand {
-    /// The guarantee stands and falls with it.
+    /// The guarantee depends on it.
     Must,
-    /// So it does, unless the file is missing and there is no swap to limit.
+    /// The same, unless the file is missing and there is no swap to limit.
     UnlessNoSwap,
-    /// It makes things better where the kernel has it.
+    /// An improvement, where the kernel has it.
     Welcome,
 }
 
@@ -727,7 +730,7 @@ struct Caps {
 }
 
 impl Caps {
-    /// What limits are tried with.
+    /// The limits used for probing.
     const TYPICAL: Caps = Caps { memory: 256 << 20, pids: 51, cpu: Bandwidth::of_milli_cpus(1000) };
 }
 
@@ -735,14 +738,14 @@ impl From<&BoxLimits> for Caps {
     fn from(limits: &BoxLimits) -> Caps {
         Caps {
             memory: limits.memory.get(),
-            // The first process of the box is ours, and not the caller's to count.
+            // The first process of the box is ours, and does not count against the caller's limit.
             pids: limits.pids.saturating_add(1),
             cpu: Bandwidth::of_milli_cpus(limits.cpus.milli()),
         }
     }
 }
 
-/// A CPU rate as the kernel wants it: so much running time in each period, in microseconds.
+/// A CPU rate as the kernel takes it: running time in each period, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Bandwidth {
     quota: u64,
@@ -750,9 +753,9 @@ struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// A box that has used up its quota stands still until the period is over, so a short one is kinder: the usual
-    /// 100 ms would add up to 50 ms to a run of one millisecond at half a CPU. But the kernel takes no quota below
-    /// 1 ms and no period above 1 s.
+    /// A box that has used up its quota stops until the period is over, so a short period is better: the usual 100 ms
+    /// would add up to 50 ms to a run of one millisecond at half a CPU. But the kernel takes no quota below 1 ms and no
+    /// period above 1 s.
     const fn of_milli_cpus(milli: u32) -> Bandwidth {
         const PERIOD: u64 = 10_000;
         const SHORTEST_QUOTA: u64 = 1_000;
@@ -765,7 +768,7 @@ impl Bandwidth {
     }
 }
 
-/// What was found out about each of the guarantees that cgroups know.
+/// The result for each of the guarantees that cgroups provide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Verdicts {
     memory: Standing,
@@ -805,14 +808,14 @@ impl Verdicts {
     }
 }
 
-/// Why a way to make cgroups was not taken.
+/// Why a way to make cgroups was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refusal {
     why: String,
     fix: String,
 }
 
-/// What an error and its causes say, in one line.
+/// An error with its causes, in one line.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -824,9 +827,9 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The directory that holds the boxes, or what their names begin with. A process of another pid namespace that sees the
-/// same cgroups must not take our boxes for those of the dead, because our pids mean nothing to it: so each namespace
-/// but the host's own has another.
+/// The directory that holds the boxes, or the prefix of their names. Each PID namespace except the host's has a
+/// different one: to a process of another PID namespace that sees the same cgroups, our process ids mean nothing, and
+/// it would take our boxes for abandoned ones.
 fn parent_name() -> io::Result<String> {
     /// `PROC_PID_INIT_INO` in the kernel's `proc_ns.h`.
     const HOST: &str = "4026531836";
@@ -836,8 +839,8 @@ fn parent_name() -> io::Result<String> {
     Ok(if inode == HOST { "belljar".to_owned() } else { format!("belljar-{inode}") })
 }
 
-/// Makes the directory of a box. Its parent may be gone, or go in this moment, when the last box of somebody else
-/// does; so it is made as often as need be.
+/// Makes the directory of a box. Its parent may be missing, or be removed at this moment with another process's last
+/// box; so this is repeated if necessary.
 fn make_box_dir(dir: &Path, make_parent: impl Fn() -> Result<(), CgroupError>) -> Result<(), CgroupError> {
     const ATTEMPTS: u32 = 50;
     let mut attempts = 0;
@@ -851,7 +854,7 @@ fn make_box_dir(dir: &Path, make_parent: impl Fn() -> Result<(), CgroupError>) -
     }
 }
 
-/// Makes the directory that holds the boxes, if it is not there.
+/// Makes the directory that holds the boxes, if it does not exist.
 fn make_parent_dir(dir: &Path) -> Result<(), CgroupError> {
     match fs::create_dir(dir) {
         Err(source) if source.kind() != io::ErrorKind::AlreadyExists => {
@@ -861,12 +864,12 @@ fn make_parent_dir(dir: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// A cgroup that is being removed answers `ENODEV` to those who still hold it.
+/// A cgroup that is being removed answers `ENODEV` to processes that still have it open.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::NODEV.raw_os_error())
 }
 
-/// Removes a cgroup whose last process may be just leaving.
+/// Removes a cgroup whose last process may be exiting.
 fn remove_dir(dir: &Path) -> io::Result<()> {
     const PATIENCE: Duration = Duration::from_millis(500);
     let deadline = Instant::now() + PATIENCE;
@@ -888,10 +891,10 @@ fn remove_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the boxes of the dead. `homes` are the places of the parts of each box, in the order in which these are
-/// made: a box that is not in the first is in none.
+/// Removes the boxes of dead processes. `homes` are the directories for the parts of each box, in the order in which
+/// they are made: a box that is not in the first is in none.
 fn sweep_boxes(version: Version, homes: &[Group]) -> usize {
-    // In each: whoever was removing one may have died, or found a part of it busy, half way.
+    // In each of them: a process that was removing a box may have died, or found a part of it busy.
     let mut names: Vec<_> = homes.iter().flat_map(|home| version.boxes(&home.dir)).collect();
     names.sort_unstable();
     names.dedup();
@@ -910,7 +913,7 @@ fn sweep_box(version: Version, homes: &[Group], name: &BoxName) -> bool {
 /// The processes in a cgroup that we can see.
 fn members(dir: &Path) -> Vec<Pid> {
     let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-    // A process of another pid namespace is shown as 0, which is no process.
+    // A process of another PID namespace is shown as 0, which is not a process.
     text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
 }
 
@@ -925,7 +928,7 @@ const LONGEST_FILE: usize = 4096;
 fn read_text(file: &Path) -> Result<String, CgroupError> {
     let read = || -> io::Result<String> {
         let open = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        // Enough for all of any of them, so that it is read at once; what is asked for anew can have changed.
+        // Enough for the whole of any of them, so that one read suffices; a second read could see a change.
         let mut text = Vec::with_capacity(LONGEST_FILE);
         rustix::io::read(&open, rustix::buffer::spare_capacity(&mut text))?;
         String::from_utf8(text).map_err(io::Error::other)
@@ -949,7 +952,7 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Whether memory can be swapped out. If that cannot be known, it can.
+/// Whether memory can be swapped out. If that cannot be determined, assume so.
 fn swap_is_on() -> bool {
     fs::read_to_string("/proc/swaps").map_or(true, |text| lists_swap(&text))
 }

@@ -1,4 +1,4 @@
-//! Where this host has its cgroups mounted and in which of them we are. Nothing is assumed: the controllers of
+//! Where this host mounts its cgroups, and which of them this process is in. Nothing is assumed: the controllers of
 //! version 1 may be mounted together (`cpu,cpuacct`) or one by one, version 2 alone or beside them.
 
 use std::ffi::OsString;
@@ -26,7 +26,7 @@ pub(super) enum Writable {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The names of its controllers, and options that are none.
+    /// The names of its controllers, and mount options that are not controllers.
     V1 {
         options: Vec<String>,
     },
@@ -38,7 +38,7 @@ pub(super) fn mounts() -> io::Result<Vec<Mount>> {
     Ok(parse_mounts(&fs::read("/proc/self/mountinfo")?))
 }
 
-/// The cgroup of version 2 that this process is in, as a path within the hierarchy.
+/// The cgroup v2 that this process is in, as a path within the hierarchy.
 pub(super) fn own_v2_cgroup() -> io::Result<Option<PathBuf>> {
     Ok(parse_own_v2(&fs::read("/proc/self/cgroup")?))
 }
@@ -52,7 +52,7 @@ impl Mount {
     }
 }
 
-/// The mount to use of those that show the same hierarchy: one that can be written to, if any.
+/// Of the mounts that show the same hierarchy, the one to use: a writable one, if any.
 pub(super) fn preferred<'a>(mounts: impl Iterator<Item = &'a Mount>) -> Option<&'a Mount> {
     mounts.min_by_key(|mount| mount.writable != Writable::Yes)
 }
@@ -60,7 +60,7 @@ pub(super) fn preferred<'a>(mounts: impl Iterator<Item = &'a Mount>) -> Option<&
 fn parse_mounts(mountinfo: &[u8]) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for mount in mountinfo.split(|byte| *byte == b'\n').filter_map(parse_mount) {
-        // A later mount hides an earlier one at the same place.
+        // A later mount hides an earlier one at the same path.
         mounts.retain(|earlier| earlier.point != mount.point);
         mounts.push(mount);
     }

@@ -1,4 +1,4 @@
-//! The name of a box's cgroup. It says which process the box belongs to, so that anybody can tell a box in use
+//! The name of a box's cgroup. It contains the process that owns the box, so that any process can tell a box in use
 //! from one that a crash left behind.
 
 use std::fmt;
@@ -6,8 +6,8 @@ use std::fs;
 use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// `box-<pid>-<start>-<serial>`: the process that owns the box, when that process started (a pid alone would be
-/// somebody else's one day), and which of its boxes this is.
+/// `box-<pid>-<start>-<serial>`: the process that owns the box, when that process started (a process id alone may be
+/// reused), and the serial number of the box.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BoxName {
     pid: u32,
@@ -41,15 +41,15 @@ impl BoxName {
             start: number(words.next()?)?,
             serial: number(words.next()?)?,
         };
-        // What does not print back the same was not made by us.
+        // A name that does not print back the same is not ours.
         (words.next().is_none() && name.to_string() == text).then_some(name)
     }
 
-    /// Whether the process that owns the box is still there. A zombie is: its parent may yet read the counters.
+    /// Whether the process that owns the box still exists. A zombie does: its parent may yet read the counters.
     pub(super) fn owner_lives(&self) -> bool {
         match start_time(self.pid) {
             Ok(start) => start == self.start,
-            // Anything but a clear "no such process" must not end in the removal of somebody's box.
+            // Only a clear "no such process" may lead to the removal of a box.
             Err(error) => error.kind() != io::ErrorKind::NotFound && error.raw_os_error() != Some(ESRCH),
         }
     }
@@ -71,8 +71,8 @@ pub(super) fn start_time(pid: u32) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "unreadable process status"))
 }
 
-/// The second field is the name of the program in parentheses, which may itself hold spaces and parentheses: what
-/// follows the last one is what can be trusted.
+/// The second field is the name of the program in parentheses, which may itself contain spaces and parentheses: only
+/// what follows the last one can be trusted.
 fn parse_start_time(stat: &[u8]) -> Option<u64> {
     let end_of_name = stat.iter().rposition(|byte| *byte == b')')?;
     let fields = std::str::from_utf8(stat.get(end_of_name + 1..)?).ok()?;
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_exactly_a_name_is_nobodys_box() {
+    fn only_an_exact_name_is_a_box() {
         for text in [
             "",
             "box",

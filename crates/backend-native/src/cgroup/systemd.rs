@@ -1,10 +1,10 @@
-//! Asks a systemd manager for a scope of our own: a cgroup that it promises to leave alone, which is the only way
-//! for an ordinary user to get one.
+//! Asks a systemd manager for a scope: a cgroup that systemd promises to leave alone, which is the only way for an
+//! ordinary user to get one.
 //!
-//! One method call is all that is needed, so this speaks just that much of the D-Bus protocol (the specification's
-//! "Message Protocol" and "Authentication Protocol") instead of bringing a client library and its async runtime.
-//! What comes from the other side is bounded and every length is checked: the socket is the user's own, but the
-//! path to it came from the environment.
+//! One method call is all that is needed, so this implements just that part of the D-Bus protocol (the specification's
+//! "Message Protocol" and "Authentication Protocol") instead of bringing a client library and its async runtime. What
+//! comes from the other side is bounded and every length is checked: the socket is the user's own, but its path came
+//! from the environment.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ pub(super) struct Manager {
 enum Socket {
     /// The manager itself.
     Private(PathBuf),
-    /// The user's message bus, where we must introduce ourselves first.
+    /// The user's message bus, where we must say `Hello` first.
     Bus(PathBuf),
 }
 
@@ -65,8 +65,8 @@ impl Manager {
         Manager { sockets: dirs.into_iter().flat_map(both).collect(), uid }
     }
 
-    /// Has the scope made. When this returns, the job is accepted; that the process has moved is seen in
-    /// `/proc/self/cgroup` soon after.
+    /// Has the scope made. When this returns, the job has been accepted; `/proc/self/cgroup` shows soon afterwards that
+    /// the process has moved.
     pub(super) fn start(&self, scope: &Scope) -> Result<(), ScopeError> {
         let mut silence = None;
         for socket in &self.sockets {
@@ -108,7 +108,7 @@ impl Socket {
 const HELLO: u32 = 1;
 const START: u32 = 2;
 
-/// `EXTERNAL`: the kernel tells the other side who we are, we only name the uid, in hexadecimal of its digits.
+/// `EXTERNAL`: the kernel tells the other side who we are; we only name the uid, as its digits in hexadecimal.
 fn authenticate(stream: &mut UnixStream, uid: u32) -> io::Result<()> {
     let uid: String = uid.to_string().bytes().map(|digit| format!("{digit:02x}")).collect();
     stream.write_all(format!("\0AUTH EXTERNAL {uid}\r\n").as_bytes())?;
@@ -132,14 +132,14 @@ fn read_line(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
         stream.read_exact(&mut byte)?;
         line.extend(byte);
         if line.len() > LONGEST {
-            return Err(malformed("an endless line"));
+            return Err(malformed("a line that is too long"));
         }
     }
     Ok(line)
 }
 
 fn call(stream: &mut UnixStream, serial: u32, message: &[u8]) -> io::Result<Reply> {
-    /// Signals of the manager may come before the answer; a manager that sends nothing else must not hold us.
+    /// Signals of the manager may come before the answer; a manager that sends nothing else must not block us for ever.
     const MOST_MESSAGES: usize = 64;
     stream.write_all(message)?;
     for _ in 0..MOST_MESSAGES {
@@ -147,7 +147,7 @@ fn call(stream: &mut UnixStream, serial: u32, message: &[u8]) -> io::Result<Repl
             return Ok(reply);
         }
     }
-    Err(malformed("many messages and no answer"))
+    Err(malformed("too many messages without an answer"))
 }
 
 fn hello() -> Vec<u8> {
@@ -169,7 +169,7 @@ fn start_transient_unit(scope: &Scope) -> Vec<u8> {
     body.array(8, |properties| {
         properties.property("PIDs", "au", |value| value.array(4, |pids| pids.u32(scope.pid)));
         properties.property("Delegate", "b", |value| value.u32(1));
-        // Gone when its processes are, even after a failure: nothing is left to `reset-failed`.
+        // The unit disappears with its processes, even after a failure: nothing is left for `reset-failed`.
         properties.property("CollectMode", "s", |value| value.string("inactive-or-failed"));
         let description = format!("Belljar boxes of process {}", scope.pid);
         properties.property("Description", "s", |value| value.string(&description));
@@ -337,7 +337,7 @@ impl Incoming {
         Ok(Incoming { kind: header[1], order, header, body })
     }
 
-    /// What this message says about the call of that number, if it is an answer to it.
+    /// What this message answers to the call with that number, if it is an answer to it.
     fn reply_to(&self, serial: u32) -> io::Result<Option<Reply>> {
         let fields = self.fields()?;
         if fields.reply_serial != Some(serial) {
@@ -442,7 +442,7 @@ impl Unmarshal<'_> {
     }
 }
 
-/// The words of the other side end up in a terminal.
+/// The other side's text ends up in a terminal.
 fn printable(text: &str) -> String {
     text.chars().take(200).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -509,13 +509,13 @@ mod tests {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = whole.clone();
                 changed[at] = value;
-                // Whatever it comes to, it comes to an end.
+                // Whatever the result, parsing ends.
                 let _ = Incoming::read(&mut changed.as_slice()).and_then(|message| message.reply_to(2));
             }
         }
     }
 
-    /// A manager that knows the one conversation it is to have, and holds us to every byte of it.
+    /// A manager that knows exactly one conversation, and checks every byte of it.
     fn manager(dir: &Path, socket: &str, exchange: Vec<(Vec<u8>, Vec<u8>)>) -> JoinHandle<()> {
         let path = dir.join(socket);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -547,7 +547,7 @@ mod tests {
         dir
     }
 
-    /// The manager of the test and no other, whoever runs it.
+    /// The manager of the test and no other, whichever user runs it.
     fn at(dir: &Path) -> Manager {
         let mut manager = Manager::of_user(1000, Some(dir));
         manager.sockets.retain(|socket| socket.path().starts_with(dir));
@@ -590,7 +590,7 @@ mod tests {
     #[test]
     fn on_the_bus_we_say_hello_first_and_pass_over_what_is_not_our_answer() {
         let dir = directory("bus");
-        // Somebody else's answer comes before ours.
+        // An answer to another call comes before ours.
         let mut answers = [bytes(REFERENCE_RETURN), bytes(REFERENCE_RETURN)].concat();
         answers[REPLY_SERIAL_AT] = 99;
         let exchange = bus_exchange(answers);

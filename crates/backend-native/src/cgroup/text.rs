@@ -1,7 +1,7 @@
-//! The outcome of a probe as text, so that the next run of the command need not probe again.
+//! The result of a probe as text, so that the next run of the command need not probe again.
 //!
-//! Only good news is written down: what was missing may be there the next time, and whoever has just fixed it wants
-//! to see that. The text names the host, the boot, the user and the namespaces it is true for.
+//! Only success is written down: what was missing may be available the next time, and a user who has just fixed it
+//! wants to see that. The text names the host, the boot, the user and the namespaces for which it is valid.
 //!
 //! ```text
 //! belljar-cgroups 1
@@ -25,28 +25,28 @@ use super::{Cgroups, Controller, Group, Settings, V1, V2, Verdicts, parent_name}
 
 /// Text that is not of this form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("not a remembered probe of cgroups: expected {expected}")]
+#[error("the cached probe of cgroups is malformed: expected {expected}")]
 pub struct TextError {
     expected: &'static str,
 }
 
-/// Why a remembered probe is of no use.
+/// Why a cached probe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Stale {
     /// It is damaged, or of another version.
     #[error(transparent)]
     Malformed(#[from] TextError),
     /// It was made elsewhere: another boot, user or namespace.
-    #[error("the probe of cgroups was made under other circumstances")]
+    #[error("the cached probe of cgroups is from another boot, user or namespace")]
     Elsewhere,
-    /// What it found is not there any more.
-    #[error("the cgroups that were found are not there any more: {why}")]
+    /// What it found no longer exists.
+    #[error("the cgroups of the cached probe no longer exist: {why}")]
     Gone {
         /// The reason that was observed.
         why: String,
     },
-    /// It could not be compared with the present.
-    #[error("cannot tell where this process is")]
+    /// It could not be compared with the current state.
+    #[error("cannot determine the cgroup of this process")]
     Unknown(#[source] io::Error),
 }
 
@@ -54,7 +54,7 @@ const FIRST_LINE: &str = "belljar-cgroups 1";
 const LAST_LINE: &str = "end";
 
 impl Cgroups {
-    /// What to remember of a probe; nothing, if it found anything amiss.
+    /// What to cache of a probe; nothing, if anything was missing.
     ///
     /// # Errors
     /// `/proc` could not be read.
@@ -68,10 +68,10 @@ impl Cgroups {
         Ok(Some(format!("{FIRST_LINE}\nhost {}\n{found}{LAST_LINE}\n", host()?)))
     }
 
-    /// What an earlier probe found, if it still holds. Like [`probe`](Cgroups::probe) this may move the process.
+    /// The result of an earlier probe, if it still holds. Like [`probe`](Cgroups::probe), this may move the process.
     ///
     /// # Errors
-    /// It does not; probe again.
+    /// It does not hold; probe again.
     pub fn from_text(text: &str, settings: &Settings) -> Result<Cgroups, Stale> {
         match Remembered::parse(text)? {
             remembered if remembered.host != host().map_err(Stale::Unknown)? => Err(Stale::Elsewhere),
@@ -80,7 +80,7 @@ impl Cgroups {
     }
 }
 
-/// The text, understood and not yet believed.
+/// The text, parsed but not yet verified.
 #[derive(Debug, PartialEq, Eq)]
 struct Remembered<'a> {
     host: &'a str,
@@ -174,7 +174,7 @@ fn show_v2(v2: &V2) -> String {
     }
 }
 
-/// What a probe is true for.
+/// What a probe is valid for.
 fn host() -> io::Result<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     let uid = rustix::process::geteuid().as_raw();

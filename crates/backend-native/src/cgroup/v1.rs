@@ -1,5 +1,5 @@
-//! Version 1: a hierarchy for each controller, or for several that are mounted together. Only root can use it:
-//! there is no safe way to hand a part of it to an ordinary user.
+//! Version 1: a hierarchy for each controller, or for several that are mounted together. Only root can use it: there is
+//! no safe way to delegate a part of it to an ordinary user.
 
 use std::fs;
 use std::io;
@@ -14,15 +14,15 @@ use super::{
     Verdicts, Version, chain, read_key, read_number,
 };
 
-/// The hierarchies of version 1 that boxes are made in.
+/// The hierarchies of version 1 in which boxes are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct V1 {
-    /// In each, the path that the directories of boxes begin with.
+    /// In each, the path with which the directories of boxes begin.
     pub(super) hierarchies: Vec<Group>,
     pub(super) verdicts: Verdicts,
 }
 
-/// The hierarchies that have controllers of ours, each with the place for our boxes in it; none if version 1 has nothing
+/// The hierarchies that have controllers we use, each with the directory for our boxes; none if version 1 has nothing
 /// to limit with.
 pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
     let mut hierarchies: Vec<Group> = Vec::new();
@@ -38,7 +38,7 @@ pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
             None => hierarchies.push(Group { dir, controllers: vec![controller] }),
         }
     }
-    // One that only counts does not limit: then version 2 may.
+    // A hierarchy that only counts does not limit: then version 2 may.
     let limits = |group: &Group| group.controllers != [Controller::CpuAcct];
     hierarchies.iter().any(limits).then_some(hierarchies)
 }
@@ -81,13 +81,13 @@ impl V1 {
         designed
     }
 
-    /// What a probe found that had nothing to complain about.
+    /// The result of a probe that found no problem.
     pub(super) fn known_good(hierarchies: Vec<Group>) -> V1 {
         V1 { hierarchies, verdicts: Verdicts::by_asking(kept) }
     }
 }
 
-/// Dropping the box removes what is there of it, also if this fails half way.
+/// Dropping the box removes what exists of it, even if this fails half way.
 pub(super) fn make_dirs(cgroup: &BoxCgroup) -> Result<(), CgroupError> {
     cgroup.groups.iter().try_for_each(|group| make_dir(&group.dir))
 }
@@ -99,23 +99,23 @@ fn make_dir(dir: &Path) -> Result<(), CgroupError> {
 /// The limit on memory and swap together.
 pub(super) const TOGETHER: &str = "memory.memsw.limit_in_bytes";
 
-/// What may be used at once of what was not used before.
+/// How much unused quota may be used later at once.
 pub(super) const BURST: &str = "cpu.cfs_burst_us";
 
-/// Memory and swap together may not exceed memory alone, so no swap is used; the second limit may never be below the
-/// first, which is why it is set later.
+/// Memory and swap together may not exceed the limit of memory alone, so no swap is used. The second limit may never be
+/// below the first, so it is set later.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     use Controller::{Cpu, Memory, Pids};
     vec![
         Knob::new(Memory, "memory.limit_in_bytes", caps.memory, Demand::Must),
         Knob::new(Memory, TOGETHER, caps.memory, Demand::UnlessNoSwap),
         Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
-        // What waits in sockets is counted apart, and unlimited unless told otherwise.
+        // Socket buffers are counted separately, and unlimited by default.
         Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory, Demand::Welcome),
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),
-        // What was not used in quiet periods, up to one quota, may be made up for: starting up is not quiet.
+        // Up to one quota that was not used in idle periods may be used later: starting up is not idle.
         Knob::new(Cpu, BURST, caps.cpu.quota, Demand::Welcome),
     ]
 }
@@ -140,7 +140,7 @@ fn standing(guarantee: Guarantee, proof: Result<(), CgroupError>) -> Standing {
 
 fn kept(guarantee: Guarantee) -> Standing {
     let how = match guarantee {
-        Guarantee::Memory => "memory.limit_in_bytes and no swap beyond it (cgroup v1)",
+        Guarantee::Memory => "memory.limit_in_bytes, swap included (cgroup v1)",
         Guarantee::Pids => "pids.max (cgroup v1)",
         Guarantee::Cpu => "cpu.cfs_quota_us, counted by cpuacct (cgroup v1)",
         Guarantee::Filesystem
@@ -159,7 +159,7 @@ fn remedy(error: &CgroupError) -> &'static str {
              writable-cgroups=true (Docker 28) or --security-opt unmask=/sys/fs/cgroup (Podman)"
         }
         CgroupError::Make { .. } if rustix::process::geteuid().is_root() => {
-            "run as root of the host, with its cgroups writable"
+            "run as the host's root, with writable cgroups"
         }
         CgroupError::Make { .. } => {
             "run as root, or boot with systemd.unified_cgroup_hierarchy=1: cgroup v1 cannot be delegated to an \

@@ -1,4 +1,4 @@
-//! Version 2: one hierarchy, handed down from above. Which part of it is ours depends on who we are:
+//! Version 2: one hierarchy, delegated from above. Which part of it is ours depends on the process:
 //!
 //! | we are                                         | boxes are made                                           |
 //! |------------------------------------------------|----------------------------------------------------------|
@@ -7,8 +7,8 @@
 //! | root of a container that sees only its own     | there too, and we move to a leaf, as above               |
 //! | a user with a systemd manager                  | in a scope that we ask it for, and we move to its leaf   |
 //!
-//! We move because a cgroup that hands memory down to its children may hold no processes itself ("no internal
-//! processes", cgroup-v2.rst). We move nobody else: if there are others, the cgroup is theirs as much as ours.
+//! We move because a cgroup that delegates memory to its children may hold no processes itself ("no internal
+//! processes", cgroup-v2.rst). We move no other process: if there are others, the cgroup is theirs as much as ours.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ use super::{
     sweep_boxes, write_value,
 };
 
-/// The part of the hierarchy of version 2 that boxes are made in.
+/// The part of the hierarchy of version 2 in which boxes are made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct V2 {
     pub(super) ground: Ground,
@@ -36,14 +36,14 @@ pub struct V2 {
     pub(super) verdicts: Verdicts,
 }
 
-/// A cgroup that is ours to divide.
+/// A cgroup that we may divide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ground {
     pub(super) claim: Claim,
     pub(super) base: PathBuf,
 }
 
-/// By what right.
+/// Why we may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Claim {
     /// We are root, and it is the top.
@@ -54,26 +54,26 @@ pub(super) enum Claim {
     Scope,
 }
 
-/// The leaf that we move to ourselves.
+/// The leaf that this process moves to.
 const LEAF: &str = "keeper";
 
-/// The files of a cgroup that belong to whom it is given to (cgroups(7), "Delegation").
+/// The files of a cgroup that belong to the user it is delegated to (cgroups(7), "Delegation").
 pub(super) const DELEGATED: [&str; 3] = ["cgroup.procs", "cgroup.subtree_control", "cgroup.threads"];
 
-/// How deep boxes lie in what was given to a server.
+/// How deep boxes are nested in a server's delegated cgroup.
 pub(super) const DEPTH_OF_BOXES: &str = "2";
 
-/// The cgroups that a server makes in the one that was given to it, besides those of boxes.
+/// The cgroups that a server makes in its delegated one, besides those of boxes.
 pub(super) fn made_by_a_server(granted: &Path) -> Vec<PathBuf> {
     let boxes = super::parent_name().ok();
     boxes.as_deref().into_iter().chain([LEAF]).map(|name| granted.join(name)).collect()
 }
 
-/// The controllers that are handed down to boxes.
+/// The controllers that boxes need.
 const WANTED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controller::Cpu];
 
 impl V2 {
-    /// Tries each way to get a ground, the best first. Says of all of them why they failed.
+    /// Tries each way to get a cgroup for boxes, the best first. If all fail, says why for each.
     pub(super) fn probe(mounts: &[Mount], parent: &str, settings: &Settings) -> Result<V2, Refusal> {
         let scene = Scene::look(mounts, settings)?;
         let mut refusals: Vec<Refusal> = Vec::new();
@@ -88,8 +88,8 @@ impl V2 {
         Err(Refusal { why: reasons.join("; "), fix })
     }
 
-    /// The same ground as an earlier probe found, without setting every limit again. `base` is where it was; a scope
-    /// is made anew for each process.
+    /// The same cgroup as an earlier probe found, without setting every limit again. `base` is where it was; a scope is
+    /// made again for each process.
     pub(super) fn known_good(
         claim: Claim,
         base: &Path,
@@ -104,7 +104,11 @@ impl V2 {
             }
         };
         if claim == Claim::Own && ground.base != base {
-            let why = format!("our cgroup is {} now, not {}", ground.base.display(), base.display());
+            let why = format!(
+                "the cgroup of this process is now {}, not {}",
+                ground.base.display(),
+                base.display()
+            );
             return Err(Refusal { why, fix: String::new() });
         }
         let v2 = V2 { parent: ground.base.join(parent), ground, verdicts: Verdicts::by_asking(kept) };
@@ -145,7 +149,7 @@ impl V2 {
         Ok(made)
     }
 
-    /// Has the controllers handed down to the boxes. What fails here shows when a limit is set.
+    /// Enables the controllers for the boxes. A failure here shows when a limit is set.
     pub(super) fn enable_controllers(&self) {
         enable(&self.ground.base);
         enable(&self.parent);
@@ -159,7 +163,7 @@ impl V2 {
             swept
         };
         let ours = beneath(self.parent.clone());
-        // Scopes of our predecessors stand beside ours; systemd removes them once they are empty.
+        // Scopes of our predecessors are next to ours; systemd removes them once they are empty.
         ours + self.scopes_beside().into_iter().map(beneath).sum::<usize>()
     }
 
@@ -180,11 +184,11 @@ impl V2 {
     }
 }
 
-/// Where we are and who.
+/// The position and user of this process.
 #[derive(Debug)]
 struct Scene {
     mount: Mount,
-    /// The directory of the cgroup that we are in, if it can be seen; not the leaf that we may have moved to.
+    /// The directory of the cgroup that we are in, if it is visible; not the leaf that we may have moved to.
     own: Option<PathBuf>,
     uid: u32,
     manager: Manager,
@@ -209,8 +213,8 @@ impl Scene {
         })
     }
 
-    /// The claims that we have, the best first. A container's root that finds itself at the top of what it sees is in
-    /// its own cgroup, whoever delegated it.
+    /// The claims that we have, the best first. A container's root that finds itself at the top of the hierarchy is in
+    /// its own cgroup, regardless of how it was delegated.
     fn claims(&self) -> Vec<Claim> {
         let delegated = self.own.as_ref().is_some_and(|own| is_delegated(own, self.uid));
         let at_the_top = self.own.as_ref() == Some(&self.mount.point) && !is_root_cgroup(&self.mount.point);
@@ -228,7 +232,8 @@ impl Scene {
             (Claim::Top, _) => Ok(Ground { claim, base: self.mount.point.clone() }),
             (Claim::Own, Some(own)) => take_leaf(own).map(|()| Ground { claim, base: own.clone() }),
             (Claim::Own, None) => {
-                let why = format!("our cgroup cannot be seen beneath {}", self.mount.point.display());
+                let why =
+                    format!("the cgroup of this process is not visible under {}", self.mount.point.display());
                 Err(Refusal {
                     why,
                     fix: "mount the whole hierarchy: mount -t cgroup2 none /sys/fs/cgroup".into(),
@@ -241,7 +246,7 @@ impl Scene {
         }
     }
 
-    /// Has the user's manager make a scope around this process, unless it did already.
+    /// Has the user's manager make a scope around this process, unless it has already.
     fn enter_scope(&self) -> Result<PathBuf, Refusal> {
         let scope = our_scope().map_err(|error| unreadable("/proc/self/stat", &error))?;
         if let Some(base) = self.base_of(&scope) {
@@ -252,14 +257,14 @@ impl Scene {
             return Ok(base);
         }
         let why = match started {
-            Ok(()) => format!("systemd accepted {} and did not move us there", scope.unit),
+            Ok(()) => format!("systemd accepted {} but did not move this process there", scope.unit),
             Err(error) => chain(&error),
         };
         Err(Refusal { why, fix: NO_SCOPE.into() })
     }
 
-    /// Systemd accepts a job first and moves us a moment later. If it refused because another thread of ours asked
-    /// for the same scope, we are moved all the same.
+    /// systemd accepts a job first and moves us a moment later. If it refused because another thread of ours asked for
+    /// the same scope, we are moved all the same.
     fn await_scope(&self, scope: &Scope, started: &Result<(), ScopeError>) -> Option<PathBuf> {
         const PATIENCE: Duration = Duration::from_secs(1);
         let patience = match started {
@@ -286,7 +291,7 @@ impl Scene {
 
 const SCOPE_PREFIX: &str = "belljar-";
 
-/// One for each process, and for no other process that will have its pid.
+/// One for each process; never shared with a later process that has the same id.
 fn our_scope() -> io::Result<Scope> {
     let pid = std::process::id();
     Ok(Scope { unit: format!("{SCOPE_PREFIX}{pid}-{}.scope", name::start_time(pid)?), pid })
@@ -303,7 +308,7 @@ fn take_leaf(base: &Path) -> Result<(), Refusal> {
     }
     let others = others_in(base)?;
     if others > 0 {
-        let why = format!("{others} other processes are in our cgroup {}", base.display());
+        let why = format!("{others} other processes share the cgroup {}", base.display());
         let fix = format!(
             "start Belljar in a cgroup of its own: systemd-run --scope -p Delegate=yes belljar …; in a container, \
              first move everything to a leaf: mkdir {0}/init; while read p; do echo $p > {0}/init/cgroup.procs; done \
@@ -327,7 +332,7 @@ fn others_in(base: &Path) -> Result<usize, Refusal> {
     Ok(text.lines().filter(|line| *line != ours).count())
 }
 
-/// A leaf that an ancestor of ours, or we, moved to: the ground is the cgroup above it.
+/// If we, or an ancestor of ours, moved to a leaf, the cgroup for boxes is the one above it.
 fn without_leaf(own: PathBuf) -> PathBuf {
     match (own.file_name(), own.parent()) {
         (Some(name), Some(above)) if name == LEAF => above.to_owned(),
@@ -335,7 +340,7 @@ fn without_leaf(own: PathBuf) -> PathBuf {
     }
 }
 
-/// Systemd marks what it delegates, for root and for users; a user also has what it owns.
+/// systemd marks what it delegates, for root and for users; a user may also use cgroups that it owns.
 fn is_delegated(own: &Path, uid: u32) -> bool {
     let marked = ["trusted.delegate", "user.delegate"].into_iter().any(|attribute| {
         let mut value = [0; 8];
@@ -349,8 +354,8 @@ fn is_root_cgroup(dir: &Path) -> bool {
     !dir.join("cgroup.type").exists()
 }
 
-/// Hands down the controllers that we want and this cgroup has: one by one, because the kernel takes all or none.
-/// Returns those that it refused to hand down, and why.
+/// Enables the controllers that we want and this cgroup has: one by one, because the kernel takes all or none. Returns
+/// those that it refused, and why.
 fn enable(dir: &Path) -> Vec<(Controller, io::Error)> {
     let list = |file: &str| fs::read_to_string(dir.join(file)).unwrap_or_default();
     let has = |list: &str, wanted: Controller| list.split_whitespace().any(|word| word == wanted.name());
@@ -362,10 +367,10 @@ fn enable(dir: &Path) -> Vec<(Controller, io::Error)> {
         .collect()
 }
 
-/// What may be used at once of what was not used before.
+/// How much unused quota may be used later at once.
 pub(super) const BURST: &str = "cpu.max.burst";
 
-/// The whole box dies when one of its processes must, so that no half of a program goes on.
+/// If one process of a box is killed for lack of memory, the whole box dies, so that no half of a program continues.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     use Controller::{Cpu, Memory, Pids};
     vec![
@@ -374,7 +379,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Memory, "memory.oom.group", 1, Demand::Welcome),
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.max", format!("{} {}", caps.cpu.quota, caps.cpu.period), Demand::Must),
-        // What was not used in quiet periods, up to one quota, may be made up for: starting up is not quiet.
+        // Up to one quota that was not used in idle periods may be used later: starting up is not idle.
         Knob::new(Cpu, BURST, caps.cpu.quota, Demand::Welcome),
     ]
 }
@@ -382,7 +387,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
 pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, CgroupError> {
     let peak = cgroup.file(Controller::Memory, "memory.peak")?;
     let peak = if peak.exists() { peak } else { cgroup.file(Controller::Memory, "memory.current")? };
-    // A box has no cgroups below its own, so that the local events are all there are.
+    // A box has no cgroups below its own, so the local events are all there are.
     let events = cgroup.file(Controller::Memory, "memory.events")?;
     Ok(MemoryCounters { peak: read_number(&peak)?, oom_kills: read_key(&events, "oom_kill")? })
 }
@@ -400,7 +405,7 @@ fn standing(
     let obstacle = obstacles.iter().find(|(controller, _)| controller.guarantee() == guarantee);
     let why = match obstacle {
         Some((controller, refusal)) => {
-            format!("the {controller} controller cannot be handed down: {refusal}")
+            format!("the {controller} controller cannot be delegated: {refusal}")
         }
         None => chain(&error),
     };
@@ -431,7 +436,7 @@ fn remedy(error: &CgroupError) -> &'static str {
         }
         CgroupError::UnlimitedSwap { .. } => "swapoff -a, or boot with swapaccount=1",
         CgroupError::Make { .. } if !is_root => NO_SCOPE,
-        CgroupError::Make { .. } => "run as root of the host, with its cgroups writable",
+        CgroupError::Make { .. } => "run as the host's root, with writable cgroups",
         _ if is_root => {
             "boot with cgroup_no_v1=all and a kernel that has CONFIG_MEMCG, CONFIG_CGROUP_PIDS and \
              CONFIG_CFS_BANDWIDTH; in a container, let its runtime delegate the controllers"

@@ -1,7 +1,7 @@
-//! The pool: boxes that wait for a run. Taking one is a matter of the shelf; making, replacing and destroying them happens
-//! beside the runs, in one task ([`keep_up`]) that looks at the shelves whenever something has changed, and now and then.
+//! The warm pool. Taking a box is a matter of the shelf. Making, replacing and destroying boxes happens in the
+//! background, in one task ([`keep_up`]), which looks at the shelves whenever something has changed, and at intervals.
 //!
-//! A box is used once. What is taken off a shelf never comes back to it, unless it was not even begun with.
+//! A box is used once. A box that was taken never returns to its shelf, unless nothing was done with it.
 
 mod policy;
 pub(crate) mod pressure;
@@ -27,27 +27,27 @@ use crate::parked::Parked;
 pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
 
-/// How often the shelves are looked at when nothing happens: for boxes that have died or grown old.
+/// How often the shelves are checked when nothing happens: for boxes that have died or grown old.
 pub(crate) const ROUND: Duration = Duration::from_millis(500);
-/// How long boxes that are being made or taken apart may take to be gone after the pool was closed.
+/// How long boxes may take to be made or torn down after the pool was closed.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// What the pool is to hold.
+/// The configuration of the pool.
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
-    /// The most memory that all boxes that wait may have together, in bytes.
+    /// The most memory that all parked boxes may use together, in bytes.
     pub memory: u64,
-    /// After how long one that waits is replaced.
+    /// The age at which a parked box is replaced.
     pub max_age: Duration,
-    /// What a box is made with: the limits of most requests.
+    /// The limits with which a box is made: those of most requests.
     pub limits: BoxLimits,
     /// Modules that the zygote of a language imports before it forks.
     pub preload: Vec<(Language, Vec<String>)>,
-    /// The languages, and how many boxes of each.
+    /// The languages, and how many boxes each may have.
     pub languages: Vec<(Language, Bounds)>,
 }
 
-/// The boxes that wait. A clone is the same.
+/// The parked boxes. A clone refers to the same ones.
 #[derive(Debug, Clone)]
 pub(crate) struct Pool(Arc<Shared>);
 
@@ -117,7 +117,7 @@ impl Pool {
         }))
     }
 
-    /// What its boxes are made with.
+    /// The limits with which its boxes are made.
     pub(crate) fn limits(&self) -> BoxLimits {
         self.0.limits
     }
@@ -127,7 +127,7 @@ impl Pool {
         self.0.preload.iter().find(|(of, _)| *of == language).map_or(&[], |(_, modules)| modules)
     }
 
-    /// The languages of which boxes are kept, if only none.
+    /// The languages that have a shelf, even one of size zero.
     pub(crate) fn languages(&self) -> Vec<Language> {
         self.lock().of.iter().map(|shelf| shelf.language).collect()
     }
@@ -137,7 +137,7 @@ impl Pool {
         self.lock().closed
     }
 
-    /// Whether boxes of this language are kept.
+    /// Whether this language has a shelf.
     pub(crate) fn keeps(&self, language: Language) -> bool {
         self.lock().shelf(language).is_some()
     }
@@ -163,7 +163,7 @@ impl Pool {
         bury(parked);
     }
 
-    /// A run has a box from here.
+    /// A run got a parked box.
     pub(crate) fn count_hit(&self, language: Language) {
         self.count(language, |shelf| {
             shelf.counted.hits += 1;
@@ -172,7 +172,7 @@ impl Pool {
         graveyard::expect();
     }
 
-    /// A run could have had a box from here.
+    /// A run could have used a parked box, but there was none.
     pub(crate) fn count_miss(&self, language: Language) {
         self.count(language, |shelf| {
             shelf.counted.misses += 1;
@@ -181,7 +181,7 @@ impl Pool {
         graveyard::expect();
     }
 
-    /// A run wanted something else than what is here.
+    /// A run wanted something that no parked box has.
     pub(crate) fn count_unfit(&self, language: Language) {
         self.count(language, |shelf| shelf.counted.unfit += 1);
     }
@@ -198,29 +198,30 @@ impl Pool {
         bury(parked);
     }
 
-    /// Everything on this shelf is of no more use: its runtime has changed.
+    /// Every box on this shelf is out of date: its runtime has changed.
     pub(crate) fn clear(&self, language: Language) {
         let old = self.lock().shelf(language).map(|shelf| mem::take(&mut shelf.ready));
         old.into_iter().flatten().for_each(bury);
         self.0.changed.notify_one();
     }
 
-    /// The same, unless they are still of use.
+    /// The same, unless they are all still current.
     pub(crate) fn clear_unless(&self, language: Language, of_use: impl Fn(&Parked) -> bool) {
         if self.lock().shelf(language).is_some_and(|shelf| !shelf.ready.iter().all(&of_use)) {
             self.clear(language);
         }
     }
 
-    /// A language has a zygote now, or why it has none.
+    /// Records that a language has a zygote now, or why it has none.
     pub(crate) fn note_zygote(&self, language: Language, problem: Option<&BackendError>) {
         if let Some(shelf) = self.lock().shelf(language) {
-            shelf.counted.zygote_problem = problem.map(|error| told(error) + "; boxes boot a runtime each");
+            shelf.counted.zygote_problem =
+                problem.map(|error| told(error) + "; each parked box boots its own runtime");
         }
     }
 
-    /// Whether the host is short of memory. As long as it is, there are no more boxes than there are always to be, and none
-    /// is made.
+    /// Records whether the host is short of memory. While it is, no boxes are made, and only the configured minimum is
+    /// kept.
     pub(crate) fn note_pressure(&self, pressed: bool) {
         if self.0.pressed.swap(pressed, Ordering::Relaxed) != pressed {
             self.0.changed.notify_one();
@@ -232,14 +233,14 @@ impl Pool {
         self.0.pressed.load(Ordering::Relaxed)
     }
 
-    /// How it is.
+    /// The state of the pool.
     pub(crate) fn status(&self) -> PoolStatus {
         let (now, pressed) = (Instant::now(), self.is_pressed());
         let languages = self.lock().of.iter().map(|shelf| shelf.status(now, pressed)).collect();
         PoolStatus { memory_limit: self.0.memory, max_age: self.0.max_age, languages }
     }
 
-    /// Destroys every box, and lets no more be made.
+    /// Destroys every box, and prevents new ones.
     pub(crate) async fn close(&self) {
         let boxes: Vec<Parked> = {
             let mut shelves = self.lock();
@@ -251,7 +252,7 @@ impl Pool {
         let graves: Vec<_> =
             boxes.into_iter().map(|parked| tokio::task::spawn_blocking(move || drop(parked))).collect();
         for grave in graves {
-            // It fails only if destroying a box panicked, and then the next one is still to be waited for.
+            // This fails only if destroying a box panicked; the others must still be waited for.
             let _ = grave.await;
         }
         let settled = async { tokio::join!(self.nothing_boots(), graveyard::all_buried()) };
@@ -272,11 +273,11 @@ impl Pool {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelves> {
-        // Whoever panicked while it held the lock left counts and boxes as they were.
+        // A panic while the lock was held cannot have left counts and boxes inconsistent.
         self.0.shelves.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes away what is dead, old or too much, and says of which languages boxes are to be made now.
+    /// Removes boxes that are dead, old or surplus, and says for which languages boxes are to be made now.
     fn review(&self) -> Review {
         let now = Instant::now();
         let mut shelves = self.lock();
@@ -296,13 +297,13 @@ impl Pool {
         Review { gone, to_make, closed: false }
     }
 
-    /// Whether there is none at all of a language of which there is to be one.
+    /// Whether a language that should have a box has none at all.
     fn lacks_any(&self) -> bool {
         let now = Instant::now();
         self.lock().of.iter().any(|shelf| shelf.ready.is_empty() && shelf.stock(now).target > 0)
     }
 
-    /// A box is ready, or could not be made so.
+    /// A box is ready, or could not be made.
     fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
         let mut shelves = self.lock();
         let closed = shelves.closed;
@@ -325,7 +326,7 @@ impl Pool {
     }
 }
 
-/// Keeps the pool as it is to be, until it is closed. `make` makes one box.
+/// Keeps the pool at its target, until it is closed. `make` makes one box.
 pub(crate) async fn keep_up<F>(pool: Pool, make: impl Fn(Language) -> F)
 where
     F: Future<Output = Result<Parked, BackendError>> + Send + 'static,
@@ -340,7 +341,7 @@ where
             let (pool, making) = (pool.clone(), make(language));
             tokio::spawn(async move {
                 let began = Instant::now();
-                // A task of its own, so that one which panics is still counted as having ended.
+                // A separate task, so that one which panics is still counted as ended.
                 let made = tokio::spawn(making).await.unwrap_or_else(|lost| Err(failed(lost)));
                 pool.made(language, made, began.elapsed());
             });
@@ -349,14 +350,14 @@ where
             () = pool.0.changed.notified() => {}
             () = tokio::time::sleep(ROUND) => {}
         }
-        // Whoever has just come may be followed by others, and a refill would be in their way.
+        // More requests may follow the last one, and a refill would slow them down.
         if !pool.lacks_any() {
             bustle::quiet().await;
         }
     }
 }
 
-/// What a look at the shelves came to.
+/// The result of checking the shelves.
 struct Review {
     gone: Vec<Parked>,
     to_make: Vec<Language>,
@@ -406,7 +407,7 @@ impl Shelf {
         self.counted.problem = Some(told(error));
     }
 
-    /// Takes out what has died, what is too old, and what is too much.
+    /// Takes out boxes that are dead, too old, or surplus.
     fn discard(&mut self, now: Instant) -> Vec<Parked> {
         let mut gone = Vec::new();
         for mut parked in mem::take(&mut self.ready) {
@@ -440,7 +441,8 @@ impl Shelf {
     }
 
     fn problem(&self, pressed: bool) -> Option<String> {
-        let short = || pressed.then(|| "none is made while this host is short of memory".to_owned());
+        let short =
+            || pressed.then(|| "this host is short of memory, so no boxes are being parked".to_owned());
         let Counted { problem, zygote_problem, .. } = &self.counted;
         problem.clone().or_else(|| zygote_problem.clone()).or_else(short)
     }
@@ -471,7 +473,7 @@ impl Shelf {
     }
 }
 
-/// An error with what is behind it.
+/// An error with its chain of causes.
 fn told(error: &BackendError) -> String {
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);
@@ -483,10 +485,10 @@ fn told(error: &BackendError) -> String {
 }
 
 fn failed(lost: JoinError) -> BackendError {
-    setup("make a box that waits")(std::io::Error::other(lost))
+    setup("make a parked box")(std::io::Error::other(lost))
 }
 
-/// Destroys a box, which takes a moment, beside whatever is going on.
+/// Destroys a box in the background, because it takes a moment.
 fn bury(parked: Parked) {
     match tokio::runtime::Handle::try_current() {
         Ok(threads) => drop(threads.spawn_blocking(move || drop(parked))),

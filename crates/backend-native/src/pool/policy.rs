@@ -1,22 +1,22 @@
-//! How many boxes wait, as numbers: nothing here does anything.
+//! How many boxes are parked, as pure arithmetic.
 
 use std::time::{Duration, Instant};
 
-/// How many boxes of one language may wait.
+/// How many boxes of one language may be parked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many there are when nobody asks.
+    /// How many there are without demand.
     pub min: usize,
     /// How many there are at most.
     pub max: usize,
 }
 
-/// For how long a request is remembered: after this, it counts for a third.
+/// How fast demand fades: after this time, a request counts for a third.
 const MEMORY_OF_DEMAND: Duration = Duration::from_secs(20);
-/// What a box is thought to need before one was measured.
+/// The memory that a box is assumed to need before one was measured.
 pub(super) const PRESUMED_MEMORY: u64 = 16 << 20;
 
-/// How much was asked for of late: a count of requests in which each fades with time.
+/// Recent demand: a count of requests in which each fades with time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     count: f64,
@@ -37,7 +37,7 @@ impl Demand {
         self.count * (-passed.as_secs_f64() / MEMORY_OF_DEMAND.as_secs_f64()).exp()
     }
 
-    /// How many boxes are to wait: as many as were asked for of late, so that a burst which comes again finds them.
+    /// How many boxes to park: as many as were recently asked for, so that the next burst finds them.
     pub(super) fn target(self, bounds: Bounds, now: Instant) -> usize {
         #[allow(
             clippy::cast_possible_truncation,
@@ -49,25 +49,26 @@ impl Demand {
     }
 }
 
-/// What is known of the boxes of one language.
+/// What is known about the boxes of one language.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stock {
     pub(super) min: usize,
     pub(super) target: usize,
     pub(super) ready: usize,
-    /// Of those that are ready, the ones that are soon too old.
+    /// Of those that are ready, the ones that will soon be too old.
     pub(super) aging: usize,
     pub(super) booting: usize,
-    /// What those that are ready have, in bytes.
+    /// The memory of those that are ready, in bytes.
     pub(super) memory: u64,
-    /// What one more is likely to have.
+    /// The memory that one more is likely to need.
     pub(super) typical_memory: u64,
-    /// Whether one may be tried at all: after a failure, not at once.
+    /// Whether a box may be made at all: after a failure, not at once.
     pub(super) may_try: bool,
 }
 
 impl Stock {
-    /// One that is soon too old does not count, so that another is there before it goes; then it is surplus.
+    /// A box that will soon be too old does not count, so that its replacement exists before it goes; then it is
+    /// surplus.
     fn has(&self) -> usize {
         self.ready.saturating_sub(self.aging) + self.booting
     }
@@ -76,7 +77,7 @@ impl Stock {
         self.memory + self.typical_memory * self.booting as u64
     }
 
-    /// What those have that there are always to be, as far as there are.
+    /// The memory of the configured minimum, as far as those boxes exist.
     fn committed_to_minimum(&self) -> u64 {
         self.typical_memory * self.has().min(self.min) as u64
     }
@@ -86,15 +87,15 @@ impl Stock {
     }
 }
 
-/// What all boxes together may have. Where the host is short of memory, there is nothing to spend: none is made, and
-/// those go that are more than there are always to be.
+/// The memory that all boxes together may use. If the host is short of memory it is zero: none is made, and only the
+/// minimum is kept.
 pub(super) fn budget(memory: u64, pressed: bool) -> u64 {
     if pressed { 0 } else { memory }
 }
 
-/// Of which language a box is to be made next, if of any: first where there are fewer than there are always to be, then
-/// where most are missing; as long as no more than `abreast` are being made, and memory lasts. What a burst of one language
-/// has taken is no reason not to make the few of another: [`excess`] then takes it back.
+/// For which language to make the next box, if any: first where the minimum is not reached, then where most are
+/// missing; as long as no more than `abreast` are being made, and memory lasts. If a burst of one language has used the
+/// budget, the minimum of another is still made; [`excess`] then takes memory back.
 pub(super) fn next(stocks: &[Stock], memory: u64, abreast: usize) -> Option<usize> {
     let booting: usize = stocks.iter().map(|stock| stock.booting).sum();
     let committed: u64 = stocks.iter().map(Stock::committed).sum();
@@ -115,8 +116,8 @@ pub(super) fn next(stocks: &[Stock], memory: u64, abreast: usize) -> Option<usiz
         .map(|(index, _)| index)
 }
 
-/// Of which language one that waits is to go because all together have too much memory, if any: of that which has most
-/// beyond what there is always to be.
+/// From which language to remove a box because all together use too much memory, if any: the one that is furthest above
+/// its minimum.
 pub(super) fn excess(stocks: &[Stock], memory: u64) -> Option<usize> {
     let committed: u64 = stocks.iter().map(Stock::committed).sum();
     let beyond = |stock: &Stock| stock.ready.saturating_sub(stock.min);
@@ -124,17 +125,17 @@ pub(super) fn excess(stocks: &[Stock], memory: u64) -> Option<usize> {
     (committed > memory && beyond(most.1) > 0).then_some(most.0)
 }
 
-/// When a box that may grow so old is to be replaced.
+/// The age at which a box with this maximum age is to be replaced.
 pub(super) fn aging_at(max_age: Duration) -> Duration {
     max_age / 10 * 9
 }
 
-/// How many of those that wait are more than are to wait.
+/// How many parked boxes are beyond the target.
 pub(super) fn surplus(stock: &Stock) -> usize {
     stock.ready.saturating_sub(stock.target)
 }
 
-/// How long to leave a language alone after so many failures in a row.
+/// How long to pause a language after so many failures in a row.
 pub(super) fn pause_after(failures: u32) -> Duration {
     const LONGEST: Duration = Duration::from_secs(60);
     Duration::from_millis(100).saturating_mul(2_u32.saturating_pow(failures.min(16))).min(LONGEST)

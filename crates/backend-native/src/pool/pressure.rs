@@ -1,13 +1,13 @@
-//! Whether this host is short of memory, as its kernel tells.
+//! Whether this host is short of memory, according to its kernel.
 
 use std::fs;
 
-/// Of all memory, one part in so many has to be available.
+/// One part in this many of all memory must be available.
 const LEAST_PART: u64 = 16;
-/// More than so much of the last ten seconds in which somebody waited for memory, in percent, is too much.
+/// The percentage of the last ten seconds spent waiting for memory, above which it is too much.
 const MOST_WAITING: f64 = 10.0;
 
-/// Looks at the kernel's own account. One that cannot be read says nothing.
+/// Reads the kernel's figures. If they cannot be read, there is no pressure.
 pub(crate) fn is_felt() -> bool {
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     is_scarce(&read("/proc/meminfo")) || is_waited_for(&read("/proc/pressure/memory"))

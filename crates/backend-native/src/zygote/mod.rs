@@ -1,19 +1,20 @@
 //! Zygotes: a runtime that has booted once, and whose children are the programs of boxes.
 //!
-//! A zygote lives in a template: a box of its language, without the users and the process numbers of one, in which it has
-//! no rights and reaches nothing. It owns the users of the boxes that are made for it, which is the right to send a child
-//! into them, and no other. The child confines itself, and the keeper looks at it before anything is made of it
-//! (`jail/src/entrant.rs`).
+//! A zygote lives in a template: a box of its language, except that it stays in the host's user and PID namespaces,
+//! where it has no privileges and reaches nothing. It owns the user namespaces of the boxes that are made for it, which
+//! gives it the right to send children into them, and no other right. The child is confined on its way in, and the
+//! keeper inspects it before it becomes the program (`jail/src/entrant.rs`).
 //!
-//! It takes root: an ordinary user's boxes all have the same owner. Without a zygote a box boots a runtime of its own.
+//! Zygotes need root: an ordinary user's boxes all have the same owner. Without a zygote, each box boots its own
+//! runtime.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram as StdUnixDatagram;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
@@ -37,26 +38,29 @@ use crate::execution::{NativeExecution, Terms, failure, setup};
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
-/// How long a zygote may take to boot and to import what it is to import.
+/// How long a zygote may take to boot and to import its modules.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
-/// How long whoever makes a box waits for one that is being made.
+/// How long to wait for a zygote that is being made.
 const MAKING_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a child may take to enter its box, and how long somebody waits for that who could have another.
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
 const HASTY_LIMIT: Duration = Duration::from_secs(3);
-/// After so many children a zygote is replaced: whatever it has gathered by then goes with it.
+/// A zygote is replaced after this many children, to get rid of whatever it has accumulated.
 const MOST_BIRTHS: u64 = 10_000;
-/// More than a zygote says: its orders, with what came of them.
+/// More than a zygote sends: its orders, with their results.
 const MOST_SAID: usize = 32 << 10;
-/// How long not to try again where a zygote could not be made.
+/// How long to wait before trying again after a zygote could not be made.
 const RESPITE: Duration = Duration::from_secs(60);
-/// What a zygote may take, with everything that it imports.
+/// How much memory a zygote may use, with everything it imports.
 const MEMORY: u64 = 1 << 30;
 
 /// The zygotes of a host, one for each language that has one.
 #[derive(Debug, Default)]
 pub(crate) struct Zygotes {
-    of: Mutex<HashMap<&'static str, State>>,
+    /// Locked for a moment only: a run that found it locked would start cold.
+    of: std::sync::Mutex<HashMap<&'static str, State>>,
+    /// Held while one is made.
+    making: Mutex<()>,
     /// Whether each was made once, or tried.
     attempted: watch::Sender<bool>,
 }
@@ -72,15 +76,15 @@ pub(crate) struct Zygote {
     /// Its template.
     template: Mutex<NativeExecution>,
     control: UnixDatagram,
-    /// Where it takes orders.
+    /// How it takes orders.
     pier: Pier,
-    /// The user that it is on the host.
+    /// Its user on the host.
     user: u32,
     runtime: Stamped,
     births: AtomicU64,
-    /// Whether a child of it has become the program of a box.
+    /// Whether one of its children has become the program of a box.
     has_served: AtomicBool,
-    /// What it had when it was ready, in bytes.
+    /// The memory that it used when it was ready, in bytes.
     memory: u64,
 }
 
@@ -90,18 +94,52 @@ pub(crate) struct Entry<'a> {
     pub(crate) namespaces: &'a [OwnedFd],
     /// Stdin, stdout and stderr.
     pub(crate) streams: [BorrowedFd<'a>; 3],
-    /// What Landlock is to allow, if this kernel has Landlock.
+    /// The Landlock rule set, if this kernel has Landlock.
     pub(crate) allowed: Option<&'a OwnedFd>,
     pub(crate) cgroup: &'a CgroupEntry,
 }
 
-/// How a child is made ready.
+/// How a child is prepared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Readiness {
-    /// It does once what most programs do, so that it has the memory for it already.
+    /// It runs a trivial program once, so that the memory for it is already copied.
     Rehearsed,
     /// As soon as possible.
     Hasty,
+}
+
+impl Zygotes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, State>> {
+        // Each change is a single call, so a panic leaves the map whole.
+        self.of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, language: Language) -> Option<Arc<Zygote>> {
+        match self.lock().get(language.name)? {
+            State::Lives(zygote) => Some(zygote.clone()),
+            State::Failed(_) => None,
+        }
+    }
+
+    fn failed_lately(&self, language: Language) -> bool {
+        matches!(self.lock().get(language.name), Some(State::Failed(when)) if when.elapsed() < RESPITE)
+    }
+
+    /// Gives up a zygote, unless it has been replaced by now. Returns whether that counts as a failure, after which the
+    /// next one is not made at once: it does where this one was never of use.
+    fn give_up(&self, language: Language, zygote: &Zygote) -> bool {
+        let mut zygotes = self.lock();
+        let is_current = matches!(
+            zygotes.get(language.name), Some(State::Lives(current)) if std::ptr::eq(&raw const **current, zygote)
+        );
+        let failed = is_current && !zygote.has_served.load(Ordering::Relaxed);
+        if failed {
+            zygotes.insert(language.name, State::Failed(Instant::now()));
+        } else if is_current {
+            zygotes.remove(language.name);
+        }
+        failed
+    }
 }
 
 impl Native {
@@ -113,8 +151,8 @@ impl Native {
         }
         let mut attempted = self.zygotes.attempted.subscribe();
         tokio::time::timeout(MAKING_PATIENCE, attempted.wait_for(|attempted| *attempted)).await.ok()?.ok()?;
-        let zygotes = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.of.lock()).await.ok()?;
-        drop(zygotes);
+        let making = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.making.lock()).await.ok()?;
+        drop(making);
         self.living_zygote(language, runtime).await
     }
 
@@ -127,46 +165,35 @@ impl Native {
     pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
         let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
         let Some(script) = script else { return };
-        // Whoever only looks whether there is one must not find it locked: it may be busy with a birth.
-        if self.living_zygote(language, runtime).await.is_some() {
+        let _making = self.zygotes.making.lock().await;
+        if self.zygotes.failed_lately(language) || self.living_zygote(language, runtime).await.is_some() {
             return;
-        }
-        let mut zygotes = self.zygotes.of.lock().await;
-        match zygotes.get(language.name) {
-            Some(State::Lives(zygote)) if zygote.is_good_for(runtime).await => return,
-            Some(State::Failed(when)) if when.elapsed() < RESPITE => return,
-            _ => {}
         }
         let made = self.make_zygote(language, script, runtime).await;
         if let Some(pool) = &self.pool {
             pool.note_zygote(language, made.as_ref().err());
         }
         let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
-        zygotes.insert(language.name, state);
+        self.zygotes.lock().insert(language.name, state);
     }
 
     /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
     pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
-        let zygote = match self.zygotes.of.try_lock().ok()?.get(language.name)? {
-            State::Lives(zygote) => zygote.clone(),
-            State::Failed(_) => return None,
-        };
+        let zygote = self.zygotes.find(language)?;
         zygote.is_good_for(runtime).await.then_some(zygote)
     }
 
     /// Ends all zygotes.
     pub(crate) async fn retire_zygotes(&self) {
-        self.zygotes.of.lock().await.clear();
+        let _making = self.zygotes.making.lock().await;
+        self.zygotes.lock().clear();
     }
 
     /// Has the next zygote made anew: this one does not do what it should. Unless it ever did, not at once.
-    pub(crate) async fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
-        let mut zygotes = self.zygotes.of.lock().await;
-        if zygote.has_served.load(Ordering::Relaxed) {
-            zygotes.remove(language.name);
+    pub(crate) fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
+        if !self.zygotes.give_up(language, zygote) {
             return;
         }
-        zygotes.insert(language.name, State::Failed(Instant::now()));
         if let Some(pool) = &self.pool {
             pool.note_zygote(language, Some(why));
         }
@@ -199,12 +226,12 @@ impl Native {
 }
 
 impl Zygote {
-    /// The user on the host who has to own the users of a box, for a child to enter it.
+    /// The host user that must own the user namespace of a box, for a child to enter it.
     pub(crate) fn user(&self) -> u32 {
         self.user
     }
 
-    /// A child of it is the program of a box.
+    /// Records that one of its children is the program of a box.
     pub(crate) fn count_as_good(&self) {
         self.has_served.store(true, Ordering::Relaxed);
     }
@@ -215,13 +242,13 @@ impl Zygote {
     }
 
     async fn weighed(mut self) -> Result<Zygote, BackendError> {
-        let uncounted = |error| setup("count what a zygote has")(io::Error::other(error));
+        let uncounted = |error| setup("read the counters of a zygote")(io::Error::other(error));
         let template = self.template.lock().await;
         let Some(cgroup) = template.cgroup() else { return Err(uncounted(io::ErrorKind::NotFound.into())) };
         let memory = cgroup.memory_in_use().map_err(io::Error::other).map_err(uncounted)?;
-        // Beside the first process of its template. Whatever else there is would take orders, too.
+        // The zygote and PID 1 of its template. Any other process would take orders too.
         if cgroup.processes().map_err(uncounted)?.len() != 2 {
-            return Err(setup("boot a zygote")(io::Error::other("a preloaded module starts processes")));
+            return Err(setup("boot a zygote")(io::Error::other("a preloaded module started processes")));
         }
         drop(template);
         self.memory = memory;
@@ -234,10 +261,10 @@ impl Zygote {
             && self.template.lock().await.lives()
     }
 
-    /// Sends a child into a box, where it boots on by itself until it waits for its code.
+    /// Sends a child into a box, where it continues to boot until it waits for its code.
     pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
         let failed = setup("fork a runtime into the box");
-        // The kernel lets in whom the file was opened as, or whom root of the host opened it for.
+        // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
@@ -250,7 +277,7 @@ impl Zygote {
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
             .collect();
-        // One at a time. Somebody before may have gone away without hearing the answer.
+        // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
@@ -266,14 +293,14 @@ impl Zygote {
     }
 }
 
-/// Waits until a zygote has booted, and has imported what it is to import.
+/// Waits until a zygote has booted, and has imported its modules.
 async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
     let said = hear(control, BOOT_LIMIT).await?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
     Pier::parse(&said).ok_or_else(refused)
 }
 
-/// The next thing that a zygote says.
+/// The next message from a zygote.
 async fn hear(control: &UnixDatagram, patience: Duration) -> io::Result<Vec<u8>> {
     let mut said = Vec::with_capacity(MOST_SAID);
     tokio::time::timeout(patience, control.recv_buf(&mut said)).await??;
@@ -289,12 +316,13 @@ impl std::fmt::Debug for Zygote {
     }
 }
 
-/// What a language's runtime is told to do instead of running a script, if it can be a zygote.
+/// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
     (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
 }
 
-/// The script where CPython looks for it while it boots, and what brings its children into their boxes.
+/// The script at the path where CPython looks for it while it boots, and the machine code that brings its children into
+/// their boxes.
 fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
     let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
     let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
@@ -310,17 +338,17 @@ fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<Inpu
     Ok(vec![file(&place, script.into_bytes())?, file(".ferry", ferry)?])
 }
 
-/// Makes the plan of a box that of a template, and returns who lives in it.
+/// Turns the plan of a box into that of a template, and returns its user.
 fn become_template(plan: &mut Plan) -> u32 {
     let user = plan.identity.code.outside;
     plan.birth = Birth::Zygote;
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
-    // These would be the host's processes.
+    // It would show the host's processes.
     plan.build.retain(|step| *step != Step::Proc);
     plan.confinement.landlock.clear();
-    // The kernel counts the processes of every box whose users it owns as its own. How many it has itself is limited by its
-    // cgroup.
+    // The kernel counts the processes of every box whose user namespace the zygote owns as the zygote's. Its cgroup
+    // limits how many it has itself.
     plan.confinement.rlimits.retain(|(resource, _)| *resource != Resource::NProc);
     user
 }
@@ -341,7 +369,7 @@ fn control() -> io::Result<(UnixDatagram, OwnedFd)> {
     Ok((UnixDatagram::from_std(ours)?, theirs))
 }
 
-/// Where a process says that it wants to be in a cgroup.
+/// The files through which a process enters a cgroup.
 fn open_groups(cgroup: &CgroupEntry) -> io::Result<Vec<OwnedFd>> {
     let open = |path: &Path| Ok(rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?);
     match cgroup {

@@ -1,9 +1,9 @@
-# The zygote of Python: an interpreter that has booted and forks, each child into a box of its own.
+# The Python zygote: a booted interpreter that forks each child into its own box.
 #
 # CPython imports this file while it boots, as `usercustomize`, with the command line and environment of a cold run. In
 # the zygote the import never ends. In a child it fails, as it does in a cold run where there is no such module, and the
-# interpreter goes on by itself: it looks for its script, finds the box's, and waits there for the code. So there is
-# nothing here that runs the code or imitates how it is run.
+# interpreter continues by itself: it looks for its script, finds the box's, and waits there for the code. So nothing here
+# runs the code or imitates how it is run.
 #
 # The line above this one names the modules to import beforehand: PRELOAD = [...]
 
@@ -25,7 +25,7 @@ def main():
     import _socket
 
     if signal_handlers() != handlers:
-        refuse("a preloaded module handles signals, which a program would find")
+        refuse("a preloaded module installs signal handlers, which programs would inherit")
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     os.closerange(3, 1024)
     ferry, fflush = Ferry.load()
@@ -77,7 +77,7 @@ def refuse(why):
 
 
 def forget_how_this_was_found(sys):
-    """A box has no packages of the user's, so the directory of this file must leave no trace."""
+    """A box has no user packages, so the directory of this file must leave no trace."""
     directory = __file__.rpartition("/")[0]
     sys.path[:] = [entry for entry in sys.path if entry != directory]
     sys.path_importer_cache.pop(directory, None)
@@ -89,7 +89,7 @@ def forget_the_rest(table, kept):
 
 
 def seed_anew(modules):
-    """What `random` does by itself after a fork, and others do not: another seed, another number."""
+    """New seeds and a new thread id. `random` does this by itself after a fork; these modules do not."""
     if "numpy.random" in modules:
         modules["numpy.random"].seed()
     if "threading" in modules:
@@ -102,19 +102,19 @@ def signal_handlers():
     return [_signal.getsignal(number) for number in range(1, _signal.NSIG)]
 
 
-# The bytes that orders begin with: where their calls are, whether to rehearse, and what is not for here.
+# The length of the header of orders: where their calls are, whether to rehearse, and fields that are not used here.
 HEADER = 32
 
 
 class Ferry:
-    """The way into a box: machine code that forks like `os.fork`, but leaves the child in the box, confined, by the orders
-    that came from outside. It is in `ferry.rs` of the jail, as is what is where in the memory that it has."""
+    """The way into a box: machine code that forks like `os.fork`, but leaves the child in the box, confined according to
+    the orders from outside. The code and the layout of its memory are in `ferry.rs` of the jail."""
 
     AREA, SIZE = 0x40000, 0x100000
 
     @staticmethod
     def load():
-        """The ferry, and the C library's `fflush`. What it takes to get to these, nobody is to find later."""
+        """The ferry, and the C library's `fflush`. What is imported to get them must not be found later."""
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
@@ -157,7 +157,7 @@ class Ferry:
         return ctypes.cast(function, ctypes.c_void_p).value
 
     def restartable_sequences(self, ctypes, libc):
-        """Where the C library hears from the kernel on which CPU it runs, and how long that is, if it does."""
+        """The address and length of the C library's rseq area, if it has registered one."""
         try:
             offset = ctypes.c_ssize_t.in_dll(libc, "__rseq_offset").value
             length = ctypes.c_uint.in_dll(libc, "__rseq_size").value
@@ -168,14 +168,14 @@ class Ferry:
 
 
 class Ending:
-    """Ends a program that has nothing left to say without taking the interpreter apart, which takes longer than most
-    programs do and copies what is shared with the zygote, page by page.
+    """Ends a finished program without tearing the interpreter down, which takes longer than most programs run and copies
+    the memory shared with the zygote, page by page.
 
-    It comes after everything that the program has asked for at its exit, and only where it is certain that nothing more
-    could be seen: the script has run to its end by itself, no thread is left, and no object made by the program has
-    something to do when it goes. In every other case, and in any doubt, CPython does what it always does."""
+    It comes after everything that the program has registered for its exit, and only if it is certain that the teardown
+    would have no visible effect: the script has run to its end by itself, no thread is left, and no object made by the
+    program does anything when it is destroyed. In every other case, and in any doubt, CPython does what it always does."""
 
-    # Their objects do something when they go that cannot be seen in their types.
+    # Their objects do something when they are destroyed that their types do not show.
     TELLING = frozenset(
         ["_ctypes", "_curses", "_curses_panel", "_dbm", "_gdbm", "_interpreters", "_multiprocessing", "_posixshmem"]
         + ["_sqlite3", "_tkinter", "_xxsubinterpreters", "readline"]
@@ -204,8 +204,8 @@ class Ending:
 
     def prepare(self):
         self.pid, self.collected, self.witness = self.getpid(), self.collections(), []
-        # Whoever traces or profiles would be told of a function that is called here. So whether anybody does is asked by
-        # what is not written in Python, and if so, nothing is called.
+        # A tracer or profiler would see a Python function that is called here. So functions that are not written in Python
+        # check for one first; if there is one, nothing is called.
         self.register(any, map(self.end, self.unwatched()))
 
     def collections(self):
@@ -213,7 +213,7 @@ class Ending:
 
     def attributes_of_streams(self):
         buffers = [stream.buffer for stream in self.streams]
-        # One that does not buffer is its own.
+        # A stream without a buffer is its own raw stream.
         parts = [*self.streams, *buffers, *(getattr(buffer, "raw", buffer) for buffer in buffers)]
         return [list(part.__dict__) for part in parts]
 
@@ -225,14 +225,14 @@ class Ending:
         except self.error:
             return
         if silent:
-            # Whoever reads there need not wait until the kernel has taken this process apart.
+            # The readers need not wait until the kernel has freed this process's memory.
             self.close(0, 3)
             self.exit(0)
 
     def decide(self):
-        """Whether nothing more can come of this program."""
+        """Whether this program can have no more visible effect."""
         main = self.main
-        # CPython sets these for a script, and removes them when it has run to its end; not if it called exit.
+        # CPython sets these for a script, and removes them when it has run to its end, but not if it called exit.
         if "__file__" in main or "__cached__" in main or main.get("__name__") != "__main__":
             ran_through = False
         else:
@@ -270,11 +270,11 @@ class Ending:
                         return False
                 else:
                     quiet.add(kind)
-        # Otherwise what the program made has been moved to where it is not looked for.
+        # Otherwise the program's objects have been moved to a generation that was not searched.
         return complete
 
     def is_for_ever(self, thing):
-        """Whether it is a type that is part of the interpreter: those go last, when nobody can be called any more."""
+        """Whether it is a type that is part of the interpreter: those are destroyed last, when no callback can run any more."""
         return type in self.mro(type(thing)) and not self.flags(thing) & 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
     def is_quiet(self, name, module):

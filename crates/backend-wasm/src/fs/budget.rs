@@ -1,16 +1,16 @@
-//! What a box may hold in memory and write, counted in one place: the module's own memory and everything that lies in its
-//! files are the host's memory alike.
+//! What a box may hold in memory and write, counted in one place: the module's own memory and its files are both memory
+//! of the host.
 
 use belljar_core::limits::BoxLimits;
 
 use crate::wasi::abi::Errno;
 
-/// The unit in which files take space.
+/// The unit of file space.
 pub(crate) const BLOCK: usize = 4096;
-/// What a name and the record of its file cost the host beside the content.
+/// What a name and the record of its file cost the host in addition to the content.
 const ENTRY: u64 = 1024;
 
-/// What may be used, and what is.
+/// What may be used, and what is used.
 #[derive(Debug)]
 pub(crate) struct Budget {
     memory: u64,
@@ -23,7 +23,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// What these limits allow.
+    /// The budget for these limits.
     pub(crate) fn new(limits: &BoxLimits) -> Budget {
         Budget {
             memory: limits.memory.get(),
@@ -36,7 +36,7 @@ impl Budget {
         }
     }
 
-    /// Whether the module's memory may grow to this.
+    /// Whether the module's memory may grow to this size.
     pub(crate) fn grow(&mut self, linear: u64) -> bool {
         let fits = linear.saturating_add(self.held()) <= self.memory;
         if fits {
@@ -78,12 +78,12 @@ impl Budget {
         self.entries = self.entries.saturating_sub(1);
     }
 
-    /// The largest that a file may say it is.
+    /// The largest size that a file may have.
     pub(crate) fn largest_file(&self) -> u64 {
         self.disk
     }
 
-    /// The most that was ever held, the module's memory included.
+    /// The most that was ever used, the module's memory included.
     pub(crate) fn peak(&self) -> u64 {
         self.peak
     }

@@ -1,4 +1,4 @@
-//! The bytes of a file in memory. Holes take no space, so that what a file costs is what was written to it.
+//! The bytes of a file in memory. Holes take no space, so a file costs only what was written to it.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ impl Content {
         self.blocks.len()
     }
 
-    /// Reads from an offset on; says how much there was.
+    /// Reads from an offset; returns how much was read.
     pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let length = left.min(buffer.len());
@@ -41,7 +41,7 @@ impl Content {
         length
     }
 
-    /// Writes at an offset; says how much fitted.
+    /// Writes at an offset; returns how much fitted.
     ///
     /// # Errors
     /// Nothing fitted.
@@ -72,7 +72,7 @@ impl Content {
         Ok(done)
     }
 
-    /// Makes it longer, with nothing in between, or shorter.
+    /// Makes it longer, with a hole at the end, or shorter.
     pub(crate) fn resize(&mut self, size: u64, budget: &mut Budget) -> Result<(), Errno> {
         if size > budget.largest_file() {
             return Err(Errno::Fbig);
@@ -108,7 +108,7 @@ impl Content {
     }
 }
 
-/// Which block, and where in it.
+/// The block, and the offset in it.
 #[allow(clippy::cast_possible_truncation, reason = "a remainder of BLOCK")]
 fn locate(offset: u64) -> (u64, usize) {
     (offset / BLOCK as u64, (offset % BLOCK as u64) as usize)

@@ -1,5 +1,5 @@
-//! All the files that a program can see. They lie in memory and go with the run; beneath `/work` the caller's directory
-//! shows through, read-only. What is counted is counted before it is stored.
+//! All the files that a program can see. They are in memory and disappear with the run; under `/work` the caller's
+//! directory shows through, read-only. Everything is counted before it is stored.
 
 mod budget;
 mod content;
@@ -20,27 +20,27 @@ pub(crate) use workspace::Workspace;
 use crate::wasi::abi::{Errno, FileStat, FileType};
 use content::Content;
 
-/// The number of a file in memory; never given to another.
+/// The number of a file in memory; never reused.
 pub(crate) type Ino = u64;
 
 pub(crate) const ROOT: Place = Place::Node(1);
 /// The longest name.
 const MAX_NAME: usize = 255;
-/// The most links that one file may have beside its first name.
+/// The most links that one file may have in addition to its first name.
 const MAX_LINKS: u32 = 1 << 16;
-/// The longest that is looked for files to bring back: names and patterns may have been made for each other.
+/// The longest time that a search for files to collect may take: names and patterns may have been crafted to be slow.
 const MAX_SEARCH: Duration = Duration::from_secs(10);
-/// Positions in a directory from here on are those of the caller's names.
+/// Positions in a directory from here on belong to the caller's names.
 const HOST_NAMES: u64 = 1 << 62;
 
 /// The files of one run.
 #[derive(Debug)]
 pub(crate) struct Files {
     nodes: HashMap<Ino, Node>,
-    /// The last number that was given, to a file or to a name.
+    /// The last number that was assigned, to a file or to a name.
     last: u64,
     workspace: Option<Workspace>,
-    /// The directories in memory that a part of the workspace shows through.
+    /// The directories in memory through which a part of the workspace shows.
     overlays: HashMap<PathBuf, Ino>,
     pub(crate) budget: Budget,
 }
@@ -75,11 +75,11 @@ struct Directory {
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     ino: Ino,
-    /// Where it stands in the order in which names are told.
+    /// Its position in the order in which names are listed.
     position: u64,
 }
 
-/// A file that is no file.
+/// A special file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those in /dev")]
 pub(crate) enum Device {
@@ -91,7 +91,7 @@ pub(crate) enum Device {
     Stderr,
 }
 
-/// Something that was opened.
+/// An open file.
 #[derive(Debug)]
 pub(crate) enum Opened {
     /// A directory.
@@ -115,7 +115,7 @@ pub(crate) struct Opening {
     pub(crate) write: bool,
 }
 
-/// A line of a directory.
+/// An entry of a directory.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
     pub(crate) position: u64,
@@ -125,7 +125,7 @@ pub(crate) struct Listed {
 }
 
 impl Files {
-    /// An empty root, which cannot be changed.
+    /// An empty root, which the program cannot change.
     pub(crate) fn new(budget: Budget) -> Files {
         let root = Node {
             kind: Kind::Dir(Directory { parent: 1, names: BTreeMap::new(), under: None }),
@@ -139,7 +139,7 @@ impl Files {
         Files { nodes: HashMap::from([(1, root)]), last: 2, workspace: None, overlays, budget }
     }
 
-    /// Makes a directory and those above it, on behalf of the box and not of the program.
+    /// Makes a directory and its parents, for the box and not for the program.
     pub(crate) fn furnish_dir(&mut self, path: &str, writable: bool) -> Result<Ino, Errno> {
         let mut at = 1;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -163,7 +163,7 @@ impl Files {
         Ok(ino)
     }
 
-    /// Puts a file, on behalf of the box.
+    /// Makes a file, for the box.
     pub(crate) fn furnish_file(&mut self, path: &str, bytes: &[u8]) -> Result<(), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let writable = self.furnished(dir).is_some_and(|ino| self.node(ino).is_ok_and(|node| node.writable));
@@ -175,14 +175,14 @@ impl Files {
         self.add(parent, name, Kind::File(content), writable).map(drop)
     }
 
-    /// Puts a device.
+    /// Makes a device.
     pub(crate) fn furnish_device(&mut self, path: &str, device: Device) -> Result<(), Errno> {
         let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
         let parent = self.furnish_dir(dir, false)?;
         self.add(parent, name, Kind::Device(device), true).map(drop)
     }
 
-    /// Lets a workspace show through in this directory.
+    /// Shows a workspace through this directory.
     pub(crate) fn furnish_workspace(&mut self, path: &str, workspace: Workspace) -> Result<(), Errno> {
         let ino = self.furnish_dir(path, false)?;
         self.workspace = Some(workspace);
@@ -191,7 +191,7 @@ impl Files {
         Ok(())
     }
 
-    /// The nearest directory that is there, on the way to this one.
+    /// The nearest existing directory on the way to this one.
     fn furnished(&self, path: &str) -> Option<Ino> {
         let mut at = 1;
         for name in path.split('/').filter(|name| !name.is_empty()) {
@@ -262,7 +262,7 @@ impl Files {
         }
     }
 
-    /// Says that an open file is closed. One that has no name any more goes with it.
+    /// Closes an open file. If it has no name any more, it is removed.
     pub(crate) fn close(&mut self, ino: Ino) {
         if let Ok(node) = self.node_mut(ino) {
             node.opened = node.opened.saturating_sub(1);
@@ -306,7 +306,7 @@ impl Files {
         Ok(FileStat { ino, kind, links: u64::from(node.links), size, modified: node.modified })
     }
 
-    /// Sets when something was changed last.
+    /// Sets the modification time.
     pub(crate) fn set_modified(&mut self, place: &Place, time: u64) -> Result<(), Errno> {
         let Place::Node(ino) = place else { return Err(Errno::Rofs) };
         let node = self.node_mut(*ino)?;
@@ -324,7 +324,7 @@ impl Files {
         self.add(parent, &name, kind, true).map(drop)
     }
 
-    /// Makes a link that is a path.
+    /// Makes a symbolic link.
     pub(crate) fn symlink(&mut self, target: &str, start: &Place, path: &str) -> Result<(), Errno> {
         if target.is_empty() {
             return Err(Errno::Noent);
@@ -355,13 +355,13 @@ impl Files {
         Ok(())
     }
 
-    /// Where a link leads to.
+    /// The target of a link.
     pub(crate) fn read_link(&self, start: &Place, path: &str) -> Result<String, Errno> {
         let place = self.walk(start, path, Follow::No)?.existing()?;
         self.target(&place)?.ok_or(Errno::Inval)
     }
 
-    /// Takes a file's name away.
+    /// Removes a file's name.
     pub(crate) fn unlink(&mut self, start: &Place, path: &str) -> Result<(), Errno> {
         let found = self.walk(start, path, Follow::No)?;
         let ino = self.removable(&found)?;
@@ -453,7 +453,7 @@ impl Files {
         Ok(listed)
     }
 
-    /// The regular files beneath a directory that are wanted, in the order of their names, as far as they fit.
+    /// The requested regular files beneath a directory, sorted by name, as far as they fit.
     pub(crate) fn collect(&self, dir: &str, wanted: impl Fn(&str) -> bool, room: u64) -> Vec<CollectedFile> {
         let Some(top) = self.furnished(dir) else { return Vec::new() };
         let (mut found, mut pending) = (Vec::new(), vec![(String::new(), top)]);
@@ -480,7 +480,7 @@ impl Files {
         fits.collect()
     }
 
-    /// Where something new may be put: the directory, and the name.
+    /// Where something new may be made: the directory, and the name.
     fn vacancy(&self, start: &Place, path: &str) -> Result<(Ino, String), Errno> {
         let found = self.walk(start, path, Follow::No)?;
         if found.place.is_some() {
@@ -497,7 +497,7 @@ impl Files {
         }
     }
 
-    /// Something whose name may be taken away.
+    /// Something whose name may be removed.
     fn removable(&self, found: &Found) -> Result<Ino, Errno> {
         let place = found.place.as_ref().ok_or(Errno::Noent)?;
         if found.name.is_empty() {
@@ -549,7 +549,7 @@ impl Files {
         Ok(())
     }
 
-    /// Takes a name away, and what has no other with it.
+    /// Removes a name, and the file if it has no other.
     fn remove(&mut self, found: &Found) -> Result<(), Errno> {
         let ino = self.withdraw(found)?;
         let node = self.node_mut(ino)?;
@@ -697,7 +697,7 @@ mod tests {
     #[test]
     fn a_file_without_a_name_lives_as_long_as_it_is_open_and_gives_its_space_back() {
         let mut files = files();
-        // Everything but the block of the library.
+        // Everything except the block of the library.
         let whole = (1 << 20) - 4096;
         let ino = make(&mut files, "tmp/a", &vec![1; whole]);
         let other = make(&mut files, "tmp/b", &[]);
@@ -758,7 +758,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_is_told_from_where_it_was_left_though_names_went_meanwhile() {
+    fn a_listing_continues_where_it_stopped_although_names_were_removed() {
         let mut files = files();
         for n in 0..10 {
             make(&mut files, &format!("tmp/{n}"), b"");

@@ -1,4 +1,4 @@
-//! From a path to a place, name by name. Links lead on from where they stand, and none leads out: the root's parent is
+//! Resolves a path, name by name. Links are resolved from their own directory, and none leads out: the root's parent is
 //! the root.
 
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Files, Ino, Kind, MAX_NAME, ROOT};
 use crate::wasi::abi::{Errno, FileType, MAX_PATH};
 
-/// The most links on one way.
+/// The most links in one path.
 const MAX_HOPS: usize = 40;
 
 /// Where something is.
@@ -19,7 +19,7 @@ pub(crate) enum Place {
     Host(PathBuf),
 }
 
-/// Whether a link that stands last is followed.
+/// Whether a link at the end of a path is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub(crate) enum Follow {
@@ -27,16 +27,16 @@ pub(crate) enum Follow {
     No,
 }
 
-/// Where a path leads to.
+/// The result of resolving a path.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The directory that the last name is in.
     pub(crate) parent: Place,
-    /// The last name; empty if the path ends in a directory by itself, such as `..`.
+    /// The last name; empty if the path ends in a directory without a name, such as `..`.
     pub(crate) name: String,
-    /// What is there, if anything is.
+    /// What exists there, if anything.
     pub(crate) place: Option<Place>,
-    /// Whether the path says that it is a directory.
+    /// Whether the path requires a directory.
     pub(crate) is_to_be_dir: bool,
 }
 
@@ -48,7 +48,7 @@ impl Found {
 }
 
 impl Files {
-    /// Where a path leads to from a directory. A leading slash means nothing: a directory is all that a path sees.
+    /// Resolves a path from a directory. A leading slash is ignored: a path is always relative to a directory.
     pub(crate) fn walk(&self, start: &Place, path: &str, follow: Follow) -> Result<Found, Errno> {
         if path.is_empty() {
             return Err(Errno::Noent);
@@ -106,7 +106,7 @@ impl Files {
         }
     }
 
-    /// Where a link leads to, if it is one.
+    /// The target of a link, if it is one.
     pub(super) fn target(&self, place: &Place) -> Result<Option<String>, Errno> {
         match place {
             Place::Node(ino) => match &self.node(*ino)?.kind {
@@ -148,7 +148,7 @@ impl Files {
         }
     }
 
-    /// The directory at a path of the workspace, with what was put on top of it.
+    /// The directory at a path of the workspace, with what was put over it.
     fn overlaid(&self, path: &Path) -> Place {
         self.overlays.get(path).map_or_else(|| Place::Host(path.to_owned()), |ino| Place::Node(*ino))
     }

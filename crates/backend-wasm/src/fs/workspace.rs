@@ -1,5 +1,5 @@
-//! The caller's directory, read-only. Paths in it are resolved name by name by [`super::Files`], links included, so that
-//! the kernel is only ever asked for a name that is no link beneath a directory that is held open.
+//! The caller's directory, read-only. [`super::Files`] resolves paths in it name by name, links included, so that the
+//! kernel is only ever asked for a name that is not a link, beneath an open directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,7 +34,7 @@ impl Workspace {
         Ok(described(&rustix::fs::fstat(found).map_err(told)?))
     }
 
-    /// Opens a regular file: nothing of the host that does something when it is opened.
+    /// Opens a regular file: never a host file that has an effect when it is opened.
     pub(crate) fn file(&self, path: &Path) -> Result<File, Errno> {
         if self.stat(path)?.kind != FileType::Regular {
             return Err(Errno::Acces);
@@ -51,7 +51,7 @@ impl Workspace {
         target.into_string().map_err(|_| Errno::Ilseq)
     }
 
-    /// The names in a directory, in order; those that are not text are not shown.
+    /// The names in a directory, sorted; names that are not valid text are left out.
     pub(crate) fn names(&self, path: &Path) -> Result<Vec<(String, FileType)>, Errno> {
         let dir = self.beneath(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let entries = Dir::new(dir).map_err(told)?.flatten();

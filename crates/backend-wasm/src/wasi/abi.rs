@@ -1,9 +1,9 @@
-//! The words in which a module and its host speak: error numbers, flags, and records in the module's memory. The layout
-//! is that of `wasi_snapshot_preview1`. Every address and length comes from hostile code and is checked here.
+//! The interface between a module and its host: error numbers, flags, and records in the module's memory. The layout is
+//! that of `wasi_snapshot_preview1`. Every address and length comes from hostile code and is checked here.
 
 use crate::link::Stopped;
 
-/// Why a call failed, as the module is told.
+/// Why a call failed, as reported to the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 #[allow(missing_docs, reason = "the names are POSIX's")]
@@ -35,7 +35,7 @@ pub(crate) enum Errno {
 }
 
 impl Errno {
-    /// The number that the module is told.
+    /// The number for the module.
     pub(crate) fn code(self) -> u32 {
         self as u32
     }
@@ -44,7 +44,7 @@ impl Errno {
 /// Why a call does not simply succeed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// The module is told.
+    /// The module gets an error number.
     Told(Errno),
     /// The program ends here.
     Stopped(Stopped),
@@ -64,12 +64,12 @@ impl From<Stopped> for Fault {
     }
 }
 
-/// What a file is.
+/// The type of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs, reason = "the names say it")]
 pub(crate) enum FileType {
-    /// A pipe is none of the things that have a name here.
+    /// Pipes have no type in this interface.
     Unknown = 0,
     Device = 2,
     Directory = 3,
@@ -109,9 +109,9 @@ pub(crate) mod rights {
     pub(crate) const ALL: u64 = (1 << 30) - 1;
 }
 
-/// Follow a link that stands last in a path.
+/// Follow a link at the end of a path.
 pub(crate) const FOLLOW: u32 = 1;
-/// The longest path that is looked at.
+/// The longest path that is accepted.
 pub(crate) const MAX_PATH: usize = 4096;
 /// The most pieces that one call may read or write.
 const MAX_PIECES: u32 = 1024;

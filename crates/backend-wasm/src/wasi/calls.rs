@@ -1,4 +1,4 @@
-//! The calls of the system, each under its name in the interface.
+//! The calls of the system interface, each under its own name.
 
 #![allow(clippy::unnecessary_wraps, reason = "every call answers in the same way")]
 #![allow(clippy::too_many_arguments, reason = "the interface has as many")]
@@ -19,7 +19,7 @@ pub(super) use super::poll::poll_oneoff;
 
 type Done = Result<(), Fault>;
 
-/// The most that one call reads or writes; whoever wants more calls again.
+/// The most that one call reads or writes; for more, the program calls again.
 const MAX_TRANSFER: u32 = 1 << 20;
 
 pub(super) fn args_get(memory: &mut Memory<'_>, guest: &mut Guest, list: u32, text: u32) -> Done {
@@ -211,7 +211,7 @@ pub(super) fn fd_readdir(
         lines.extend_from_slice(&name.to_le_bytes());
         lines.extend_from_slice(&[listed.kind as u8, 0, 0, 0]);
         lines.extend_from_slice(listed.name.as_bytes());
-        // A line that does not fit is cut off, which tells that there is more.
+        // An entry that does not fit is cut off, which tells the program that there is more.
         if lines.len() >= length as usize {
             break;
         }
@@ -344,7 +344,7 @@ pub(super) fn path_open(
         exclusive: how & oflags::EXCLUSIVE != 0,
         directory: how & oflags::DIRECTORY != 0,
         truncate: how & oflags::TRUNCATE != 0,
-        // A directory is opened with every right that there is, and may not be written all the same.
+        // Libraries open a directory with every right, but it may not be written to.
         write: base & rights::WRITE != 0 && how & oflags::DIRECTORY == 0,
     };
     let what = What::from(open_as_allowed(guest, &dir, &path, opening, base)?);
@@ -479,7 +479,7 @@ impl Guest {
         Ok(())
     }
 
-    /// A directory that is open, and a path from there.
+    /// An open directory, and a path from there.
     fn named(&self, memory: &Memory<'_>, fd: u32, path: u32, length: u32) -> Result<(Place, String), Fault> {
         Ok((self.system.descriptors.dir(fd)?, memory.path(path, length)?))
     }
@@ -495,7 +495,7 @@ impl Guest {
     fn stat(&self, fd: u32) -> Result<FileStat, Errno> {
         let bare = |kind| FileStat { ino: u64::from(fd), kind, links: 1, size: 0, modified: 0 };
         match &self.system.descriptors.get(fd)?.what {
-            // The first are pipes; opened by its name in `/dev`, a stream is a device, though no terminal.
+            // The first three are pipes; a stream opened by its name in `/dev` is a device, though not a terminal.
             What::Stdin | What::Output(_) if fd < 3 => Ok(bare(FileType::Unknown)),
             What::Stdin | What::Output(_) | What::Device(_) => Ok(bare(FileType::Device)),
             What::Dir(place) => self.system.files.stat(place),
@@ -538,7 +538,7 @@ impl Guest {
         }
     }
 
-    /// Reads into the first piece that has room, and says how much; a read may be short.
+    /// Reads into the first piece that has room, and returns how much; a read may be short.
     fn read(
         &mut self,
         memory: &mut Memory<'_>,
@@ -566,7 +566,7 @@ impl Guest {
         Ok(memory.put_length(out, read)?)
     }
 
-    /// Writes the first piece that is not empty, and says how much; a write may be short.
+    /// Writes the first piece that is not empty, and returns how much; a write may be short.
     fn write(
         &mut self,
         memory: &mut Memory<'_>,
@@ -614,7 +614,7 @@ enum Sink {
     Nowhere,
 }
 
-/// A library that asks for every right there is wants to read; only what was written for is opened for writing.
+/// Libraries ask for every right, even on a directory. One that cannot be opened for writing is opened for reading only.
 fn open_as_allowed(
     guest: &mut Guest,
     dir: &Place,
@@ -638,7 +638,7 @@ fn flags_of(flags: u32) -> Result<u16, Errno> {
     u16::try_from(flags).ok().filter(|flags| flags & !fdflags::ALL == 0).ok_or(Errno::Inval)
 }
 
-/// Of a list of pieces, the address and the length of the first that is not empty, or as much of it as one call transfers.
+/// The address and length of the first piece that is not empty, or as much of it as one call transfers.
 fn first_piece(memory: &Memory<'_>, (at, count): (u32, u32)) -> Result<Option<(u32, u32)>, Errno> {
     let pieces = memory.pieces(at, count)?;
     let first = pieces.into_iter().find(|(_, length)| *length > 0);
@@ -674,7 +674,7 @@ pub(super) fn time_of(guest: &Guest, clock: u32) -> Result<u64, Errno> {
     }
 }
 
-/// The CPU time of this thread, which is all that a program has.
+/// The CPU time of this thread, which is the program's only thread.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -687,7 +687,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 fn read_device(device: Device, buffer: &mut [u8]) -> Result<usize, Errno> {
     match device {
-        // The streams were opened as what they stand for.
+        // The streams were opened as the streams themselves.
         Device::Null | Device::Stdin | Device::Stdout | Device::Stderr => return Ok(0),
         Device::Zero => buffer.fill(0),
         Device::Random => fill_randomly(buffer)?,
@@ -707,7 +707,7 @@ fn fill_randomly(buffer: &mut [u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// There are none, so whatever is open is not one.
+/// There are no sockets, so whatever is open is not one.
 fn no_socket(guest: &Guest, fd: u32) -> Done {
     guest.check_open(fd)?;
     Err(Errno::Notsock.into())

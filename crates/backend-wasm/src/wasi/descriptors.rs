@@ -9,7 +9,7 @@ use crate::fs::{Device, Files, Ino, Opened, Place, ROOT};
 
 /// The most that may be open at a time.
 const MAX_OPEN: usize = 256;
-/// The directory through which every path goes.
+/// The directory from which every path starts.
 const ROOT_FD: u32 = 3;
 
 /// An open file.
@@ -58,7 +58,7 @@ impl From<Opened> for What {
 pub(crate) struct Descriptors(Vec<Option<Descriptor>>);
 
 impl Descriptors {
-    /// Those that every program begins with: its streams, and the root.
+    /// The initial ones: the streams, and the root.
     pub(crate) fn new() -> Descriptors {
         let open = |what, rights| Some(Descriptor { what, flags: 0, rights, offset: 0 });
         Descriptors(vec![
@@ -69,7 +69,7 @@ impl Descriptors {
         ])
     }
 
-    /// The name of a directory that was there from the beginning.
+    /// The name of a directory that was open from the start.
     pub(crate) fn preopened(&self, fd: u32) -> Result<&'static str, Errno> {
         let is_root = fd == ROOT_FD && matches!(self.get(fd)?.what, What::Dir(ROOT));
         if is_root { Ok("/") } else { Err(Errno::Badf) }
@@ -80,7 +80,7 @@ impl Descriptors {
         self.0.get(fd as usize).and_then(Option::as_ref).ok_or(Errno::Badf)
     }
 
-    /// An open file with which this may be done.
+    /// An open file that has this right.
     pub(crate) fn with_right(&self, fd: u32, right: u64) -> Result<&Descriptor, Errno> {
         let descriptor = self.get(fd)?;
         if descriptor.rights & right == 0 { Err(Errno::Badf) } else { Ok(descriptor) }

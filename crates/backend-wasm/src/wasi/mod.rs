@@ -1,5 +1,5 @@
-//! The system that a module finds: `wasi_snapshot_preview1`, all of it in memory but for the workspace, which is read.
-//! There is no call here that reaches anything else of the host: no sockets, no processes, no host files to write.
+//! The system interface of a module: `wasi_snapshot_preview1`, all of it in memory except for the workspace, which is
+//! only read. No call here reaches anything else of the host: no sockets, no processes, no writing to host files.
 
 pub(crate) mod abi;
 mod calls;
@@ -15,7 +15,7 @@ use descriptors::Descriptors;
 use crate::fs::Files;
 use crate::guest::Guest;
 
-/// The name under which a module imports the system.
+/// The name under which a module imports the interface.
 const MODULE: &str = "wasi_snapshot_preview1";
 
 /// What a program was given, and what it has open.
@@ -29,7 +29,7 @@ pub(crate) struct System {
 }
 
 impl System {
-    /// The system of a program that begins now.
+    /// The state of a program that starts now.
     pub(crate) fn new(args: Vec<Vec<u8>>, env: Vec<Vec<u8>>, files: Files) -> System {
         System { args, env, files, descriptors: Descriptors::new(), began: std::time::Instant::now() }
     }
@@ -40,7 +40,7 @@ impl System {
 #[error("the program exited with {0}")]
 pub(crate) struct Exited(pub(crate) u32);
 
-/// Declares the calls: each gets the module's memory and the guest, and answers with an error number.
+/// Declares the calls: each gets the module's memory and the guest, and returns an error number.
 macro_rules! calls {
     ($linker:ident: $( $name:ident ( $( $arg:ident : $type:ty ),* ) )*) => {
         $(
@@ -112,7 +112,7 @@ pub(crate) fn provide(linker: &mut Linker<Guest>) -> wasmtime::Result<()> {
         sock_send(fd: u32, pieces: u32, count: u32, flags: u32, out: u32)
         sock_shutdown(fd: u32, how: u32)
     }
-    // The only one that does not come back.
+    // The only one that does not return.
     linker.func_wrap(MODULE, "proc_exit", |_: Caller<'_, Guest>, code: u32| -> wasmtime::Result<()> {
         answer(Err(Fault::Exit(code))).map(drop)
     })?;

@@ -1,4 +1,4 @@
-//! Waiting: for input, for a time to come, for whichever is first.
+//! Waiting: for input, for a time, or for whichever comes first.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::guest::Guest;
 /// The most events that one call waits for.
 const MAX_SUBSCRIPTIONS: u32 = 1024;
 
-/// Waits for the first of some events. A program sleeps in this way, too.
+/// Waits for the first of some events. Programs also sleep in this way.
 pub(super) fn poll_oneoff(
     memory: &mut Memory<'_>,
     guest: &mut Guest,
@@ -46,10 +46,10 @@ struct Subscription {
 #[derive(Debug, Clone, Copy)]
 enum On {
     Time(Instant),
-    /// Something that lies ahead further than can be said.
+    /// A time too far in the future to be represented.
     Never,
     Input,
-    /// Something that can be read or written without waiting.
+    /// A stream that can be read or written without blocking.
     Ready(u64),
     Failed(Errno),
 }

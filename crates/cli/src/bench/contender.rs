@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Instant;
 
+use clap::builder::PossibleValue;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use serde::Serialize;
@@ -27,6 +28,12 @@ const OTHER_BACKENDS: &str = "belljar-";
 /// Every contender, in the order in which they are shown.
 pub(super) const NAMES: [&str; 8] =
     [BARE, BELLJAR, "belljar-docker", "belljar-wasm", "belljar-process", BUBBLEWRAP, NSJAIL, DOCKER];
+
+/// The names that `--only` takes. One that this build cannot measure is not offered, but says why it is missing.
+pub(super) fn values() -> Vec<PossibleValue> {
+    let hidden = |name: &str| name == "belljar-wasm" && cfg!(not(feature = "wasm"));
+    NAMES.into_iter().map(|name| PossibleValue::new(name).hide(hidden(name))).collect()
+}
 
 /// Long for any of them, short for a person who waits.
 const DEADLINE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };

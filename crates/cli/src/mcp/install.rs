@@ -1,4 +1,4 @@
-//! `belljar mcp install`: this server, in the configuration of an MCP client. Whatever else is in that file stays.
+//! `belljar mcp install`: adds this server to the configuration of an MCP client, and keeps the rest of the file.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -12,26 +12,26 @@ use serde_json::{Map, Value, json};
 use crate::problem::say;
 use crate::settings::Environment;
 
-/// A client's state can be large, but not like this.
+/// The largest file that is read; some clients keep their state in theirs.
 const MAX_FILE: u64 = 64 << 20;
 /// How many symbolic links are followed to where the file really is.
 const MAX_LINKS: usize = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct InstallArgs {
-    /// The client
+    /// MCP client to configure
     #[arg(long, value_name = "CLIENT", value_enum)]
     client: Client,
 
-    /// For you everywhere, or for whoever works in this directory
+    /// For you in every project, or for everyone who works in this directory
     #[arg(long, value_name = "SCOPE", value_enum, default_value_t = Scope::User)]
     scope: Scope,
 
-    /// What the client calls the server
+    /// Name of the server in the client
     #[arg(long, value_name = "NAME", default_value = "belljar")]
     name: String,
 
-    /// Print what would be written, and write nothing
+    /// Print what would be written without writing it
     #[arg(long)]
     print: bool,
 }
@@ -63,23 +63,23 @@ pub(super) fn install(args: &InstallArgs, environment: Environment<'_>) -> Resul
     let after = merged(before.clone(), args.client.table(), &args.name, entry)
         .map_err(|part| not_as_expected(&path, &format!("{part} is not an object")))?;
     if before.as_ref() == Some(&after) {
-        say(&format!("{} is in {} already\n", args.name, path.display()));
+        say(&format!("{} is already in {}\n", args.name, path.display()));
         return Ok(());
     }
     write(&path, &pretty(&after)).map_err(|cause| unwritable(&path, &cause))?;
-    say(&format!("wrote {} into {}; restart the client to see it\n", args.name, path.display()));
+    say(&format!("added {} to {}; restart the client to use it\n", args.name, path.display()));
     Ok(())
 }
 
 impl Client {
-    /// Where the client looks.
+    /// The configuration file of the client.
     fn path(self, scope: Scope, environment: Environment<'_>) -> Result<PathBuf, Problem> {
         match (self, scope) {
             (Client::ClaudeCode, Scope::Project) => Ok(PathBuf::from(".mcp.json")),
             (Client::Cursor, Scope::Project) => Ok(PathBuf::from(".cursor/mcp.json")),
             (Client::Vscode, Scope::Project) => Ok(PathBuf::from(".vscode/mcp.json")),
             (Client::ClaudeDesktop, Scope::Project) => {
-                let message = "Claude Desktop has one configuration, for all projects";
+                let message = "Claude Desktop has no configuration for single projects";
                 Err(Problem::new(Code::InvalidRequest, message, "leave --scope out"))
             }
             (Client::ClaudeCode, Scope::User) => Ok(home(environment)?.join(".claude.json")),
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// What it calls its table of servers.
+    /// The key of its table of servers.
     fn table(self) -> &'static str {
         match self {
             Client::ClaudeCode | Client::ClaudeDesktop | Client::Cursor => "mcpServers",
@@ -110,8 +110,8 @@ fn entry(client: Client, program: &str) -> Map<String, Value> {
     entry
 }
 
-/// The configuration with the entry in it. What somebody has added to an entry of the same name, such as variables,
-/// is kept.
+/// The configuration with the entry added. If there is an entry of that name, its other fields, such as variables,
+/// are kept.
 fn merged(
     before: Option<Value>,
     table: &'static str,
@@ -135,7 +135,7 @@ fn read(path: &Path) -> Result<Option<Value>, Problem> {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => {
             let message = format!("cannot read {}: {cause}", path.display());
-            return Err(Problem::new(Code::InvalidRequest, message, "--print shows what to write there"));
+            return Err(Problem::new(Code::InvalidRequest, message, "add what --print shows by hand"));
         }
         Ok(_) if text.trim().is_empty() => return Ok(None),
         Ok(_) => {}
@@ -143,7 +143,7 @@ fn read(path: &Path) -> Result<Option<Value>, Problem> {
     serde_json::from_str(&text).map(Some).map_err(|fault| not_as_expected(path, &fault.to_string()))
 }
 
-/// Whole or not at all: a client that reads at the wrong moment, or a crash, finds the one or the other.
+/// Replaces the file in one step, so that neither a crash nor a client that reads meanwhile finds half of it.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
@@ -157,7 +157,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// A new file with the permissions of the one that it is to replace.
+/// Makes a new file with the permissions of the one that it will replace.
 fn fill(beside: &Path, text: &str, replaced: &Path) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(beside)?;
     if let Ok(metadata) = fs::metadata(replaced) {
@@ -167,7 +167,7 @@ fn fill(beside: &Path, text: &str, replaced: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Where a link leads, so that what is replaced is the file and not the link to it.
+/// Follows links, so that the file is replaced and not a link to it.
 fn real(mut path: PathBuf) -> PathBuf {
     for _ in 0..MAX_LINKS {
         let Ok(target) = fs::read_link(&path) else { break };
@@ -178,12 +178,12 @@ fn real(mut path: PathBuf) -> PathBuf {
 
 fn this_program() -> Result<String, Problem> {
     let path = std::env::current_exe().map_err(|cause| {
-        let message = format!("cannot tell where this program is: {cause}");
-        Problem::new(Code::Internal, message, "is /proc mounted?")
+        let message = format!("cannot find the path of this program: {cause}");
+        Problem::new(Code::Internal, message, "check that /proc is mounted")
     })?;
     path.into_os_string().into_string().map_err(|path| {
         let message = format!("the path of this program, {}, is not UTF-8", path.display());
-        Problem::new(Code::InvalidRequest, message, "put it somewhere else, as in /usr/local/bin/belljar")
+        Problem::new(Code::InvalidRequest, message, "move it, for example to /usr/local/bin/belljar")
     })
 }
 
@@ -192,15 +192,15 @@ fn check_name(name: &str) -> Result<(), Problem> {
     if !name.is_empty() && name.len() <= 64 && name.chars().all(allowed) {
         return Ok(());
     }
-    let message = format!("'{}' cannot be the name of a server", name.escape_debug());
+    let message = format!("'{}' is not a valid server name", name.escape_debug());
     let hint = "use 1 to 64 of the characters A-Z, a-z, 0-9, '_' and '-'";
     Err(Problem::new(Code::InvalidRequest, message, hint))
 }
 
 fn home(environment: Environment<'_>) -> Result<PathBuf, Problem> {
     absolute(environment, "HOME").ok_or_else(|| {
-        let hint = "set it, or use --scope project, or --print";
-        Problem::new(Code::InvalidRequest, "HOME is not set, so there is no configuration of yours", hint)
+        let hint = "set HOME, or use --scope project or --print";
+        Problem::new(Code::InvalidRequest, "HOME is not set, so your configuration cannot be found", hint)
     })
 }
 
@@ -220,18 +220,18 @@ fn absolute(environment: Environment<'_>, name: &str) -> Option<PathBuf> {
 }
 
 fn pretty(value: &Value) -> String {
-    // A value has string keys alone, so that there is nothing that could fail.
+    // All keys of a value are strings, so this cannot fail.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }
 
 fn not_as_expected(path: &Path, fault: &str) -> Problem {
-    let message = format!("{} is not a configuration that can be added to: {fault}", path.display());
-    Problem::new(Code::InvalidRequest, message, "repair it, or add by hand what --print shows")
+    let message = format!("cannot add to the configuration {}: {fault}", path.display());
+    Problem::new(Code::InvalidRequest, message, "repair the file, or add what --print shows by hand")
 }
 
 fn unwritable(path: &Path, cause: &io::Error) -> Problem {
     let message = format!("cannot write {}: {cause}", path.display());
-    Problem::new(Code::InvalidRequest, message, "--print shows what to write there")
+    Problem::new(Code::InvalidRequest, message, "add what --print shows by hand")
 }
 
 #[cfg(test)]

@@ -1,91 +1,86 @@
-//! One question to a server: a GET over HTTP/1.0, whose answer ends when the connection does.
+//! One GET request to a server.
 
+use std::error::Error;
 use std::ffi::OsStr;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io;
 use std::time::Duration;
 
 use belljar_wire::{Code, Problem};
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use hyper::http::uri::Scheme;
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// How long connecting, and each pause in the answer, may take.
+/// How long connecting may take, and then the whole exchange.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest answer that is read.
-const MOST: u64 = 1 << 20;
+const MOST: usize = 1 << 20;
 
-/// What a server says at this path.
+/// Asks a server for what it has at this path.
 pub(super) fn get<T: DeserializeOwned>(url: &str, path: &str, key: Option<&OsStr>) -> Result<T, Problem> {
-    let host = host_of(url)?;
-    let key = key.map(key_header).transpose()?.unwrap_or_default();
-    let request = format!("GET {path} HTTP/1.0\r\nhost: {host}\r\n{key}\r\n");
-    let answer =
-        exchange(&with_port(host), request.as_bytes()).map_err(|cause| unreachable_server(url, &cause))?;
-    let (status, body) = parts(&answer).ok_or_else(|| no_belljar(url))?;
+    let mut request = Request::get(address(url, path)?);
+    if let Some(key) = key {
+        request = request.header(AUTHORIZATION, key_header(key)?);
+    }
+    let request = request.body(Empty::new()).map_err(|cause| unreachable_server(url, &cause))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|cause| unreachable_server(url, &cause))?;
+    let (status, body) =
+        runtime.block_on(exchange(request)).map_err(|cause| unreachable_server(url, cause.as_ref()))?;
     match status {
-        200 => serde_json::from_slice(body).map_err(|_| no_belljar(url)),
-        _ => Err(refused(url, status, body)),
+        StatusCode::OK => serde_json::from_slice(&body).map_err(|_| not_belljar(url)),
+        _ => Err(refused(url, status, &body)),
     }
 }
 
-/// Host and port of a URL.
-fn host_of(url: &str) -> Result<&str, Problem> {
+/// The address of a path on the server.
+fn address(url: &str, path: &str) -> Result<Uri, Problem> {
     let wrong = |message: &str| {
         let message = format!("--url: '{}' {message}", url.escape_debug());
-        Problem::new(Code::InvalidRequest, message, "write it as in --url http://127.0.0.1:8787")
+        Problem::new(Code::InvalidRequest, message, "write a URL such as --url http://127.0.0.1:8787")
     };
-    if url.starts_with("https://") {
-        return Err(wrong("is for TLS, which is not spoken here"));
+    let server: Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
+    if server.scheme() == Some(&Scheme::HTTPS) {
+        return Err(wrong("uses https, which this command does not support"));
     }
-    let host = url.strip_prefix("http://").ok_or_else(|| wrong("does not begin with http://"))?;
-    let host = host.strip_suffix('/').unwrap_or(host);
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".:-_[]".contains(c);
-    if host.is_empty() || !host.chars().all(plain) {
-        return Err(wrong("is not a host and a port"));
+    if server.scheme() != Some(&Scheme::HTTP) {
+        return Err(wrong("does not start with http://"));
     }
-    Ok(host)
+    let authority = server.authority().filter(|authority| !authority.as_str().contains('@'));
+    let authority = authority.ok_or_else(|| wrong("is not a host and a port"))?;
+    if !matches!(server.path(), "" | "/") || server.query().is_some() {
+        return Err(wrong("has a path; only a host and a port are needed"));
+    }
+    let whole = Uri::builder().scheme(Scheme::HTTP).authority(authority.clone()).path_and_query(path);
+    whole.build().map_err(|_| wrong("is not a host and a port"))
 }
 
-fn with_port(host: &str) -> String {
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    if has_port { host.to_owned() } else { format!("{host}:80") }
-}
-
-fn key_header(key: &OsStr) -> Result<String, Problem> {
-    let key = key.to_str().filter(|key| key.chars().all(|c| c.is_ascii_graphic()));
-    let key = key.ok_or_else(|| {
-        let message = "BELLJAR_API_KEY is not a key: it has characters that no key has";
+fn key_header(key: &OsStr) -> Result<HeaderValue, Problem> {
+    let header = key.to_str().and_then(|key| HeaderValue::try_from(format!("Bearer {key}")).ok());
+    let mut header = header.ok_or_else(|| {
+        let message = "BELLJAR_API_KEY contains characters that no key has";
         Problem::new(Code::InvalidRequest, message, "set it to what `belljar key new` printed")
     })?;
-    Ok(format!("authorization: Bearer {key}\r\n"))
+    header.set_sensitive(true);
+    Ok(header)
 }
 
-fn exchange(host: &str, request: &[u8]) -> io::Result<Vec<u8>> {
-    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in host.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
-            Ok(stream) => return converse(stream, request),
-            Err(error) => failure = error,
-        }
-    }
-    Err(failure)
-}
-
-fn converse(mut stream: TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all(request)?;
-    let mut answer = Vec::new();
-    stream.take(MOST).read_to_end(&mut answer)?;
-    Ok(answer)
-}
-
-/// Status and body of an answer.
-fn parts(answer: &[u8]) -> Option<(u16, &[u8])> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = str::from_utf8(&answer[..end]).ok()?;
-    let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?;
-    Some((status.parse().ok()?, &answer[end + 4..]))
+async fn exchange(request: Request<Empty<Bytes>>) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(PATIENCE));
+    let client = Client::builder(TokioExecutor::new()).build(connector);
+    let whole = async {
+        let answer = client.request(request).await?;
+        let status = answer.status();
+        Ok((status, Limited::new(answer.into_body(), MOST).collect().await?.to_bytes()))
+    };
+    tokio::time::timeout(2 * PATIENCE, whole).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
 /// The error object, as far as a client needs it.
@@ -100,54 +95,56 @@ struct ErrorText {
     hint: String,
 }
 
-fn refused(url: &str, status: u16, body: &[u8]) -> Problem {
+fn refused(url: &str, status: StatusCode, body: &[u8]) -> Problem {
     let code = match status {
-        401 => Code::Unauthorized,
-        403 => Code::Forbidden,
-        404 => Code::NotFound,
-        429 => Code::Busy,
+        StatusCode::UNAUTHORIZED => Code::Unauthorized,
+        StatusCode::FORBIDDEN => Code::Forbidden,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::TOO_MANY_REQUESTS => Code::Busy,
         _ => Code::BackendUnavailable,
     };
     match serde_json::from_slice::<ErrorObject>(body) {
-        Ok(ErrorObject { error: ErrorText { message, .. } }) if code == Code::Unauthorized => Problem::new(
-            code,
-            format!("{url} refuses: {message}"),
-            "set BELLJAR_API_KEY to a key that it knows",
-        ),
         Ok(ErrorObject { error: ErrorText { message, hint } }) => {
-            Problem::new(code, format!("{url} refuses: {message}"), hint)
+            let own = "set BELLJAR_API_KEY to a key that the server knows".to_owned();
+            let hint = if code == Code::Unauthorized { own } else { hint };
+            Problem::new(code, format!("{url} refused the request: {message}"), hint)
         }
-        Err(_) => no_belljar(url),
+        Err(_) => not_belljar(url),
     }
 }
 
-fn no_belljar(url: &str) -> Problem {
-    let message = format!("what answers at {url} is not a Belljar server that knows of a pool");
-    Problem::new(Code::BackendUnavailable, message, "name the address of a `belljar serve` with --url")
+fn not_belljar(url: &str) -> Problem {
+    let message = format!("{url} did not answer like a Belljar server");
+    Problem::new(Code::BackendUnavailable, message, "pass the address of a `belljar serve` with --url")
 }
 
-fn unreachable_server(url: &str, cause: &io::Error) -> Problem {
-    let message = format!("cannot ask the server at {url}: {cause}");
-    Problem::new(
-        Code::BackendUnavailable,
-        message,
-        "start one with `belljar serve`, or name another with --url",
-    )
+fn unreachable_server(url: &str, cause: &(dyn Error + 'static)) -> Problem {
+    let mut root = cause;
+    while let Some(deeper) = root.source() {
+        root = deeper;
+    }
+    let message = format!("cannot reach the server at {url}: {root}");
+    let hint = "start a server with `belljar serve`, or name another one with --url";
+    Problem::new(Code::BackendUnavailable, message, hint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
     #[test]
     fn a_url_is_a_host_and_a_port_and_nothing_that_could_end_a_header() {
-        assert_eq!(host_of("http://127.0.0.1:8787/").unwrap(), "127.0.0.1:8787");
-        assert_eq!(host_of("http://[::1]:80").unwrap(), "[::1]:80");
-        assert_eq!((with_port("localhost"), with_port("[::1]")), ("localhost:80".into(), "[::1]:80".into()));
+        let shown = |url: &str| address(url, "/v1/pool").unwrap().to_string();
+        assert_eq!(shown("http://127.0.0.1:8787/"), "http://127.0.0.1:8787/v1/pool");
+        assert_eq!(shown("http://[::1]:80"), "http://[::1]:80/v1/pool");
+        assert_eq!(shown("http://localhost"), "http://localhost/v1/pool");
         for wrong in
-            ["127.0.0.1:8787", "https://x", "http://", "http://a\r\nb: c", "http://a/b", "http://u@h"]
+            ["127.0.0.1:8787", "https://x", "http://", "http://a\r\nb: c", "http://a/b", "http://u@h", "/"]
         {
-            assert!(host_of(wrong).is_err(), "{wrong}");
+            assert!(address(wrong, "/v1/pool").is_err(), "{wrong}");
         }
     }
 
@@ -157,11 +154,47 @@ mod tests {
         assert!(key_header(OsStr::new("a\r\nhost: b")).is_err());
     }
 
+    /// What `get` makes of an answer, and the request that it sent.
+    fn asked(answer: &'static [u8]) -> (Result<serde_json::Value, Problem>, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = vec![0; 4096];
+            let length = stream.read(&mut request).unwrap();
+            stream.write_all(answer).unwrap();
+            String::from_utf8(request[..length].to_vec()).unwrap()
+        });
+        let got = get(&url, "/v1/pool", Some(OsStr::new("bj_abc")));
+        (got, server.join().unwrap())
+    }
+
     #[test]
-    fn an_answer_is_taken_apart_or_refused() {
-        assert_eq!(parts(b"HTTP/1.0 200 OK\r\na: b\r\n\r\n{}"), Some((200, &b"{}"[..])));
-        for wrong in [&b""[..], b"SSH-2.0\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\n"] {
-            assert_eq!(parts(wrong), None);
-        }
+    fn an_answer_is_read_and_the_key_is_sent() {
+        let (got, request) = asked(b"HTTP/1.1 200 OK\r\ncontent-length: 7\r\n\r\n{\"a\":1}");
+        assert_eq!(got.unwrap(), serde_json::json!({"a": 1}));
+        assert!(request.starts_with("GET /v1/pool HTTP/1.1\r\n"), "{request}");
+        assert!(request.to_lowercase().contains("authorization: bearer bj_abc\r\n"), "{request}");
+    }
+
+    #[test]
+    fn what_is_not_an_answer_of_belljar_is_told_apart_from_a_refusal() {
+        let error = |answer| asked(answer).0.unwrap_err().error;
+        let refused = error(
+            b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 50\r\n\r\n{\"error\":{\"message\":\"unknown key\",\"hint\":\"\"    }}   ",
+        );
+        assert_eq!(refused.code, Code::Unauthorized, "{refused:?}");
+        assert!(refused.hint.contains("BELLJAR_API_KEY"), "{refused:?}");
+        let other = error(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello");
+        assert!(other.message.ends_with("did not answer like a Belljar server"), "{other:?}");
+        assert!(error(b"SSH-2.0-x\r\n").message.starts_with("cannot reach the server at"));
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_a_clear_error() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let error = get::<serde_json::Value>(&format!("http://{free}"), "/", None).unwrap_err().error;
+        assert!(error.message.contains("Connection refused"), "{error:?}");
+        assert!(error.hint.contains("belljar serve"), "{error:?}");
     }
 }

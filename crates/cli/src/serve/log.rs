@@ -1,6 +1,6 @@
-//! The server's log: on stderr, for people or for machines; with the feature `otel` also as spans to a collector.
+//! The server's log, on stderr, as text or JSON; with the feature `otel` also as spans that go to a collector.
 
-use std::io::{self, IsTerminal};
+use std::io;
 
 use clap::ValueEnum;
 use tracing::Level;
@@ -8,28 +8,39 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
+use crate::args::Verbosity;
+use crate::problem;
 use crate::settings::Environment;
 
-/// How a line of the log looks.
+/// The format of a line of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     Human,
     Json,
 }
 
-/// The log, for as long as the server runs. Dropping it sends what a collector has not been sent yet.
+/// The log, for as long as the server runs. Dropping it sends the remaining spans to the collector.
 #[must_use]
 pub(crate) struct Log {
     #[cfg(feature = "otel")]
     _exporter: Option<super::otel::Exporter>,
 }
 
-/// Begins to log, so much unless `BELLJAR_LOG` says otherwise, in the words of tracing's filters (`debug`, `belljar_server=trace`).
+/// The level that `--verbose` and `--quiet` ask for.
+pub(crate) fn level(usual: Level, verbosity: Verbosity) -> Level {
+    match verbosity {
+        Verbosity::Quiet => Level::ERROR,
+        Verbosity::Normal => usual,
+        Verbosity::Verbose => Level::DEBUG,
+    }
+}
+
+/// Starts the log at this level, unless `BELLJAR_LOG` has a filter for it (`debug`, `belljar_server=trace`).
 pub(crate) fn begin(format: Format, usual: Level, environment: Environment<'_>) -> Log {
     let wanted = environment("BELLJAR_LOG").and_then(|text| text.into_string().ok()).unwrap_or_default();
     let wanted = if wanted.is_empty() { usually(usual) } else { wanted };
     let filter = EnvFilter::builder().with_default_directive(usual.into()).parse_lossy(wanted);
-    let lines = lines(format, io::stderr().is_terminal() && environment("NO_COLOR").is_none());
+    let lines = lines(format, problem::stderr_has_colors());
     #[cfg(feature = "otel")]
     let (spans, exporter) = super::otel::export(environment).unzip();
     #[cfg(not(feature = "otel"))]
@@ -42,7 +53,7 @@ pub(crate) fn begin(format: Format, usual: Level, environment: Environment<'_>) 
     }
 }
 
-/// Of the library that speaks MCP only what is wrong: it tells every session, and the request was told already.
+/// Of the MCP library only warnings: it logs every session, and the requests are logged already.
 fn usually(level: Level) -> String {
     format!("{level},rmcp={}", level.min(Level::WARN))
 }

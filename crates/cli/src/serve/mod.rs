@@ -1,4 +1,4 @@
-//! `belljar serve`: the server, on a socket of its own or on one that systemd opened for it.
+//! `belljar serve`: the server, on a socket of its own or on one that systemd opened.
 
 mod exile;
 pub(crate) mod log;
@@ -23,37 +23,39 @@ use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, ServeError, Server};
 use belljar_wire::{Code, Problem};
-use clap::Args;
+use clap::{Args, ValueHint};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
-use crate::args::Choices;
+use crate::args::{Choices, Verbosity};
 use crate::problem;
 use crate::settings::{Configuration, Environment, Settings};
 use crate::{compose, doctor};
 
+pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8787";
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// The address and port to listen on; port 0 takes any that is free [default: 127.0.0.1:8787]
+    /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8787]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 
-    /// How long runs may go on after the server was told to stop [default: 10s]
+    /// How long to wait for runs to finish when the server stops [default: 10s]
     #[arg(long, value_name = "TIME")]
     drain: Option<String>,
 
-    /// How to write the log
+    /// Format of the log
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "human")]
     log_format: log::Format,
 
-    /// The configuration to read [default: ./belljar.toml, else the user's]
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file [default: ./belljar.toml, else the user's]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
 
-pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
-    match serve(args, environment) {
+pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
+    match serve(args, verbosity, environment) {
         Ok(code) => code,
         Err(problem) => {
             problem::report(&problem, false);
@@ -62,7 +64,11 @@ pub(crate) fn run(args: &ServeArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<ExitCode, Problem> {
+fn serve(
+    args: &ServeArgs,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+) -> Result<ExitCode, Problem> {
     let choose = || Configuration::choose(args.config.as_deref(), environment);
     let mut settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
     let config = configured(args, &settings)?;
@@ -72,13 +78,13 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<ExitCode, Pro
         Fate::Server(home, listener) => (home, listener),
         Fate::Steward(status) => return Ok(status),
     };
-    let _log = log::begin(args.log_format, Level::INFO, environment);
+    let _log = log::begin(args.log_format, log::level(Level::INFO, verbosity), environment);
     home.tell();
     raise_open_files();
     warn_of_backends(&config);
     if pool.is_some() && (config.defaults.image.is_some() || !config.defaults.waive.is_empty()) {
         tracing::warn!(
-            "boxes wait, but suit no request with the image or the waivers that requests get by default"
+            "the warm pool will not be used: by default, requests get an image or waivers that it does not have"
         );
     }
     let engine = compose::pooled_engine(settings.host, pool);
@@ -86,7 +92,7 @@ fn serve(args: &ServeArgs, environment: Environment<'_>) -> Result<ExitCode, Pro
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
     let ready = || {
-        announce(address);
+        announce(address, verbosity);
         home.say(environment, Plea::Ready);
     };
     let until = |app: App| async {
@@ -102,7 +108,7 @@ fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> 
     config.mcp = settings.mcp.clone();
     config.defaults = settings.defaults();
     config.defaults.check().map_err(|mut problem| {
-        problem.error.message = format!("for requests that do not say: {}", problem.error.message);
+        problem.error.message = format!("the defaults for requests are not valid: {}", problem.error.message);
         problem
     })?;
     refuse_unusable_backend(settings, &config)?;
@@ -112,46 +118,46 @@ fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> 
     Ok(config)
 }
 
-/// The backend that requests get if they name none is one that somebody may use. `process` and `none` take more than
-/// being chosen: whoever serves others has to allow them in so many words.
+/// The default backend must be one that some caller may use. For `process` and `none` it is not enough to be the
+/// default: the configuration has to allow them explicitly.
 fn refuse_unusable_backend(settings: &Settings, config: &Config) -> Result<(), Problem> {
     let BackendChoice::Named(name) = doctor::backend_choice(settings)? else { return Ok(()) };
     if callers(config).any(|allowance| allowance.backends.contains(&name)) {
         return Ok(());
     }
-    let message = format!("the backend '{name}' was chosen for all requests, and none may use it");
-    let hint = format!("choose another, or write backends = [\"{name}\"] in [server.allow] or [keys.allow]");
+    let message = format!("the default backend is '{name}', but no caller may use it");
+    let hint = format!("choose another backend, or write backends = [\"{name}\"] in [server.allow] or [keys.allow]");
     Err(Problem::new(Code::Forbidden, message, hint).at(Field::Backend))
 }
 
-/// What each caller may do who can come.
+/// What each possible caller may do.
 fn callers(config: &Config) -> impl Iterator<Item = &Allowance> {
     let anonymous = config.keys.is_empty().then_some(&config.anonymous);
     anonymous.into_iter().chain(config.keys.iter().map(|key| &key.allowance))
 }
 
-/// An operator who lets others out of the box reads so in the log.
+/// Logs a warning if callers may use a backend that is not a sandbox.
 fn warn_of_backends(config: &Config) {
     for name in BackendName::ALL.into_iter().filter(|name| name.is_only_by_name()) {
         if callers(config).any(|allowance| allowance.backends.contains(&name)) {
-            tracing::warn!(backend = %name, "requests may choose a backend that is no sandbox: their code runs as this server");
+            tracing::warn!(backend = %name, "requests may use a backend that is not a sandbox: their code runs with the rights of this server");
         }
     }
 }
 
-/// Boxes that wait are made with the limits of a caller who names none: with keys, the holder of the first.
-fn pooled(settings: &Settings, config: &Config) -> Result<Option<PoolSettings>, Problem> {
+/// The boxes of the warm pool have the default limits: those of the first key, if there are keys.
+pub(crate) fn pooled(settings: &Settings, config: &Config) -> Result<Option<PoolSettings>, Problem> {
     let caller = config.keys.first().map_or(&config.anonymous, |key| &key.allowance);
     pool::configured(&settings.pool, &settings.config, config.defaults.box_limits(caller)?)
 }
 
 fn drain_time(text: &str) -> Result<Duration, Problem> {
     belljar_core::limits::parse_duration(text).map_err(|fault| {
-        Problem::new(Code::InvalidRequest, format!("--drain: {fault}"), "write it as in --drain 10s")
+        Problem::new(Code::InvalidRequest, format!("--drain: {fault}"), "write a time such as --drain 10s")
     })
 }
 
-/// The socket that we were given, else the one that was asked for.
+/// The socket that systemd opened, else one on the address that was asked for.
 fn listener(
     args: &ServeArgs,
     settings: &Settings,
@@ -163,18 +169,18 @@ fn listener(
         None => bind(args.listen.as_deref().or(settings.server.listen.as_deref()))?,
     };
     if config.keys.is_empty() && is_exposed(&listener) {
-        let message = "without keys the server listens on loopback only";
-        let hint = "leave --listen out, or make a key with `belljar key new` and configure it";
+        let message = "without API keys, the server listens on loopback addresses only";
+        let hint = "leave out --listen, or create a key with `belljar key new` and add it to the configuration";
         return Err(Problem::new(Code::InvalidRequest, message, hint));
     }
     Ok(listener)
 }
 
 pub(crate) fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
-    let text = text.unwrap_or("127.0.0.1:8787");
+    let text = text.unwrap_or(DEFAULT_LISTEN);
     let address: SocketAddr = text.parse().map_err(|_| {
-        let message = format!("'{}' is not an address to listen on", text.escape_debug());
-        Problem::new(Code::InvalidRequest, message, "write an IP address and a port, as in 127.0.0.1:8787")
+        let message = format!("'{}' is not an address and a port", text.escape_debug());
+        Problem::new(Code::InvalidRequest, message, "write an IP address and a port such as 127.0.0.1:8787")
     })?;
     TcpListener::bind(address).and_then(with_backlog).map_err(|cause| {
         let message = format!("cannot listen on {address}: {cause}");
@@ -182,18 +188,18 @@ pub(crate) fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
     })
 }
 
-/// A burst of clients must not have to knock twice; the 128 that a listener has otherwise are few.
+/// A backlog for bursts of clients; the default of 128 is too small for them.
 fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
     rustix::net::listen(&listener, 4096)?;
     Ok(listener)
 }
 
-/// Whether others than this machine can reach it; if that cannot be told, they can.
+/// Whether other machines can reach it; if that is unknown, assume that they can.
 pub(crate) fn is_exposed(listener: &TcpListener) -> bool {
     !listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
 }
 
-/// As many open files as we may have: a connection is one, and a run takes several. Boxes have a limit of their own.
+/// Raises the limit on open files: a connection is one, and a run takes several. Sandboxes have their own limit.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -202,15 +208,15 @@ fn raise_open_files() {
     }
 }
 
-/// One line, for people and for scripts that wait for it. Nobody is left to tell if stderr is gone.
-pub(crate) fn announce(address: Option<SocketAddr>) {
-    if let Some(address) = address {
+/// One line, for people and for scripts that wait for it. If stderr is closed, nobody reads it.
+pub(crate) fn announce(address: Option<SocketAddr>, verbosity: Verbosity) {
+    if let Some(address) = address.filter(|_| verbosity != Verbosity::Quiet) {
         let _ = writeln!(io::stderr(), "listening on http://{address}");
     }
 }
 
-/// Takes up what the configuration says now of keys, of what callers may do and of what they get if they do not say. A file that cannot be used changes
-/// nothing.
+/// Reloads the keys, what callers may do and the defaults for requests. If the configuration is not valid, nothing
+/// changes.
 fn reloaded(
     args: &ServeArgs,
     environment: Environment<'_>,
@@ -223,8 +229,8 @@ fn reloaded(
     let config = configured(args, &settings)?;
     pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {
-        let message = "the configuration has no keys any more, and the server can be reached from elsewhere";
-        return Err(Problem::new(Code::InvalidRequest, message, "configure a key, or stop the server"));
+        let message = "the configuration no longer has keys, and other machines can reach the server";
+        return Err(Problem::new(Code::InvalidRequest, message, "add a key to the configuration, or stop the server"));
     }
     app.replace_callers(&config);
     Ok(config.keys.len())

@@ -13,7 +13,7 @@ fn server() -> (Server, String) {
     let text = String::from_utf8(output.stdout).unwrap();
     let (key, rest) = text.split_once('\n').unwrap();
     let stanza = &rest[rest.find("[[keys]]").unwrap()..];
-    let limits = "limits = { timeout = '2s', cpu-time = '1s', memory = '64M' }";
+    let limits = "limits = { timeout = '5s', cpu-time = '1s', memory = '64M' }";
     let config = format!("{stanza}[keys.allow]\nlanguages = ['sh', 'c', 'bash']\n{limits}\n");
     (Server::with(&config, &[]), format!("Bearer {key}"))
 }
@@ -48,8 +48,8 @@ fn piston_tells_a_key_what_it_may_have() {
         (answer.status, answer.json()["message"].as_str().unwrap_or_default().to_owned())
     };
     let limit = |name: &str, most: u64| (400, format!("{name} cannot exceed the configured limit of {most}"));
-    assert_eq!(refused("sh", "run_timeout", 2001), limit("run_timeout", 2000));
-    assert_eq!(refused("sh", "compile_timeout", 2001), limit("compile_timeout", 2000));
+    assert_eq!(refused("sh", "run_timeout", 5001), limit("run_timeout", 5000));
+    assert_eq!(refused("sh", "compile_timeout", 5001), limit("compile_timeout", 5000));
     assert_eq!(refused("sh", "run_cpu_time", 1001), limit("run_cpu_time", 1000));
     assert_eq!(refused("sh", "run_memory_limit", (64 << 20) + 1), limit("run_memory_limit", 64 << 20));
     assert_eq!(refused("python", "run_timeout", 1), (400, "python-* runtime is unknown".to_owned()));
@@ -57,7 +57,7 @@ fn piston_tells_a_key_what_it_may_have() {
         json!({"language": "sh", "version": "*", "files": [{"content": "sleep 60"}], "run_timeout": 2000});
     assert_eq!(post(&server, &key, "/api/v2/execute", &slow).result()["run"]["status"], "TO");
     let compiled = json!({"language": "c", "version": "*", "files": [{"content": "int main(){}"}],
-        "run_timeout": 2000, "compile_timeout": 2000, "run_cpu_time": 1000});
+        "run_timeout": 5000, "compile_timeout": 5000, "run_cpu_time": 1000});
     assert_eq!(post(&server, &key, "/api/v2/execute", &compiled).result()["run"]["code"], 0);
 }
 
@@ -69,14 +69,14 @@ fn fusion_tells_a_key_what_it_may_have() {
         post(&server, &key, "/run_code", &body)
     };
     for (name, value, most) in
-        [("run_timeout", 2.1, 2), ("compile_timeout", 3.0, 2), ("memory_limit_MB", 65.0, 64)]
+        [("run_timeout", 5.1, 5), ("compile_timeout", 6.0, 5), ("memory_limit_MB", 65.0, 64)]
     {
         let answer = ask(name, value);
         let fault = &answer.json()["detail"][0];
         assert_eq!((answer.status, &fault["loc"]), (422, &json!(["body", name])));
         assert_eq!(fault["msg"], format!("Input should be less than or equal to {most}"));
     }
-    assert_eq!(ask("run_timeout", 2.0).result()["status"], "Success");
+    assert_eq!(ask("run_timeout", 5.0).result()["status"], "Success");
     let forbidden = json!({"code": "1", "language": "python"});
     let answer = post(&server, &key, "/run_code", &forbidden).result();
     assert_eq!(answer["status"], "SandboxError");

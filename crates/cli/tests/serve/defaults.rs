@@ -13,14 +13,14 @@ fn sleeper() -> Value {
 #[test]
 fn the_configuration_speaks_for_requests_that_do_not() {
     let server = Server::with(
-        "waive = ['network', 'disk']\n[limits]\ntimeout = '300ms'\n[server.allow]\nwaive = ['network']\n",
+        "waive = ['network', 'disk']\n[limits]\ntimeout = '2s'\n[server.allow]\nwaive = ['network']\n",
         &[],
     );
     let result = server.post("/v1/runs", &sleeper()).result();
     assert_eq!(result["status"], json!("timed_out"));
     // The caller may do without the one, and not without the other.
     assert_eq!(result["isolation"]["waived"], json!(["network"]));
-    let own = json!({"language": "sh", "code": "sleep 0.5", "limits": {"timeout_ms": 30_000}});
+    let own = json!({"language": "sh", "code": "sleep 2.5", "limits": {"timeout_ms": 60_000}});
     assert_eq!(server.post("/v1/runs", &own).result()["status"], json!("exited"));
     let piston =
         json!({"language": "dash", "version": "*", "files": [{"content": "head -c 4096 /dev/zero"}]});
@@ -35,7 +35,7 @@ fn a_default_that_is_more_than_the_caller_may_have_is_cut() {
         held.stanza, free.stanza
     );
     let server = Server::with(&config, &[]);
-    let many = json!({"language": "bash", "code": "for i in 1 2 3 4 5; do sleep 0.2 & done; wait; echo $?"});
+    let many = json!({"language": "bash", "code": "for i in 1 2 3 4 5; do sleep 1 & done; wait; echo $?"});
     let result = post(&server, &held.key, &many).result();
     assert_eq!(result["network"], json!("none"));
     assert!(result["stderr"].as_str().unwrap().contains("fork"), "{result}");

@@ -1,6 +1,7 @@
-//! Programs that nobody chose, by the hundred: each says the same in a box that waited as in one that was built for it.
+//! Hundreds of generated programs: each has the same result in a parked box as in one that was built for it.
 //!
-//! `BELLJAR_PROGRAMS` is how many; CI sets 1000. `differential/programs.py` makes them, and prints any of them.
+//! `BELLJAR_PROGRAMS` is their number (200 by default; CI sets more). `differential/programs.py` generates them, and prints any
+//! of them.
 
 use std::collections::BTreeMap;
 use std::process::Command;

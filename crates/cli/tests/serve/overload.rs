@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -19,42 +19,63 @@ fn resident(server: &Server) -> u64 {
 }
 
 #[test]
-fn under_overload_every_request_is_answered_and_health_is_told_at_once() {
+fn under_overload_every_request_is_answered() {
     let server = Server::with("[server]\nslots = 2\nqueue = 8\n", &[]);
     let body = json!({"language": "python", "code": "sum(range(10**6))"}).to_string();
     let asking: Vec<TcpStream> =
         (0..64).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
-    let mut health: Vec<Duration> = (0..50)
-        .map(|_| {
-            let asked = Instant::now();
-            assert_eq!(server.get("/healthz").status, 200);
-            asked.elapsed()
-        })
-        .collect();
     let statuses: Vec<u16> = asking.into_iter().map(|stream| Answer::read(stream).status).collect();
     assert!(statuses.iter().all(|status| [200, 429].contains(status)), "{statuses:?}");
     assert!(statuses.contains(&200) && statuses.contains(&429), "{statuses:?}");
-    // The promise is 50 ms at p99, which bench/ measures; here the machine may be anyone's. A server that waits for
-    // runs before it answers would take seconds.
-    health.sort();
-    assert!(health[25] < Duration::from_secs(1), "{health:?}");
     assert_eq!(server.post("/v1/runs", &json!({"language": "sh", "code": "true"})).status, 200);
+}
+
+/// How soon is what `bench/` measures.
+#[test]
+fn health_is_told_while_every_slot_is_taken_and_the_queue_is_full() {
+    let server = Server::with("[server]\nslots = 2\nqueue = 8\n", &[]);
+    let mark = mark();
+    let body = sleeper(&mark).to_string();
+    let asking: Vec<TcpStream> =
+        (0..10).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
+    let metrics = || String::from_utf8(server.get("/metrics").body).unwrap();
+    eventually("the slots are taken", || alive(&mark) == 2);
+    eventually("the queue is full", || metrics().contains("\nbelljar_queue_length 8\n"));
+    for _ in 0..50 {
+        assert_eq!(server.get("/healthz").status, 200);
+    }
+    assert_eq!(alive(&mark), 2, "the answers came when runs had ended");
+    drop(asking);
+}
+
+/// Whether every thread of the server waits for something.
+fn is_idle(server: &Server) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid().as_raw_nonzero())).unwrap();
+    let mut states = tasks.map_while(Result::ok).filter_map(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        Some(stat.rsplit_once(") ")?.1.starts_with('S'))
+    });
+    states.all(|sleeps| sleeps)
 }
 
 #[test]
 fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
     use std::os::unix::fs::PermissionsExt;
     let (folder, mark) = (tempfile::tempdir().unwrap(), mark());
-    // An interpreter that takes long to say its version. The thread that builds the box waits for it.
-    let slow = folder.path().join("lua");
-    std::fs::write(&slow, format!("#!/bin/sh\nexec /bin/sh -c 'sleep 8; exit 1' {mark}\n")).unwrap();
+    // An interpreter that does not say its version once it is to hang. The thread that builds the box waits for it, for
+    // ten seconds.
+    let (slow, hangs) = (folder.path().join("lua"), folder.path().join("hangs"));
+    let wait = format!("exec /bin/sh -c 'sleep 100; exit 1' {mark}");
+    let script = format!("#!/bin/sh\nif [ -e {} ]; then {wait}; fi\nexit 1\n", hangs.display());
+    std::fs::write(&slow, script).unwrap();
     std::fs::set_permissions(&slow, std::fs::Permissions::from_mode(0o755)).unwrap();
     let server = Server::with(&format!("[runtimes]\nlua = '{}'\n", slow.display()), &[]);
     // On a connection that is known: the thread that hears of the request is then the one that watches the sockets.
     let mut waiting = server.connect();
     write!(waiting, "GET /healthz HTTP/1.1\r\nhost: {}\r\n\r\n", server.address).unwrap();
     assert!(waiting.read(&mut [0; 1024]).unwrap() > 0);
-    std::thread::sleep(Duration::from_millis(200));
+    eventually("nothing else is done", || is_idle(&server));
+    std::fs::write(hangs, "").unwrap();
     let run = json!({"language": "lua", "code": "print(1)"}).to_string();
     let head = "content-type: application/json\r\ncontent-length";
     write!(
@@ -64,31 +85,41 @@ fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
         run.len()
     )
     .unwrap();
-    eventually("the interpreter is asked", || alive(&mark) == 1);
+    eventually("the interpreter is asked", || alive(&mark) > 0);
     for _ in 0..10 {
         assert_eq!(server.get("/healthz").status, 200);
-        assert_eq!(alive(&mark), 1, "the answer came when the interpreter had answered");
+        assert!(alive(&mark) > 0, "the answer came when the interpreter had been given up");
     }
     drop(waiting);
 }
 
 #[test]
 fn ten_thousand_idle_connections_are_bounded_and_memory_stays_flat() {
-    let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '2s'\n", &[]);
+    // No connection is closed for its silence before the last one has come, however long that takes.
+    let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '300s'\n", &[]);
+    raise_descriptor_limit();
     assert_eq!(server.get("/healthz").status, 200);
     let before = resident(&server);
-    let idle: Vec<TcpStream> = (0..10_000).map(|_| server.connect()).collect();
+    let mut idle: Vec<TcpStream> = (0..10_000).map(|_| server.connect()).collect();
+    // The last of them found no place, and was told so.
+    let turned_away = idle.pop().map(Answer::read).unwrap();
+    assert_eq!(turned_away.error(), (429, "busy".into(), String::new()));
     let most = resident(&server);
     assert!(most < before + 48 * 1024, "from {before} KiB to {most} KiB");
-    // The last of them found no place, and was told so.
-    let turned_away = idle.into_iter().next_back().map(Answer::read).unwrap();
-    assert_eq!(turned_away.error(), (429, "busy".into(), String::new()));
+    drop(idle);
     eventually("there is room again", || server.get("/healthz").status == 200);
+}
+
+/// Many a shell starts a process with 1024 descriptors at most, unless it asks for more.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
 }
 
 #[test]
 fn a_connection_that_says_nothing_is_closed() {
-    let server = Server::with("[server]\nheader-timeout = '200ms'\n", &[]);
+    let server = Server::with("[server]\nheader-timeout = '2s'\n", &[]);
     let mut silent = server.connect();
     assert_eq!(silent.read(&mut [0; 16]).unwrap(), 0);
     let mut used = server.send("GET", "/healthz", &[], b"");
@@ -184,13 +215,15 @@ fn a_server_that_is_killed_leaves_none_of_64_boxes_alive() {
     let mut server = Server::with("[server]\nslots = 64\n", &[]);
     let mark = mark();
     let body = sleeper(&mark).to_string();
-    let asked: Vec<TcpStream> =
-        (0..64).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
-    eventually("all run", || alive(&mark) == 64);
+    let mut asked: Vec<TcpStream> = Vec::new();
+    // A few at a time: a box that takes too long to be built, beside 63 others on a busy machine, is given up.
+    while asked.len() < 64 {
+        asked.extend((0..8).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())));
+        eventually("they run", || alive(&mark) == asked.len());
+    }
     server.signal(Signal::KILL);
     server.wait();
-    let gone = eventually("all are gone", || alive(&mark) == 0);
-    assert!(gone < Duration::from_secs(10), "it took {gone:?}");
+    eventually("all are gone", || alive(&mark) == 0);
     drop(asked);
     let successor = Server::start();
     assert_eq!(successor.post("/v1/runs", &json!({"language": "sh", "code": "true"})).status, 200);

@@ -1,9 +1,9 @@
 //! Boxes that wait for runs: that they are used, that nothing but the time differs, and that they go.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -445,12 +445,16 @@ fn an_interpreter_that_is_replaced_is_not_run_from_a_box_that_waits() {
     let config =
         format!("[runtimes]\nbash = '{}'\n[pool.languages.bash]\nmin = 1\nmax = 1\n", copied.display());
     let server = Server::with(&config, &[]);
-    let body = json!({"language": "bash", "code": "echo 1"});
-    run_warm(&server, &body);
+    // Says which file is being run.
+    let body = json!({"language": "bash", "code": "stat -Lc %i /proc/$$/exe"});
+    let there = || json!(format!("{}\n", fs::metadata(&copied).unwrap().ino()));
+    let old = there();
+    assert_eq!(run_warm(&server, &body)["stdout"], old, "the control");
     eventually("one waits", || pool_of(&server, "bash")["ready"] == json!(1));
-    std::thread::sleep(Duration::from_millis(20));
     copy();
+    assert_ne!(there(), old, "the control");
+    // Cold, unless the server has noticed by itself by now.
     let result = server.post("/v1/runs", &body).result();
-    assert_eq!((&result["start"], &result["stdout"]), (&json!("cold"), &json!("1\n")));
-    run_warm(&server, &body);
+    assert_eq!(result["stdout"], there(), "{result}");
+    assert_eq!(run_warm(&server, &body)["stdout"], there());
 }

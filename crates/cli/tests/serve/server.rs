@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Longer than anything here takes; a test that waits for so long has failed.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) struct Server {
     child: Child,
@@ -44,6 +44,7 @@ impl Server {
 
     /// The same with a state of its own.
     pub(crate) fn spawn_in(mut command: Command, state: PathBuf, folder: TempDir) -> Server {
+        belljar_conformance::keep_failures_short();
         let mut child = command
             .current_dir(folder.path())
             .env("BELLJAR_STATE_DIR", state)
@@ -305,7 +306,8 @@ pub(crate) fn sleeper(mark: &str) -> Value {
     })
 }
 
-/// How many processes have this word among their arguments.
+/// How many processes have this word among their arguments. A program that starts another one is counted twice until that
+/// one has become what it is to be: wait for a number, or ask for a process at least.
 pub(crate) fn alive(mark: &str) -> usize {
     let has_mark = |entry: fs::DirEntry| {
         let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -315,11 +317,11 @@ pub(crate) fn alive(mark: &str) -> usize {
 }
 
 /// Waits for something to become true.
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) -> Duration {
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
         assert!(began.elapsed() < PATIENCE, "not so after {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-    began.elapsed()
 }

@@ -53,6 +53,19 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
     );
 }
 
+/// Whoever looks for the zygote finds it, also while others do.
+#[test]
+fn runs_that_come_together_are_all_forked() {
+    let server = Server::with(&format!("[server]\nslots = 4\n{FORKED}"), &[]);
+    run_forked(&server, &python("1"));
+    let callers = || {
+        for _ in 0..40 {
+            assert_eq!(server.post("/v1/runs", &python("1")).result()["start"], json!("zygote"));
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(callers))));
+}
+
 #[test]
 fn whoever_goes_away_while_a_child_is_born_leaves_nothing_for_the_next() {
     let server = Server::with(FORKED, &[]);
@@ -251,8 +264,12 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)\n",
             "shares no memory",
         ),
-        ("handler", "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n", "handles signals"),
-        ("forks", "import os\nos.fork()\n", "a preloaded module starts processes"),
+        (
+            "handler",
+            "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
+            "installs signal handlers",
+        ),
+        ("forks", "import os\nos.fork()\n", "a preloaded module started processes"),
         ("missing", "import no_such_module\n", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("fails", "raise ValueError('here')\n", "cannot preload fails: ValueError: here"),
         ("exits", "import os\nos._exit(0)\n", "cannot boot a zygote"),
@@ -263,7 +280,10 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             assert_eq!(stdout(&run_warm(&server, &has(name, handled))), "False\nTrue\n", "{name}");
         }
         let problem = server.get("/v1/pool").result()["languages"][0]["problem"].to_string();
-        assert!(problem.contains(why) && problem.contains("boxes boot a runtime each"), "{name}: {problem}");
+        assert!(
+            problem.contains(why) && problem.contains("each parked box boots its own runtime"),
+            "{name}: {problem}"
+        );
     }
 }
 

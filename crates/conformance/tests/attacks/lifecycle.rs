@@ -1,37 +1,22 @@
 //! L: processes and signals. Nothing survives a run, nothing inside can hold, kill or forge from inside.
 
-use std::time::Duration;
-
 use belljar_conformance::{
-    Cell, Ran, Status, observations, outside, process_holding, promise, secret, spelled,
+    Cell, Ran, Status, eventually, observations, outside, process_holding, promise, secret, spelled,
+    survivors,
 };
-
-/// What ends with the run, however it tries to stay.
-fn survivors(word: &str) -> Vec<u32> {
-    // The kernel needs a moment to tear a namespace down after its last process was reaped.
-    for _ in 0..50 {
-        if process_holding(word).is_empty() {
-            return Vec::new();
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    process_holding(word)
-}
 
 /// L1, L2, L3
 fn a_daemon_that_holds_stdout_neither_stays_nor_holds_the_caller(cell: &Cell) {
     let word = secret();
     let control = outside(&format!("daemon {word} 2>/dev/null </dev/null | head -n 1; true"));
     assert_eq!(control[0].op, "daemon");
-    let survivor = process_holding(&word);
-    assert_eq!(survivor.len(), 1, "the control: outside it stays");
-    for pid in survivor {
+    eventually("the control: outside one stays", || process_holding(&word).len() == 1);
+    for pid in process_holding(&word) {
         let pid = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
     }
     let ran = cell.with_probe().run(&format!("./probe daemon {}; echo before the end", spelled(&word)));
     assert!(ran.ok().ends_with("before the end\n"), "what was written is kept: {ran:?}");
-    assert!(ran.took < Duration::from_secs(3), "{:?}", ran.took);
     assert_eq!(survivors(&word), [] as [u32; 0]);
 }
 
@@ -39,13 +24,11 @@ promise!(a_daemon_that_holds_stdout_neither_stays_nor_holds_the_caller);
 
 /// L3
 fn a_daemon_does_not_outlive_a_timeout_or_a_signal(cell: &Cell) {
-    for end in ["sleep 60", "kill -9 $$", "exit 3"] {
+    for end in ["sleep 1000", "kill -9 $$", "exit 3"] {
         let word = secret();
-        let ran = cell
-            .with_probe()
-            .limit("timeout", "500ms")
-            .run(&format!("./probe daemon {}; {end}", spelled(&word)));
-        assert!(ran.took < Duration::from_secs(3), "{end}: {:?}", ran.took);
+        let code = format!("./probe daemon {}; {end}", spelled(&word));
+        let ran = cell.with_probe().run_until_its_timeout(&code, |ran| ran.stdout.contains("daemon"));
+        assert_eq!(ran.timed_out, end.starts_with("sleep"), "{end}: {ran:?}");
         assert_eq!(survivors(&word), [] as [u32; 0], "{end}");
     }
 }
@@ -55,12 +38,13 @@ promise!(a_daemon_does_not_outlive_a_timeout_or_a_signal);
 /// L4
 fn stopping_oneself_does_not_stop_the_clock(cell: &Cell) {
     let cell = cell.limit("timeout", "500ms");
-    for stop in
-        ["kill -STOP $$", "sh -c 'kill -STOP $PPID; kill -STOP $$'", "kill -STOP $PPID; sleep 60; sleep 60"]
-    {
+    for stop in [
+        "kill -STOP $$",
+        "sh -c 'kill -STOP $PPID; kill -STOP $$'",
+        "kill -STOP $PPID; sleep 1000; sleep 1000",
+    ] {
         let ran = cell.run(stop);
         assert_eq!(ran.status, Status::TimedOut, "{stop}: {ran:?}");
-        assert!(ran.took < Duration::from_secs(3), "{stop}");
     }
 }
 
@@ -70,7 +54,6 @@ promise!(stopping_oneself_does_not_stop_the_clock);
 fn stopping_everyone_stops_only_oneself_and_not_the_clock(cell: &Cell) {
     let ran = cell.limit("timeout", "500ms").run("kill -STOP 1; kill -STOP -1; kill -STOP $$");
     assert_eq!(ran.status, Status::TimedOut, "{ran:?}");
-    assert!(ran.took < Duration::from_secs(3), "{ran:?}");
 }
 
 promise!(stopping_everyone_stops_only_oneself_and_not_the_clock; needs privileges);
@@ -127,7 +110,6 @@ promise!(a_subreaper_and_a_death_signal_save_nobody);
 fn a_process_that_waits_in_the_kernel_is_killed_on_time(cell: &Cell) {
     let ran = cell.limit("timeout", "500ms").run("mkfifo f; (cat f &) ; cat f");
     assert_eq!(ran.status, Status::TimedOut);
-    assert!(ran.took < Duration::from_secs(3));
 }
 
 promise!(a_process_that_waits_in_the_kernel_is_killed_on_time);
@@ -157,9 +139,9 @@ promise!(cgroups_are_out_of_reach; needs filesystem);
 fn a_fork_storm_does_not_outrun_the_kill(cell: &Cell) {
     for _ in 0..5 {
         let word = secret();
-        let ran =
-            cell.with_probe().limit("timeout", "300ms").run(&format!("./probe fork-bomb {}", spelled(&word)));
-        assert!(ran.took < Duration::from_secs(4), "{:?}", ran.took);
+        let bomb = format!("./probe fork-bomb {}", spelled(&word));
+        let ran = cell.with_probe().limit("timeout", "300ms").run(&bomb);
+        assert_eq!(ran.status, Status::TimedOut, "{ran:?}");
         assert_eq!(survivors(&word), [] as [u32; 0]);
     }
 }
@@ -168,7 +150,7 @@ promise!(a_fork_storm_does_not_outrun_the_kill; needs pids);
 
 /// L11
 fn a_crowd_of_daemons_dies_with_its_run(cell: &Cell) {
-    for end in ["time.sleep(60)", "pass"] {
+    for end in ["time.sleep(1000)", "pass"] {
         let word = secret();
         let code = format!(
             r"
@@ -184,8 +166,7 @@ for _ in range(300):
 {end}",
             parts = word.split_at(word.len() / 2)
         );
-        let ran = cell.language("python").limit("timeout", "1500ms").run(&code);
-        assert!(ran.took < Duration::from_secs(8), "{end}: {:?}", ran.took);
+        cell.language("python").limit("timeout", "1500ms").run(&code);
         assert_eq!(survivors(&word), [] as [u32; 0], "{end}");
     }
 }

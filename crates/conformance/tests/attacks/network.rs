@@ -3,9 +3,11 @@
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use belljar_conformance::{Cell, outside, promise, secret};
+use rustix::process::Signal;
 
 /// Below those that the kernel gives to whoever asks for any: other tests hold thousands of them.
 const FIXED_PORT: u16 = 27_123;
@@ -149,8 +151,8 @@ promise!(only_plain_families_and_types_of_socket_are_had; needs syscalls);
 fn two_boxes_do_not_meet(cell: &Cell) {
     let name = secret();
     let port = FIXED_PORT;
-    let meeting = format!("meet @{name} {port} 4");
-    let first = cell.with_probe().start_plain(&format!("./probe {meeting}"));
+    let patient = cell.with_probe().limit("timeout", "200s");
+    let mut first = patient.start_plain(&format!("./probe meet @{name} {port} 200"));
     first.wait_for("\"op\":\"meet\"");
     let second = cell.with_probe().run(&format!(
         "./probe unix @{name}; ./probe connect 127.0.0.1 {port}; ./probe meet @{name} {port} 0"
@@ -159,11 +161,14 @@ fn two_boxes_do_not_meet(cell: &Cell) {
     seen[0].fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
     seen[1].fails_with(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]);
     assert_eq!(seen[2].errno, 0, "the same name and port are free: {seen:?}");
-    let control = cell.with_probe().run(&format!(
-        "./probe meet @{name} {port} 2 & sleep 0.5; ./probe unix @{name}; \
-        ./probe connect 127.0.0.1 {port}; wait"
+    assert!(first.is_running(), "it listened all the time");
+    first.signal(Signal::TERM);
+    let control = patient.run(&format!(
+        "./probe meet @{name} {port} 200 > met & until grep -q meet met; do sleep 0.05; done; \
+         cat met; ./probe unix @{name}; ./probe connect 127.0.0.1 {port}"
     ));
     let control = belljar_conformance::observations(control.ok());
+    assert_eq!(control.len(), 3, "{control:?}");
     assert!(control.iter().all(|one| one.errno == 0), "the control: within one box they meet: {control:?}");
     assert!(first.finish().stdout_text().contains("\"errno\":0"), "the first did listen");
 }
@@ -172,8 +177,11 @@ promise!(two_boxes_do_not_meet; needs network);
 
 /// N8
 fn a_listening_socket_ends_with_its_run(cell: &Cell) {
-    // Where the network is the host's, this test meets itself as another user.
-    let port = FIXED_PORT + 1 + u16::try_from(std::process::id() % 4000).unwrap();
+    // Where the network is the host's, this test meets itself as another user, in this process or in another.
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let own =
+        u16::try_from(std::process::id() % 1000).unwrap() * 4 + NEXT.fetch_add(1, Ordering::Relaxed) % 4;
+    let port = FIXED_PORT + 1 + own;
     let ran = cell.with_probe().run(&format!("./probe meet @{} {port} 0", secret()));
     assert!(ran.ok().contains("\"errno\":0"), "the control: it listened");
     assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the port is free on the host");

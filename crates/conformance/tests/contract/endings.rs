@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use belljar_conformance::{Cell, Ran, Start, Status, promise};
+use belljar_conformance::{
+    Cell, PATIENCE, Ran, Running, Start, Status, eventually, process_holding, promise, secret, spelled,
+};
 use rustix::process::Signal;
 
 fn the_result_of_a_plain_run_says_everything_the_contract_names(cell: &Cell) {
@@ -114,19 +116,13 @@ fn a_signal_is_128_and_its_number(cell: &Cell) {
 promise!(a_signal_is_128_and_its_number);
 
 fn a_timeout_is_124_and_keeps_what_was_written(cell: &Cell) {
-    let cell = cell.limit("timeout", "500ms");
-    let code = "echo partial; echo told >&2; sleep 60";
-    let ran = cell.run(code);
+    let code = "echo partial; echo told >&2; sleep 1000";
+    let ran = cell.run_until_its_timeout(code, |ran| ran.stderr.starts_with("told\n"));
     assert_eq!((ran.status, ran.exit_code, ran.timed_out), (Status::TimedOut, 124, true));
     assert_eq!(ran.stdout, "partial\n");
     assert!(ran.stderr.starts_with("told\n") && ran.stderr.contains("Execution timed out"), "{}", ran.stderr);
-    assert!(
-        ran.usage.wall_ms >= 500.0 && ran.took < Duration::from_secs(30),
-        "{:?} {:?}",
-        ran.usage,
-        ran.took
-    );
-    let plain = cell.plain(code);
+    assert!(ran.usage.wall_ms >= 500.0, "{:?}", ran.usage);
+    let plain = cell.limit("timeout", "3s").plain(code);
     assert_eq!((plain.code(), plain.stdout_text().as_str()), (124, "partial\n"));
     assert!(plain.stderr_text().contains("Execution timed out"));
 }
@@ -190,7 +186,7 @@ fn out_of_cpu_time_is_a_timeout(cell: &Cell) {
     let ran = cell.limit("cpu-time", "300ms").run("echo partial; while :; do :; done");
     assert_eq!((ran.status, ran.exit_code, ran.timed_out), (Status::TimedOut, 124, true), "{ran:?}");
     assert!(ran.stdout == "partial\n" && ran.stderr.contains("Execution timed out"), "{ran:?}");
-    assert!((250.0..1500.0).contains(&ran.usage.cpu_ms), "{:?}", ran.usage);
+    assert!((250.0..5000.0).contains(&ran.usage.cpu_ms), "{:?}", ran.usage);
     let idle = cell.limit("cpu-time", "300ms").run("sleep 1; echo rested");
     assert_eq!(idle.ok(), "rested\n", "sleeping costs no CPU time");
 }
@@ -199,25 +195,50 @@ promise!(out_of_cpu_time_is_a_timeout; needs cpu);
 
 fn the_cpu_rate_is_kept(cell: &Cell) {
     let busy = "i=0; while [ $i -lt 100000000 ]; do i=$((i+1)); done";
-    let ran = cell.limit("cpus", "0.2").limit("timeout", "2s").run(busy);
-    let rate = ran.usage.cpu_ms / ran.usage.wall_ms;
-    assert!(rate < 0.35, "a fifth of a CPU, not {rate}: {:?}", ran.usage);
-    let whole = cell.limit("cpus", "1").limit("timeout", "2s").run(busy);
-    assert!(whole.usage.cpu_ms > ran.usage.cpu_ms, "the control: {:?}", whole.usage);
+    let rate = |cpus: &str| {
+        let usage = cell.limit("cpus", cpus).limit("timeout", "2s").run(busy).usage;
+        usage.cpu_ms / usage.wall_ms
+    };
+    let fifth = rate("0.2");
+    assert!(fifth < 0.35, "a fifth of a CPU, not {fifth}");
+    // What a program gets that may have a whole one depends on what else the machine does.
+    eventually("the control: more is had of a whole CPU", || rate("1") > 0.35);
 }
 
 promise!(the_cpu_rate_is_kept; needs cpu);
 
 fn an_interrupt_cancels_the_run(cell: &Cell) {
     for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 15)] {
-        let running = cell.start_json("echo begun; sleep 60");
-        // With --json nothing is said until the end.
-        std::thread::sleep(Duration::from_millis(if cell.has_an_image() { 2500 } else { 700 }));
-        running.signal(signal);
-        let ran = Ran::read(running.finish());
+        let ran = interrupted_once_it_runs(cell, signal);
         assert_eq!((ran.status, ran.exit_code), (Status::Cancelled, 128 + number), "{ran:?}");
         assert_eq!(ran.stdout, "begun\n");
-        assert!(ran.took < Duration::from_secs(5), "{:?}", ran.took);
+    }
+}
+
+/// With `--json` nothing is said until the end, so the program is looked for among the processes of the host.
+fn interrupted_once_it_runs(cell: &Cell, signal: Signal) -> Ran {
+    let word = secret();
+    let code = format!("echo begun; exec sh -c 'sleep 200; :' {}", spelled(&word));
+    let begin = || cell.limit("timeout", "200s").start_json(&code);
+    let interrupted = |running: Running| {
+        running.signal(signal);
+        Ran::read(running.finish())
+    };
+    if !cell.has_an_image() {
+        let running = begin();
+        eventually("it runs", || !process_holding(&word).is_empty());
+        return interrupted(running);
+    }
+    // The runtime of an engine may hide it.
+    let mut pause = Duration::from_secs(2);
+    loop {
+        let running = begin();
+        std::thread::sleep(pause);
+        let ran = interrupted(running);
+        if !ran.stdout.is_empty() || pause > PATIENCE {
+            return ran;
+        }
+        pause *= 2;
     }
 }
 
@@ -225,6 +246,8 @@ promise!(an_interrupt_cancels_the_run; cold: "it is about the command line");
 
 fn limits_have_the_defaults_of_the_contract(cell: &Cell) {
     let probe = cell.with_probe();
+    // Beside the rest, where a run can be left to itself.
+    let clock = (cell.start() == Start::Cold).then(|| probe.start_json("sleep 50"));
     if cell.keeps("disk") {
         let disk = cell.probe("exhaust disk 100 /tmp/f");
         assert!((60 << 20..=64 << 20).contains(&disk.ret) && disk.errno == libc::ENOSPC, "64M: {disk:?}");
@@ -239,9 +262,10 @@ fn limits_have_the_defaults_of_the_contract(cell: &Cell) {
         assert_eq!(probe.run("./probe exhaust memory 230").exit_code, 0, "256M");
         assert_eq!(probe.run("exec ./probe exhaust memory 270").status, Status::OutOfMemory, "256M");
     }
-    let clock = probe.run("sleep 30");
+    let clock = clock.map_or_else(|| probe.run("sleep 50"), |clock| Ran::read(clock.finish()));
     assert_eq!(clock.status, Status::TimedOut);
-    assert!((10_000.0..25_000.0).contains(&clock.usage.wall_ms), "10s: {:?}", clock.usage);
+    assert!(clock.stderr.contains("timed out after 10s"), "{clock:?}");
+    assert!((10_000.0..50_000.0).contains(&clock.usage.wall_ms), "10s: {:?}", clock.usage);
 }
 
 promise!(limits_have_the_defaults_of_the_contract);

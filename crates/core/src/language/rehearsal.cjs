@@ -1,9 +1,9 @@
-// Runs in a Node that waits for its code: what the first `console.log` would load is there when the code comes. The program's own
-// streams are left alone: to look at them is to set them up, which is the program's to do.
+// Runs in a Node that is to be parked, and loads what the first `console.log` would load. It does not touch the program's own
+// streams: accessing them sets them up, which is left to the program.
 'use strict';
 
 delete require.cache[__filename];
-// A thread of the program's gets here too, where there is nothing to rehearse.
+// A worker thread of the program also runs this script, and has nothing to rehearse.
 if (process.env.NODE_OPTIONS !== `--require=${__filename}`) return;
 delete process.env.NODE_OPTIONS;
 
@@ -11,7 +11,7 @@ require('tty');
 const { Socket } = require('net');
 const { Writable } = require('stream');
 const nowhere = new Writable({ write: (chunk, encoding, done) => done() });
-// Whether to colour is decided by looking at stderr.
+// Without colorMode, Node would look at stderr to decide about colours.
 const rehearsed = new console.Console({ stdout: nowhere, stderr: nowhere, colorMode: false });
 rehearsed.log(1, 'a', { a: [1] });
 rehearsed.error(new Error('rehearsed').message);

@@ -1,5 +1,5 @@
-//! Patterns for files. Who writes the pattern and who names the files may both be hostile, so that matching takes no
-//! more steps than the length of the one times the length of the other.
+//! File patterns. Both the pattern and the file names may be hostile, so matching takes at most as many steps as the
+//! product of their lengths.
 
 use std::iter::once;
 use std::str::Chars;
@@ -11,8 +11,8 @@ pub const MAX_PATTERNS: usize = 64;
 /// The most bytes that a pattern may have.
 pub const MAX_PATTERN: usize = 1024;
 
-/// A pattern for files beneath the working directory. `?` is one character of a name, `*` any number of them, `[a-z]`
-/// and `[!a-z]` are one of these and one of the others; `**` is any number of directories.
+/// A pattern for files beneath the working directory. `?` matches one character of a name, `*` any number of them,
+/// `[a-z]` one character in the range and `[!a-z]` one outside it; `**` matches any number of directories.
 #[derive(Debug, Clone)]
 pub struct Glob {
     text: String,
@@ -23,7 +23,7 @@ impl Glob {
     /// All patterns of a run.
     ///
     /// # Errors
-    /// Too many of them, or one that [`parse`](Glob::parse) does not take.
+    /// Too many of them, or one that [`parse`](Glob::parse) rejects.
     pub fn parse_all(texts: &[String]) -> Result<Vec<Glob>, Invalid> {
         if texts.len() > MAX_PATTERNS {
             let message = format!("there are {} patterns; at most {MAX_PATTERNS} are accepted", texts.len());
@@ -46,7 +46,7 @@ impl Glob {
             Invalid::new(
                 Field::Collect,
                 format!("the pattern '{}' {why}", text.escape_debug()),
-                "name files beneath the working directory, such as 'plot.png' or 'out/**/*.csv'",
+                "name files inside the working directory, such as 'plot.png' or 'out/**/*.csv'",
             )
         };
         let text = text.strip_prefix("./").unwrap_or(text);
@@ -60,11 +60,11 @@ impl Glob {
         Ok(Glob { text: text.to_owned(), parts })
     }
 
-    /// Whether a relative path is meant. A `*` does not cross a slash; `**` does.
+    /// Whether it matches a relative path. A `*` does not match a slash; `**` does.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         let names: Vec<&str> = path.split('/').collect();
-        // For each number of names, whether the parts so far can stand for exactly as many.
+        // For each number of names, whether the parts so far can match exactly that many.
         let mut covered: Vec<bool> = once(true).chain(names.iter().map(|_| false)).collect();
         for part in &self.parts {
             covered = part.extend(&covered, &names);
@@ -85,7 +85,7 @@ impl Glob {
     }
 }
 
-/// What stands between two slashes.
+/// The part between two slashes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     /// `**`: any number of names.
@@ -94,7 +94,7 @@ enum Part {
     Name(Vec<Token>),
 }
 
-/// What stands for characters.
+/// What matches characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Token {
     Slash,
@@ -103,7 +103,7 @@ enum Token {
     /// `?`
     One,
     Char(char),
-    /// `[…]`, or `[!…]` if it is not to be one of them: each from a first to a last.
+    /// `[…]`, or `[!…]` if negated: ranges from a first to a last character.
     Class {
         negated: bool,
         ranges: Vec<(char, char)>,
@@ -141,8 +141,8 @@ impl Token {
     }
 }
 
-/// Whether a name is meant. Only the last `*` that was come to is ever given more: whatever an earlier one could take
-/// instead, this one can take as well.
+/// Whether the tokens match a name. Only the last `*` reached so far is ever extended: whatever an earlier one could
+/// match instead, this one can match as well.
 fn is_name(tokens: &[Token], name: &str) -> bool {
     let (mut tokens, mut left) = (tokens, name.chars());
     let mut again: Option<(&[Token], Chars<'_>)> = None;
@@ -184,7 +184,7 @@ fn parts(text: &str) -> Result<Vec<Part>, &'static str> {
     Ok(parts)
 }
 
-/// `out/**` and `out/**/` are `out/**/*`: what is beneath the directory, not itself.
+/// `out/**` and `out/**/` mean `out/**/*`: what is beneath the directory, not the directory itself.
 fn end_with_a_name(parts: &mut Vec<Part>) {
     if let [.., Part::Names, Part::Name(last)] = parts.as_slice()
         && last.is_empty()
@@ -213,7 +213,7 @@ fn tokens(text: &str) -> Result<Vec<Token>, &'static str> {
     Ok(tokens)
 }
 
-/// What follows a `[`, and what comes after it. The first of the characters may be a `]` itself.
+/// The class after a `[`, and the rest of the text. The first of its characters may be a `]`.
 fn class(text: &[char]) -> Option<(Token, &[char])> {
     let (negated, text) = match text {
         ['!', text @ ..] => (true, text),

@@ -1,5 +1,4 @@
-//! A backend that plays a script: what it says and when, so that the engine's clockwork can be tested against
-//! times that no real program would keep to.
+//! A backend that plays a script: what it outputs and when, so that the engine's timing can be tested exactly.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +22,7 @@ pub(crate) enum Act {
     Sleep(Duration),
     /// The compiler is done.
     NextStage,
-    /// Says this for ever, without ever letting anyone else have a turn.
+    /// Outputs this for ever, without ever yielding.
     Flood(Vec<u8>),
 }
 
@@ -40,7 +39,7 @@ pub(crate) struct Script {
     pub(crate) not_ready: bool,
     pub(crate) unmet: Vec<Guarantee>,
     pub(crate) files: Vec<CollectedFile>,
-    /// The layers that are fetched before it can start.
+    /// The layers that are pulled before it can start.
     pub(crate) layers: Vec<&'static str>,
 }
 
@@ -140,7 +139,7 @@ impl Backend for Scripted {
     }
 }
 
-/// What is told of a layer that is fetched.
+/// The event for a pulled layer.
 pub(crate) fn pulled(layer: &str) -> PullEvent {
     let (image, layer) = ("image:1".to_owned(), Some(layer.to_owned()));
     PullEvent { image, layer, status: "Pull complete".to_owned(), progress: None }

@@ -1,22 +1,22 @@
-//! Reads what a runtime said about itself.
+//! Parses what a runtime reports about itself.
 
 use std::path::PathBuf;
 
 use belljar_core::language::Answer;
 
-/// What a runtime said.
+/// What a runtime reported.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answered {
     /// Name and version.
     pub label: String,
-    /// The real executable, if it was told.
+    /// The real executable, if it was reported.
     pub executable: Option<PathBuf>,
     /// Other files and directories that it needs. They exist.
     pub places: Vec<PathBuf>,
 }
 
 impl Answered {
-    /// `None` if there is no label in it that one could show.
+    /// `None` if there is no usable label in it.
     pub(super) fn read(answer: Answer, text: &str) -> Option<Answered> {
         let label = answer.label(text)?;
         let mut places: Vec<PathBuf> = told_paths(answer, text).filter(|path| path.exists()).collect();

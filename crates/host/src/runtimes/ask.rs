@@ -1,7 +1,7 @@
-//! Runs a candidate once and listens to what it says about itself.
+//! Runs a candidate once and reads what it reports about itself.
 //!
-//! It runs outside of any box, as the caller would run it, but with next to no environment, in `/`, and only for so
-//! long: what is on the search path may be anything.
+//! It runs outside any box, as the caller would run it, but with next to no environment, in `/`, and for a limited
+//! time: the program on the search path may be anything.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -23,17 +23,17 @@ const LONGEST_ANSWER: usize = 64 * 1024;
 pub(super) enum NoAnswer {
     #[error("it cannot be started ({0})")]
     NotStarted(io::Error),
-    #[error("it cannot be listened to ({0})")]
+    #[error("its output cannot be read ({0})")]
     NotHeard(io::Error),
     #[error("no answer within {} s", PATIENCE.as_secs())]
     TooLate,
-    #[error("an answer without an end")]
+    #[error("its answer is too long")]
     TooLong,
     #[error("{status}{}", last_words(.text))]
     Failed { status: ExitStatus, text: String },
 }
 
-/// Asks all the questions and returns the answers one after the other.
+/// Asks all the questions and returns the concatenated answers.
 pub(super) fn ask(
     program: &Path,
     questions: &[&[&str]],
@@ -68,17 +68,17 @@ fn listen(command: &mut Command, deadline: Instant) -> Result<String, NoAnswer> 
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     asked.hear(&mut output, &mut errors, deadline)?;
     let status = asked.0.wait().map_err(NoAnswer::NotHeard)?;
-    // Some answer on the one stream, some on the other; warnings beside an answer are not part of it.
+    // Some answer on stdout, some on stderr; warnings on the other stream are not part of the answer.
     let said = if output.iter().all(u8::is_ascii_whitespace) { errors } else { output };
     let text = String::from_utf8_lossy(&said).into_owned();
     if status.success() { Ok(text) } else { Err(NoAnswer::Failed { status, text }) }
 }
 
-/// A running candidate. Dropping it ends it and everything that it has started.
+/// A running candidate. Dropping it kills it and everything that it has started.
 struct Asked(Child);
 
 impl Asked {
-    /// Collects what it writes until it is gone. Not until its pipes are closed: a child of its own may hold them.
+    /// Collects its output until it is gone. Not until its pipes are closed: a child of its own may hold them open.
     fn hear(
         &mut self,
         output: &mut Vec<u8>,
@@ -117,7 +117,7 @@ impl Asked {
                 (true, true) => running = false,
                 (true, false) if Instant::now() >= deadline => return Err(NoAnswer::TooLate),
                 (true, false) => {}
-                // It is gone, and nothing that it wrote is left in the pipes.
+                // It is gone, and its pipes are empty.
                 (false, _) if !read_out && !read_err => return Ok(()),
                 (false, _) => {}
             }
@@ -128,14 +128,14 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // It leads a group of its own, and its number is not free before it is waited for.
+            // It leads its own process group, and its number is not reused before it is waited for.
             let _ = kill_process_group(Pid::from_child(&self.0), Signal::KILL);
             let _ = self.0.wait();
         }
     }
 }
 
-/// Reads what is there. False at the end of the stream.
+/// Reads what is available. False at the end of the stream.
 fn take(stream: &mut impl Read, into: &mut Vec<u8>) -> Result<bool, NoAnswer> {
     let mut piece = [0; 4096];
     let count = stream.read(&mut piece).map_err(NoAnswer::NotHeard)?;
@@ -147,7 +147,7 @@ fn heard(errno: rustix::io::Errno) -> NoAnswer {
     NoAnswer::NotHeard(errno.into())
 }
 
-/// The last line of what a failed candidate said, made harmless for a terminal.
+/// The last line of a failed candidate's output, made safe for a terminal.
 fn last_words(text: &str) -> String {
     match text.lines().rev().find(|line| !line.trim().is_empty()) {
         Some(line) => format!(", {}", line.trim().chars().take(200).collect::<String>().escape_debug()),

@@ -1,7 +1,7 @@
-//! Keeps what runtimes said about themselves, one small file for each candidate.
+//! Caches what runtimes report about themselves, one small file for each candidate.
 //!
-//! An entry begins with everything that it depends on, as text: a hit is an entry that begins with the text which
-//! the same things give now.
+//! An entry begins with everything that it depends on, as text. An entry is valid if it begins with the text that the
+//! same things give now.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -42,7 +42,8 @@ impl Key {
     }
 }
 
-/// The files that decide what a candidate stands for: itself, and where version managers note their choice.
+/// The files that decide what a candidate stands for: itself, and the files in which version managers record their
+/// choice.
 fn witnesses(candidate: &Path, settings: &RuntimeSettings) -> Vec<PathBuf> {
     let mut files = vec![candidate.to_owned()];
     if reach::is_in_base_system(candidate) {
@@ -125,7 +126,7 @@ fn render(runtime: &Runtime) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// `None` if it is not whole, or if the program or a mount is no longer what it was.
+/// `None` if it is incomplete, or if the program or a mount has changed.
 fn parse(value: &[u8]) -> Option<Runtime> {
     let mut lines = value.strip_suffix(b"\nend\n")?.split(|byte| *byte == b'\n');
     let label = str::from_utf8(lines.next()?).ok()?.to_owned();

@@ -1,7 +1,7 @@
-//! Works out the least of the host that a runtime has to see.
+//! Determines the smallest part of the host that a runtime must see.
 //!
-//! A place that a runtime names is shown as it is if it is plainly the runtime's own. A place that others share is
-//! narrowed to the parts that programs live in, and one that holds a person's files, or the whole system, is refused.
+//! A path that a runtime names is shown as it is if it clearly belongs to the runtime alone. A path that others share
+//! is narrowed to the parts that hold programs. A path that holds a person's files, or the whole system, is refused.
 
 use std::collections::HashSet;
 use std::fs::{self, Metadata};
@@ -12,8 +12,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::{Refusal, is_home};
 
-/// What every box sees of the host, read-only, as far as it exists. Not among it: `/usr/local`, `/opt`, `/var`, `/srv`,
-/// `/home`, `/root`, `/run`, `/sys`, `/boot`, and of `/etc` all but these.
+/// What every box sees of the host, read-only, as far as it exists. Not included: `/usr/local`, `/opt`, `/var`, `/srv`,
+/// `/home`, `/root`, `/run`, `/sys`, `/boot`, and everything in `/etc` except these.
 pub const BASE_SYSTEM: &[&str] = &[
     "/usr/bin",
     "/usr/sbin",
@@ -32,20 +32,20 @@ pub const BASE_SYSTEM: &[&str] = &[
     "/etc/ld.so.cache",
 ];
 
-/// What a box has of its own in `/etc`: the host's must not take its place.
+/// The files in `/etc` that a box has its own versions of, which the host's must not replace.
 const SYNTHETIC: &[&str] =
     &["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime"];
 
-/// The parts of a prefix that programs and libraries live in. Not `etc`, `var` or `src`.
+/// The parts of a prefix that hold programs and libraries. Not `etc`, `var` or `src`.
 const PARTS: &[&str] = &["bin", "lib", "lib32", "lib64", "libexec", "include", "share"];
 
-/// Where a link out of a runtime's own tree may lead to and still be the system's, not a person's.
+/// Where a link out of a runtime's own tree may lead and still belong to the system, not to a person.
 const SYSTEM_PLACES: &[&str] = &["/etc", "/opt", "/usr", "/var/lib"];
 
 /// Directories below the first level that many packages share.
 const CROWDED: &[&str] = &["/etc/ssl", "/usr/local", "/var/lib", "/var/cache", "/run/user"];
 
-/// What Python's virtual environments are recognised by.
+/// The file that marks a Python virtual environment.
 const VIRTUAL_ENVIRONMENT: &str = "pyvenv.cfg";
 
 /// A tree with more entries than this is not searched for links any further.
@@ -56,7 +56,7 @@ pub(super) fn is_in_base_system(path: &Path) -> bool {
     BASE_SYSTEM.iter().any(|base| path.starts_with(base))
 }
 
-/// The path and where it leads to, link by link; the last is not a link.
+/// The path and its targets, link by link; the last is not a link.
 pub(super) fn links(path: &Path) -> Vec<PathBuf> {
     const LONGEST_CHAIN: usize = 40; // As the kernel's own, path_resolution(7).
     let mut chain = vec![path.to_owned()];
@@ -80,7 +80,7 @@ fn beside(link: &Path, target: &Path) -> PathBuf {
 pub(super) struct Reach<'a> {
     home: Option<&'a Path>,
     mounts: Vec<PathBuf>,
-    /// Directories that belong to the runtime alone, wherever they are: links in them are its own doing.
+    /// Directories that belong to the runtime alone: links in them are its own.
     own: Vec<PathBuf>,
 }
 
@@ -89,13 +89,13 @@ impl<'a> Reach<'a> {
         Reach { home, mounts: Vec::new(), own: Vec::new() }
     }
 
-    /// A place that the runtime says it needs. One that does not exist is not needed.
+    /// Adds a path that the runtime says it needs. If it does not exist, it is not needed.
     pub(super) fn add_needed(&mut self, path: &Path) -> Result<(), Refusal> {
         let Ok(real) = path.canonicalize() else { return Ok(()) };
         if real == Path::new("/usr") {
             return Ok(());
         }
-        // A place is needed under both its names: the runtime has been told one of them, or works out the other.
+        // A path is needed under both its names: the runtime knows one of them, or works out the other.
         if is_in_base_system(&real) {
             self.show(path);
             self.note_own(real);
@@ -112,7 +112,7 @@ impl<'a> Reach<'a> {
         Ok(())
     }
 
-    /// Of a runtime that named no place: what is usual around a `bin`, if it is in one.
+    /// For a runtime that named no path: the usual directories around a `bin`, if it is in one.
     pub(super) fn add_guessed_prefix(&mut self, program: &Path) {
         let Some(bin) = program.parent().filter(|parent| parent.ends_with("bin")) else { return };
         let Some(prefix) = bin.parent() else { return };
@@ -121,7 +121,7 @@ impl<'a> Reach<'a> {
         }
     }
 
-    /// The program itself, and every link on the way to it.
+    /// Adds the program itself, and every link on the way to it.
     pub(super) fn add_program(&mut self, program: &Path) -> Result<(), Refusal> {
         for hop in links(program) {
             self.show(&hop);
@@ -224,13 +224,13 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// A prefix that an administrator or a person installs all sorts of programs in.
+/// A prefix in which an administrator or a person installs all sorts of programs.
 fn is_shared_prefix(path: &Path, home: Option<&Path>) -> bool {
     let local = path.file_name().is_some_and(|name| name == ".local");
     path == Path::new("/usr/local") || local && path.parent().is_some_and(|parent| is_home(parent, home))
 }
 
-/// It may have been made in the midst of a project, so it is never shown as a whole.
+/// It may have been made inside a project, so it is never shown as a whole.
 fn is_virtual_environment(path: &Path) -> bool {
     path.join(VIRTUAL_ENVIRONMENT).is_file()
 }
@@ -250,7 +250,7 @@ fn collect_link_targets(dir: &Path, budget: &mut usize, targets: &mut HashSet<Pa
     }
 }
 
-/// What has to be allowed on a path.
+/// The access that a path must allow.
 #[derive(Debug, Clone, Copy)]
 enum Needs {
     Reading,
@@ -258,8 +258,8 @@ enum Needs {
     Execution,
 }
 
-/// Whether code in a box may do so: there it is nobody in particular, or the ordinary user who started it. The
-/// directories above do not matter, since the box does not go through them.
+/// Whether code in a box may do so: there it is an unprivileged user, or the ordinary user who started it. The
+/// directories above do not matter, because the box does not go through them.
 fn may_read(path: &Path, needs: Needs) -> bool {
     let (bits, access) = match needs {
         Needs::Reading => (0o4, Access::READ_OK),

@@ -4,7 +4,7 @@
 //! program for the kernel; [`Filter`] is that program, ready to be loaded.
 //!
 //! **An allow-list.** Untrusted code gets what the runtimes of the supported languages call, and close kin of
-//! that. What is refused is refused with an errno: the code is somebody's program, it may have a second way, and
+//! that. What is refused is refused with an errno: the code may be a legitimate program with a fallback, and
 //! a program that dies of a probe (libuv asks for io_uring on every start) is a sandbox that does not work.
 //! `EPERM` is the answer to what is known and refused. `ENOSYS` is the answer to what a program should take for
 //! an older kernel: io_uring, keyrings, `clone3` (whose flags are behind a pointer, where no filter can see them;
@@ -41,14 +41,14 @@ pub use self::policy::{Row, Rule, Verdict};
 pub struct Filter(Vec<sock_filter>);
 
 impl Filter {
-    /// The filter for untrusted code. It is compiled when it is first asked for; whoever is forked after that has it.
+    /// The filter for untrusted code. It is compiled on first use; processes forked after that inherit it.
     #[must_use]
     pub fn standard() -> &'static Filter {
         static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::STANDARD)));
         &COMPILED
     }
 
-    /// The filter for PID 1 of a box, once it has nothing left to do but wait. It cannot start anything.
+    /// The filter for PID 1 of a box, once it only has to wait. It allows starting nothing.
     #[must_use]
     pub fn reaper() -> &'static Filter {
         static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::REAPER)));
@@ -62,7 +62,7 @@ impl Filter {
     /// # Errors
     /// The kernel's; `EACCES` if `no_new_privs` is missing, `ESRCH` if a thread is under another filter.
     pub fn load(&self) -> io::Result<()> {
-        // Should there be a thread that nobody thought of, it must not stay outside. With one thread it is free.
+        // A thread that was overlooked must not stay outside the filter. With one thread this costs nothing.
         match self.install(libc::SECCOMP_FILTER_FLAG_TSYNC)? {
             0 => Ok(()),
             // A positive result is the thread that could not be brought along.
@@ -70,9 +70,9 @@ impl Filter {
         }
     }
 
-    /// As [`load`](Filter::load). Returns a herald: a descriptor that hangs up when the last process under this filter is on
-    /// its way out and has not yet been taken apart, which takes the kernel longer than many programs take to run (before
-    /// Linux 6.11: when it is gone).
+    /// As [`load`](Filter::load). Returns a herald: a descriptor that hangs up when the last process under this filter
+    /// is exiting, before the kernel frees its memory, which takes longer than many programs run. (Before Linux 6.11:
+    /// when the process is gone.)
     ///
     /// # Errors
     /// As above.
@@ -107,7 +107,7 @@ impl Filter {
         self.0.iter().flat_map(bytes).collect()
     }
 
-    /// The program, for those who load it in another way.
+    /// The program, for callers that load it in another way.
     #[must_use]
     pub fn instructions(&self) -> &[sock_filter] {
         &self.0
@@ -120,7 +120,7 @@ impl fmt::Debug for Filter {
     }
 }
 
-/// What [`Filter::standard`] answers to a call of the native ABI, by the table and not by the program.
+/// What [`Filter::standard`] answers to a call of the native ABI, according to the table and not the program.
 #[must_use]
 pub fn verdict(number: u32, arguments: &[u64; 6]) -> Verdict {
     policy::STANDARD.verdict(number, arguments)

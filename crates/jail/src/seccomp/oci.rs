@@ -1,14 +1,14 @@
-//! The same policy in the words of container engines, rendered from the same table.
+//! The same policy as a seccomp profile for container engines, rendered from the same table.
 //!
-//! Their language is poorer: conditions cannot be ordered or negated without looking at the upper half of a register, so a
-//! call that the table refuses for *some* arguments and allows otherwise is allowed here. Whoever hands this to an engine
-//! has the exact [`Filter`](super::Filter) loaded inside as well; this is the fence around that.
+//! A profile can express less: conditions cannot be ordered or negated without looking at the upper half of a register.
+//! So a call that the table refuses for *some* arguments and allows otherwise is allowed here. A caller that gives this
+//! profile to an engine also loads the exact [`Filter`](super::Filter) inside; the profile is the fence around it.
 
 use std::fmt::Write;
 
 use super::policy::{Case, Policy, Rule, STANDARD, Test, Verdict};
 
-/// The policy for untrusted code as a seccomp profile of Docker's, in JSON.
+/// The policy for untrusted code as a Docker seccomp profile, in JSON.
 #[must_use]
 pub fn profile() -> String {
     render(&STANDARD)
@@ -26,7 +26,7 @@ fn render(policy: &Policy) -> String {
     )
 }
 
-/// What a first process does before it loads the exact filter: it makes sure that nobody can look into it.
+/// What a container's PID 1 does before it loads the exact filter: it makes itself non-dumpable.
 const FIRST_PROCESS: Case = Case {
     when: &[Test { argument: 0, mask: !0, any_of: &[libc::PR_SET_DUMPABLE.cast_unsigned()] }],
     then: Verdict::Allow,
@@ -58,7 +58,7 @@ fn entry(names: &str, verdict: Verdict, args: &str) -> String {
     text + &format!(",\"args\":[{args}]}}")
 }
 
-/// Every way in which a case can hold: one value for each of its tests.
+/// Every combination in which a case can hold: one value for each of its tests.
 fn conditions(case: &Case) -> impl Iterator<Item = String> + use<> {
     let all = case.when.iter().fold(vec![String::new()], |so_far, test| {
         let with = |before: &String| {

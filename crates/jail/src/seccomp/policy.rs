@@ -26,13 +26,13 @@ pub struct Row {
     pub number: u32,
     /// The kernel's name for it.
     pub name: &'static str,
-    /// What becomes of it.
+    /// The rule for it.
     pub rule: Rule,
     /// Why, in a few words.
     pub reason: &'static str,
 }
 
-/// What becomes of a system call.
+/// The rule for a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
     /// The same, whatever its arguments are.
@@ -82,10 +82,10 @@ pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, unlisted: ENOSYS
 
 /// What PID 1 of a box may still ask of the kernel, once it has started the program.
 ///
-/// Anything else kills it, and with it the box. An errno is a courtesy to programs that nobody here wrote and
-/// that may have a second way; the reaper is our own, has none, and a call that it never makes means that
-/// somebody else is making it. The death of PID 1 is also the safe state: the kernel takes the whole box along,
-/// and the supervisor sees `SIGSYS` instead of a reaper that limps on and reports what it is told to.
+/// Anything else kills it, and with it the box. An errno is for programs that we did not write and that may have a
+/// fallback. The reaper is our own and has none: a call that it never makes means that it has been taken over. The
+/// death of PID 1 is also the safe state: the kernel kills the whole box, and the keeper sees `SIGSYS` instead of
+/// reports from a compromised reaper.
 pub static REAPER: Policy = Policy { groups: REAPER_GROUPS, unlisted: Verdict::Kill };
 
 /// The rows of [`STANDARD`], in the order in which they are best read.
@@ -140,7 +140,7 @@ pub(super) struct Group {
 
 const ALLOW: Rule = Rule::Always(Verdict::Allow);
 const REFUSE: Rule = Rule::Always(EPERM);
-/// For what programs probe and do without: they take it for an older kernel.
+/// For what programs probe for and can do without: it looks like an older kernel.
 const ABSENT: Rule = Rule::Always(ENOSYS);
 
 const EPERM: Verdict = Verdict::Deny(libc::EPERM);
@@ -185,13 +185,14 @@ const DGRAM: u32 = libc::SOCK_DGRAM.cast_unsigned();
 const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 
-/// Families are named, not excluded: AF_ALG alone gave any process a write into the page cache
-/// (CVE-2026-31431), and the next one of its kind has a number already.
+/// An allow-list of families: AF_ALG alone gave any process a write into the page cache (CVE-2026-31431), and the next
+/// family of its kind already has a number.
 ///
-/// Within the internet families so are the protocols, because asking for SCTP, DCCP or L2TP is enough to make
-/// the kernel load their modules. The errnos are those of a kernel that lacks the thing: Go, for one, tries MPTCP
-/// first and takes `EPROTONOSUPPORT` for "no". Raw sockets get what they get without `CAP_NET_RAW`. Netlink is
-/// for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not exist.
+/// Within the internet families, the protocols are an allow-list too, because asking for SCTP, DCCP or L2TP is enough
+/// to make the kernel load their modules. The errnos are those of a kernel that lacks the feature: Go, for one, tries
+/// MPTCP first and takes `EPROTONOSUPPORT` for "no". Raw sockets get the errno that they get without `CAP_NET_RAW`.
+/// Netlink is for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not
+/// exist.
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -239,8 +240,8 @@ const fn protocol(any_of: &'static [u32]) -> Test {
     Test { argument: 2, mask: ALL_BITS, any_of }
 }
 
-/// `TIOCSTI` types into the caller's terminal, `TIOCLINUX` pastes into a console, `TIOCSETD` loads line
-/// disciplines. Devices at large are not a matter for numbers: the box has few, and Landlock minds those.
+/// `TIOCSTI` types into the caller's terminal, `TIOCLINUX` pastes into a console, `TIOCSETD` loads line disciplines.
+/// Other device ioctls are not filtered by number: the box has few devices, and Landlock restricts those.
 const IOCTL: Rule = Rule::ByArguments {
     cases: &[Case {
         when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[0x5412, 0x541C, 0x5423] }],
@@ -254,7 +255,7 @@ const MMAP: Rule = only_if!(3 & 0x4_0000, &[0], else Verdict::Deny(libc::ENOMEM)
 /// `MFD_HUGETLB`.
 const MEMFD: Rule = only_if!(1 & 4, &[0], else Verdict::Deny(libc::ENOMEM));
 
-/// `F_SETLEASE` and `F_NOTIFY` tell when somebody else opens a file that boxes and host share.
+/// `F_SETLEASE` and `F_NOTIFY` reveal when another process opens a file that boxes and host share.
 const FCNTL: Rule = Rule::ByArguments {
     cases: &[Case { when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[1024, 1026] }], then: EPERM }],
     otherwise: Verdict::Allow,
@@ -264,7 +265,7 @@ const FCNTL: Rule = Rule::ByArguments {
 const SEND: Rule = only_if!(3 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 const SENDMSG: Rule = only_if!(2 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 
-/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and their two kin for groups of sockets; `TCP_ULP`.
+/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and the corresponding two for groups of sockets; `TCP_ULP`.
 const SETSOCKOPT: Rule = Rule::ByArguments {
     cases: &[
         Case {
@@ -295,7 +296,7 @@ const MKNODAT: Rule = only_if!(2 & libc::S_IFMT, FILE_TYPES, else EPERM);
 const PERSONALITY: Rule = only_if!(0 & ALL_BITS, &[0, 0xFFFF_FFFF], else EPERM);
 
 /// Reading one's own state, naming things, and what can only tighten. Refused with the rest:
-/// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (who may look into whom), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
+/// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (which processes may inspect it), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
 /// one's own `/proc` entry), `PR_SET_TSC`, `PR_SET_SPECULATION_CTRL` (undoing a mitigation), `PR_SCHED_CORE`,
 /// `PR_SET_MEMORY_MERGE` (shared pages are a side channel), `PR_SET_SYSCALL_USER_DISPATCH`.
 const PRCTL: Rule = only_if!(0 & ALL_BITS, PRCTL_OPTIONS, else EPERM);
@@ -347,64 +348,64 @@ const PRCTL_OPTIONS: &[u32] = &[
 ];
 
 static STANDARD_GROUPS: &[Group] = &[
-    group!(ALLOW, "files: read and write what is open",
+    group!(ALLOW, "files: read and write open files",
         SYS_read SYS_write SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev SYS_preadv SYS_pwritev SYS_preadv2
         SYS_pwritev2 SYS_lseek SYS_sendfile SYS_copy_file_range SYS_readahead SYS_fadvise64 SYS_fallocate
         SYS_ftruncate SYS_truncate SYS_fsync SYS_fdatasync SYS_sync_file_range SYS_cachestat),
-    group!(REFUSE, "files: writes back what the whole host has written, as often as one asks",
+    group!(REFUSE, "files: flushes the whole host's writes, as often as called",
         SYS_sync SYS_syncfs),
-    group!(ALLOW, "files: open, close, duplicate; mounts and Landlock say which",
+    group!(ALLOW, "files: open, close, duplicate; mounts and Landlock decide which",
         SYS_openat SYS_openat2 SYS_close SYS_close_range SYS_dup SYS_dup3 SYS_pipe2),
-    group!(MEMFD, "files in memory: multiprocessing, JITs; not of the host's huge pages", SYS_memfd_create),
+    group!(MEMFD, "files in memory: multiprocessing, JITs; not from the host's huge pages", SYS_memfd_create),
     group!(ALLOW, "files: locks, which SQLite needs", SYS_flock),
-    group!(FCNTL, "files: locks and descriptor flags; not what tells of others' use of a file", SYS_fcntl),
-    group!(ALLOW, "files: look at them",
+    group!(FCNTL, "files: locks and descriptor flags; not what reveals others' use of a file", SYS_fcntl),
+    group!(ALLOW, "files: read their metadata",
         SYS_fstat SYS_newfstatat SYS_statx SYS_statfs SYS_fstatfs SYS_faccessat SYS_faccessat2
         SYS_readlinkat SYS_getdents64 SYS_getcwd),
     group!(ALLOW, "files: make, move, remove and describe them",
         SYS_mkdirat SYS_unlinkat SYS_renameat SYS_renameat2 SYS_linkat SYS_symlinkat SYS_fchmod
         SYS_fchmodat SYS_fchmodat2 SYS_fchown SYS_fchownat SYS_utimensat SYS_chdir SYS_fchdir SYS_umask),
-    group!(ALLOW, "files: extended attributes, of which the box's file systems have few",
+    group!(ALLOW, "files: extended attributes; the box's file systems have few",
         SYS_setxattr SYS_lsetxattr SYS_fsetxattr SYS_getxattr SYS_lgetxattr SYS_fgetxattr SYS_listxattr
         SYS_llistxattr SYS_flistxattr SYS_removexattr SYS_lremovexattr SYS_fremovexattr SYS_setxattrat
         SYS_getxattrat SYS_listxattrat SYS_removexattrat),
     #[cfg(target_arch = "x86_64")]
-    group!(ALLOW, "the older spellings of calls that are allowed under their newer one",
+    group!(ALLOW, "older variants of allowed calls",
         SYS_open SYS_creat SYS_stat SYS_lstat SYS_access SYS_readlink SYS_getdents SYS_mkdir SYS_rmdir
         SYS_unlink SYS_rename SYS_link SYS_symlink SYS_chmod SYS_chown SYS_lchown SYS_utime SYS_utimes
         SYS_futimesat SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd
         SYS_signalfd SYS_alarm SYS_pause SYS_time SYS_getpgrp SYS_fork SYS_vfork),
-    group!(ALLOW, "pipes without a copy: cat and cp use splice; Dirty Pipe was fixed in 5.16.11",
+    group!(ALLOW, "zero-copy pipes: cat and cp use splice; Dirty Pipe was fixed in 5.16.11",
         SYS_splice SYS_tee SYS_vmsplice),
     #[cfg(target_arch = "x86_64")]
-    group!(MKNOD, "FIFOs and sockets; a device node is a way to the host's devices", SYS_mknod),
-    group!(MKNODAT, "FIFOs and sockets; a device node is a way to the host's devices", SYS_mknodat),
-    group!(ALLOW, "waiting for several things: event loops",
+    group!(MKNOD, "FIFOs and sockets; a device node would give access to the host's devices", SYS_mknod),
+    group!(MKNODAT, "FIFOs and sockets; a device node would give access to the host's devices", SYS_mknodat),
+    group!(ALLOW, "polling: event loops",
         SYS_pselect6 SYS_ppoll SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2
         SYS_signalfd4 SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime),
-    group!(ABSENT, "watching files shows what the host and other boxes do with them: /usr is shared",
+    group!(ABSENT, "watching files reveals what the host and other boxes do with them: /usr is shared",
         SYS_inotify_init1 SYS_inotify_add_watch SYS_inotify_rm_watch),
     #[cfg(target_arch = "x86_64")]
-    group!(ABSENT, "the older spelling of a call that is refused under its newer one", SYS_inotify_init),
-    group!(
-        IOCTL,
-        "terminals, FIONREAD and such; not what types into somebody's terminal (CVE-2019-10063)",
-        SYS_ioctl
-    ),
+    group!(ABSENT, "older variant of a refused call", SYS_inotify_init),
+    group!(IOCTL, "terminals, FIONREAD and such; not typing into a terminal (CVE-2019-10063)", SYS_ioctl),
     group!(ALLOW, "memory: allocators, loaders, garbage collectors",
         SYS_munmap SYS_mremap SYS_brk SYS_madvise SYS_mincore SYS_msync SYS_mprotect SYS_mseal),
-    group!(MMAP, "memory: the same; not the host's huge pages, which no limit counts", SYS_mmap),
+    group!(MMAP, "memory: the same; not the host's huge pages, which are not charged to a box", SYS_mmap),
     group!(ALLOW, "memory: V8 write-protects its code space with keys",
         SYS_pkey_mprotect SYS_pkey_alloc SYS_pkey_free),
     group!(ALLOW, "memory: shadow stacks, which libc sets up for itself", SYS_map_shadow_stack),
     group!(ALLOW, "memory: locks; RLIMIT_MEMLOCK says how much",
         SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall SYS_munlockall),
     group!(REFUSE, "memory: replaced by mmap, emulated since 4.0", SYS_remap_file_pages),
-    group!(REFUSE, "memory: placement on NUMA nodes moves pages across processes; runtimes do without",
+    group!(REFUSE, "memory: NUMA placement can move other processes' pages; runtimes do without",
         SYS_mbind SYS_set_mempolicy SYS_get_mempolicy SYS_set_mempolicy_home_node SYS_migrate_pages
         SYS_move_pages),
-    group!(REFUSE, "memory: pages hidden from the kernel itself, locked and uncounted", SYS_memfd_secret),
-    group!(ABSENT, "stops the kernel in mid-copy, which is how races in it are won", SYS_userfaultfd),
+    group!(REFUSE, "memory: pages hidden from the kernel itself, locked and not charged", SYS_memfd_secret),
+    group!(
+        ABSENT,
+        "pauses the kernel in the middle of a copy, which exploits use to win races",
+        SYS_userfaultfd
+    ),
     group!(ALLOW, "threads",
         SYS_futex SYS_futex_waitv SYS_futex_wake SYS_futex_wait SYS_futex_requeue SYS_set_robust_list
         SYS_get_robust_list SYS_set_tid_address SYS_gettid SYS_rseq SYS_membarrier SYS_getcpu),
@@ -415,47 +416,47 @@ static STANDARD_GROUPS: &[Group] = &[
         "threads and processes, but no new namespaces: most kernel escapes begin in one",
         SYS_clone
     ),
-    group!(ABSENT, "its flags are behind a pointer; libc falls back to clone on ENOSYS only", SYS_clone3),
+    group!(ABSENT, "its flags are behind a pointer; libc falls back to clone only on ENOSYS", SYS_clone3),
     group!(REFUSE, "namespaces: most kernel escapes begin in a new one (CVE-2022-0185, CVE-2024-1086)",
         SYS_unshare SYS_setns SYS_listns),
     group!(ALLOW, "processes: start, end, wait",
         SYS_execve SYS_execveat SYS_exit SYS_exit_group SYS_wait4 SYS_waitid SYS_restart_syscall),
-    group!(ALLOW, "processes: who and whose; the pid namespace ends what can be named",
+    group!(ALLOW, "processes: ids, groups, sessions; the PID namespace limits which can be named",
         SYS_getpid SYS_getppid SYS_getpgid SYS_setpgid SYS_getsid SYS_setsid SYS_pidfd_open
         SYS_pidfd_send_signal),
     group!(ALLOW, "signals",
         SYS_kill SYS_tkill SYS_tgkill SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending
         SYS_rt_sigtimedwait SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack),
-    group!(ALLOW, "scheduling: can only be lowered without CAP_SYS_NICE",
+    group!(ALLOW, "scheduling: priority can only be lowered without CAP_SYS_NICE",
         SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam SYS_sched_setparam
         SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr
         SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_getpriority
         SYS_setpriority SYS_ioprio_get SYS_ioprio_set),
     group!(
         ABSENT,
-        "scheduling: asks for longer time slices; any other call ends one as well",
+        "scheduling: asks for longer time slices; any other call ends them as well",
         SYS_rseq_slice_yield
     ),
     group!(ALLOW, "limits and usage: hard limits only go down",
         SYS_getrlimit SYS_setrlimit SYS_prlimit64 SYS_getrusage SYS_times SYS_sysinfo),
     group!(
         PRCTL,
-        "own name, own state and what only tightens; not what opens or forges a process",
+        "own name, own state and what only restricts; not what exposes or forges a process",
         SYS_prctl
     ),
-    group!(PERSONALITY, "plain Linux only: the rest switches protections off", SYS_personality),
+    group!(PERSONALITY, "plain Linux only: other personalities switch protections off", SYS_personality),
     group!(ALLOW, "identity: reading it",
         SYS_getuid SYS_geteuid SYS_getgid SYS_getegid SYS_getresuid SYS_getresgid SYS_getgroups SYS_capget),
     group!(ALLOW, "identity: without capabilities it can only be kept or lowered",
         SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setgroups
         SYS_setfsuid SYS_setfsgid SYS_capset),
-    group!(ALLOW, "further confinement: a second filter or rule set can only take away",
+    group!(ALLOW, "further confinement: a second filter or rule set can only restrict",
         SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self),
     group!(ALLOW, "clocks and timers",
         SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getitimer
         SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun
         SYS_timer_delete),
-    group!(REFUSE, "clocks: setting the host's",
+    group!(REFUSE, "clocks: would set the host's",
         SYS_settimeofday SYS_clock_settime SYS_clock_adjtime SYS_adjtimex),
     group!(ALLOW, "system: its name and random numbers", SYS_uname SYS_getrandom),
     group!(
@@ -463,20 +464,20 @@ static STANDARD_GROUPS: &[Group] = &[
         "unix, TCP, UDP, ping, and netlink for getifaddrs; no other family (CVE-2026-31431)",
         SYS_socket
     ),
-    group!(SOCKETPAIR, "unix only; no other family is of use", SYS_socketpair),
-    group!(ALLOW, "sockets: use of those that may be made",
+    group!(SOCKETPAIR, "Unix sockets only; pairs of other families are not needed", SYS_socketpair),
+    group!(ALLOW, "sockets: use of allowed ones",
         SYS_bind SYS_connect SYS_listen SYS_accept SYS_accept4 SYS_getsockname SYS_getpeername SYS_getsockopt
         SYS_shutdown SYS_recvfrom SYS_recvmsg SYS_recvmmsg),
     group!(
         SETSOCKOPT,
-        "sockets: options; not filters of one's own, not TLS in the kernel (CVE-2023-0461)",
+        "sockets: options; not socket filters, not kernel TLS (CVE-2023-0461)",
         SYS_setsockopt
     ),
-    group!(SEND, "sockets: send; not out of band, which nobody uses and everybody gets wrong (CVE-2025-38236)",
+    group!(SEND, "sockets: send; not out-of-band data, which is rarely used and often buggy (CVE-2025-38236)",
         SYS_sendto SYS_sendmmsg),
     group!(
         SENDMSG,
-        "sockets: send; not out of band, which nobody uses and everybody gets wrong (CVE-2025-38236)",
+        "sockets: send; not out-of-band data, which is rarely used and often buggy (CVE-2025-38236)",
         SYS_sendmsg
     ),
     group!(REFUSE, "System V IPC: segments outlive the box and its memory limit (nsjail-shm-dos)",
@@ -484,63 +485,63 @@ static STANDARD_GROUPS: &[Group] = &[
         SYS_msgsnd SYS_msgrcv SYS_msgctl),
     group!(REFUSE, "POSIX message queues: kernel memory that outlives the process",
         SYS_mq_open SYS_mq_unlink SYS_mq_timedsend SYS_mq_timedreceive SYS_mq_notify SYS_mq_getsetattr),
-    group!(ABSENT, "a second way into the kernel, past this filter; libuv probes it and does without",
+    group!(ABSENT, "io_uring: makes calls past this filter; libuv probes for it and does without",
         SYS_io_uring_setup SYS_io_uring_enter SYS_io_uring_register),
-    group!(REFUSE, "asynchronous I/O of old: much surface, few users",
+    group!(REFUSE, "legacy asynchronous I/O: much attack surface, few users",
         SYS_io_setup SYS_io_destroy SYS_io_getevents SYS_io_pgetevents SYS_io_submit SYS_io_cancel),
-    group!(ABSENT, "keyrings are not namespaced: keys pass from run to run, and the quota is the host's",
+    group!(ABSENT, "keyrings are not namespaced: keys would pass between runs, and the quota is the host's",
         SYS_add_key SYS_request_key SYS_keyctl),
     group!(REFUSE, "other processes' memory, descriptors and registers",
         SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease
         SYS_pidfd_getfd SYS_kcmp),
-    group!(REFUSE, "mounts: the box's view of files is finished",
+    group!(REFUSE, "mounts: the box's file system is final",
         SYS_mount SYS_umount2 SYS_pivot_root SYS_chroot SYS_open_tree SYS_open_tree_attr SYS_move_mount
         SYS_fsopen SYS_fsconfig SYS_fsmount SYS_fspick SYS_mount_setattr),
-    group!(REFUSE, "mounts: the table tells of the host", SYS_statmount SYS_listmount),
-    group!(REFUSE, "files by handle, past every mount and path (shocker)",
+    group!(REFUSE, "mounts: the table reveals details of the host", SYS_statmount SYS_listmount),
+    group!(REFUSE, "files by handle: bypasses mounts and paths (shocker)",
         SYS_name_to_handle_at SYS_open_by_handle_at),
     group!(REFUSE, "watching whole file systems", SYS_fanotify_init SYS_fanotify_mark),
     group!(ABSENT, "inode flags by path, new in 6.17; the ioctl remains", SYS_file_getattr SYS_file_setattr),
-    group!(REFUSE, "programs in the kernel, and its measuring instruments: a long row of CVEs",
+    group!(REFUSE, "eBPF and perf: a long list of CVEs",
         SYS_bpf SYS_perf_event_open),
     #[cfg(target_arch = "x86_64")]
-    group!(REFUSE, "only a probe's trampoline calls them, and the kernel does not filter that",
+    group!(REFUSE, "only uprobe trampolines call them, and the kernel does not filter that",
         SYS_uretprobe SYS_uprobe),
-    group!(REFUSE, "kernel: modules, replacement, restart, log",
+    group!(REFUSE, "kernel: modules, kexec, reboot, log",
         SYS_init_module SYS_finit_module SYS_delete_module SYS_kexec_load SYS_kexec_file_load SYS_reboot
         SYS_syslog),
     group!(REFUSE, "administration of the host",
         SYS_swapon SYS_swapoff SYS_acct SYS_quotactl SYS_quotactl_fd SYS_sethostname SYS_setdomainname
         SYS_vhangup SYS_lookup_dcookie),
-    group!(REFUSE, "security modules: which there are and what they think of us",
+    group!(REFUSE, "security modules: reveal their configuration",
         SYS_lsm_get_self_attr SYS_lsm_set_self_attr SYS_lsm_list_modules),
     #[cfg(target_arch = "x86_64")]
-    group!(REFUSE, "ports and segments: direct access to hardware (CVE-2017-17053 for the latter)",
+    group!(REFUSE, "I/O ports and LDT segments: direct access to hardware (CVE-2017-17053 for the latter)",
         SYS_ioperm SYS_iopl SYS_modify_ldt),
     #[cfg(target_arch = "x86_64")]
-    group!(REFUSE, "obsolete: no program of this century calls them", SYS_uselib SYS_ustat SYS_sysfs),
-    group!(ABSENT, "a number that no kernel of today implements", SYS_nfsservctl),
+    group!(REFUSE, "obsolete: no current program calls them", SYS_uselib SYS_ustat SYS_sysfs),
+    group!(ABSENT, "a number that no current kernel implements", SYS_nfsservctl),
     #[cfg(target_arch = "x86_64")]
-    group!(ABSENT, "a number that no kernel of today implements",
+    group!(ABSENT, "a number that no current kernel implements",
         SYS__sysctl SYS_create_module SYS_get_kernel_syms SYS_query_module SYS_getpmsg SYS_putpmsg
         SYS_afs_syscall SYS_tuxcall SYS_security SYS_set_thread_area SYS_get_thread_area SYS_epoll_ctl_old
         SYS_epoll_wait_old SYS_vserver),
 ];
 
-/// New memory for the allocator, but none that could be run.
+/// New memory for the allocator, but not executable.
 const NOT_EXECUTABLE: Rule = only_if!(2 & libc::PROT_EXEC.cast_unsigned(), &[0], else Verdict::Kill);
 
 static REAPER_GROUPS: &[Group] = &[
-    group!(ALLOW, "reaping, which is what it is for", SYS_wait4 SYS_waitid),
-    group!(ALLOW, "telling the supervisor",
+    group!(ALLOW, "reaping, its purpose", SYS_wait4 SYS_waitid),
+    group!(ALLOW, "reporting to the keeper",
         SYS_read SYS_write SYS_sendmsg SYS_sendto SYS_close),
     group!(ALLOW, "ending", SYS_exit SYS_exit_group),
-    group!(ALLOW, "signals that arrive meanwhile",
+    group!(ALLOW, "handling signals",
         SYS_rt_sigreturn SYS_rt_sigprocmask SYS_sigaltstack SYS_restart_syscall),
     group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
     group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
-    group!(ALLOW, "the standard library's locks and panics", SYS_futex SYS_gettid SYS_getpid),
-    group!(ALLOW, "the time, where the clock cannot be read without a call", SYS_clock_gettime),
+    group!(ALLOW, "locks and panics of the standard library", SYS_futex SYS_gettid SYS_getpid),
+    group!(ALLOW, "the time, if the clock needs a call", SYS_clock_gettime),
 ];
 
 const fn number(call: c_long) -> u32 {

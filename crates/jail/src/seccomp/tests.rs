@@ -32,7 +32,7 @@ fn every_number_of_the_kernel_has_one_row() {
 }
 
 #[test]
-fn every_row_has_a_number_and_a_name_of_its_own_and_a_reason() {
+fn every_row_has_a_unique_number_a_unique_name_and_a_reason() {
     for policy in [&STANDARD, &REAPER] {
         let numbers: BTreeSet<u32> = policy.rows().map(|row| row.number).collect();
         let names: BTreeSet<&str> = policy.rows().map(|row| row.name).collect();
@@ -526,7 +526,7 @@ fn successors(index: usize, instruction: &sock_filter) -> Vec<usize> {
 }
 
 #[test]
-fn a_herald_hangs_up_when_nobody_is_left() {
+fn a_herald_hangs_up_when_no_process_is_left() {
     let (ours, theirs) = socket_pair().unwrap();
     let filter = Filter::standard();
     let mut command = Command::new("sh");

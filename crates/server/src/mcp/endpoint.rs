@@ -6,6 +6,8 @@
 //! gets a session id, which is nothing but a name under which its requests in flight are found.
 
 use std::collections::HashMap;
+use std::future::Future;
+use std::net::TcpListener;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::Body;
@@ -14,6 +16,9 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
+use belljar_core::allowance::Allowance;
+use belljar_core::language::Preparation;
+use belljar_engine::{Engine, Prepared};
 use futures_util::StreamExt;
 use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
@@ -26,9 +31,13 @@ use super::refusal;
 use super::service::{Held, Service, Who};
 use crate::caller::Caller;
 use crate::config::Config;
+use crate::defaults::Defaults;
 use crate::http::App;
 use crate::http::body::{Received, receive};
+use crate::listen;
 use crate::mcp::refusal::MAX_NAME;
+use crate::runs::Runs;
+use crate::server::{ServeError, threads};
 
 const SESSION: &str = "mcp-session-id";
 /// The longest session id that can be one of ours.
@@ -41,8 +50,40 @@ pub(crate) fn router(app: &App) -> Router {
     mount(service, app.clone())
 }
 
+/// Serves any handler at `/mcp`, behind the transport of the product, to anybody who can connect, until `stop` resolves. The
+/// protocol's conformance runner wants tools, resources and prompts that the product does not have; this is how the tests
+/// put them behind the product's own transport.
+///
+/// # Errors
+/// That the threads cannot be started, or that the socket cannot be used.
+pub fn serve_handler<S>(
+    handler: S,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError>
+where
+    S: ServerHandler + Clone,
+{
+    let (threads, config) = (threads("belljar-mcp", 2)?, Config::default());
+    let unprepared = |_: Preparation, name: &str, text: &[u8]| {
+        Ok(Prepared { name: name.to_owned(), text: text.to_owned() })
+    };
+    let runs = Runs::new(Engine::new(Vec::new(), unprepared), &config, threads.handle().clone());
+    let app = App::new(runs, config);
+    let anybody = Caller::anonymous(Allowance::boxed(), &Defaults::default());
+    let router = mount(handler, app.clone()).layer(Extension(anybody));
+    listener.set_nonblocking(true).map_err(ServeError::Listen)?;
+    let served = threads.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
+        drop(listen::accept(listener, router, &app.config, stop).await);
+        Ok(())
+    });
+    threads.shutdown_background();
+    served
+}
+
 /// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
-pub(super) fn mount<S>(service: S, app: App) -> Router
+fn mount<S>(service: S, app: App) -> Router
 where
     S: ServerHandler + Clone,
 {

@@ -4,13 +4,11 @@
 //! `service` carries that out, with `progress` on the way; `answer` is what the model gets to read, and `excerpt` keeps
 //! that short. [`serve_stdio`] and `endpoint` are the two transports; `refusal` is what the second says to what is no MCP. Both eras of the protocol are served on both of
 //! them: the one that begins with `initialize`, and the one since 2026-07-28 in which every request stands alone.
-//! `fixtures` is there for the protocol's own conformance runner, and no part of the product.
 
 mod answer;
 mod call;
 mod endpoint;
 mod excerpt;
-mod fixtures;
 mod progress;
 mod refusal;
 mod service;
@@ -22,7 +20,7 @@ use std::time::Duration;
 
 use belljar_wire::{Code, Problem};
 
-pub use fixtures::serve_fixtures;
+pub use endpoint::serve_handler;
 pub use stdio::serve_stdio;
 
 pub(crate) use endpoint::router;

@@ -1,0 +1,123 @@
+//! `belljar completions` and the hidden `belljar man`: what a package installs besides the binary, made from the
+//! same definitions as the parser.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use belljar_wire::{Code, Problem};
+use clap::builder::PossibleValuesParser;
+use clap::{Args, CommandFactory, ValueHint};
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::offered;
+use crate::problem;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  bash  belljar completions bash > ~/.local/share/bash-completion/completions/belljar
+  zsh   belljar completions zsh > ~/.zfunc/_belljar    (with ~/.zfunc in fpath)
+  fish  belljar completions fish > ~/.config/fish/completions/belljar.fish")]
+pub(crate) struct CompletionsArgs {
+    /// Shell to complete for
+    #[arg(value_name = "SHELL", value_enum)]
+    shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Directory to write to; it is created if it does not exist
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    directory: PathBuf,
+}
+
+/// Prints the completion script.
+pub(crate) fn run(args: &CompletionsArgs) -> ExitCode {
+    problem::say(&script(args.shell));
+    ExitCode::SUCCESS
+}
+
+/// Writes one man page for each command.
+pub(crate) fn write_man_pages(args: &ManArgs) -> ExitCode {
+    match pages_beneath(&args.directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => {
+            let message = format!("cannot write man pages to {}: {cause}", args.directory.display());
+            let hint = "name a directory that you may write to";
+            problem::report(&Problem::new(Code::InvalidRequest, message, hint), false);
+            ExitCode::from(problem::COMMAND_FAILED)
+        }
+    }
+}
+
+fn script(shell: Shell) -> String {
+    // The parser takes the first two words of `run` together, as a language or a file. bash completes files where
+    // nothing else matches, so there the languages can be offered as well.
+    let mut command = match shell {
+        Shell::Bash => Cli::command().mut_subcommand("run", |run| run.mut_arg("words", offer_languages)),
+        _ => Cli::command(),
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "belljar", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+fn offer_languages(words: clap::Arg) -> clap::Arg {
+    words.value_parser(PossibleValuesParser::new(offered::language_values()))
+}
+
+fn pages_beneath(directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn every_shell_has_a_script_that_names_every_command_that_is_not_hidden() {
+        let hidden = |command: &&clap::Command| command.is_hide_set();
+        let cli = Cli::command();
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            for command in cli.get_subcommands().filter(|command| !hidden(command)) {
+                assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn what_this_build_does_not_have_is_not_completed() {
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            assert!(script.contains("native") && !script.contains("kubernetes"), "{shell}");
+            assert!(!script.contains("allow:"), "{shell}");
+        }
+    }
+
+    #[test]
+    fn each_command_has_a_man_page() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("man1");
+        pages_beneath(&directory).unwrap();
+        let page = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+        assert!(page("belljar.1").contains(".TH belljar 1"), "{}", page("belljar.1"));
+        assert!(page("belljar-run.1").contains("\\-\\-timeout"), "{}", page("belljar-run.1"));
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
+            let text = page(&format!("belljar-{}.1", command.get_name()));
+            for section in [".TH ", ".SH NAME", ".SH SYNOPSIS"] {
+                assert!(text.contains(section), "{}: no {section}", command.get_name());
+            }
+        }
+        assert!(!directory.join("belljar-openapi.1").exists());
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_written_is_an_error() {
+        assert!(pages_beneath(Path::new("/dev/null/man")).is_err());
+    }
+}

@@ -1,0 +1,74 @@
+//! Values that help texts and shell completions offer. The parser accepts any text: [`crate::settings`] and
+//! [`crate::source`] check it, because their errors also have to cover the environment and the configuration.
+
+use std::ffi::OsStr;
+
+use belljar_core::guarantee::Guarantee;
+use belljar_core::language::Language;
+use belljar_core::request::BackendName;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::{Arg, Command};
+
+/// A parser that offers values without insisting on them. The list is made only when it is shown.
+#[derive(Debug, Clone)]
+pub(crate) struct Offered<P> {
+    parser: P,
+    values: fn() -> Vec<PossibleValue>,
+}
+
+/// The backends of this build.
+pub(crate) fn backends() -> Offered<StringValueParser> {
+    text(|| {
+        let names = BackendName::ALL.into_iter().filter(|name| is_offered(*name)).map(BackendName::name);
+        std::iter::once("auto").chain(names).map(PossibleValue::new).collect()
+    })
+}
+
+/// The networks that a backend can provide.
+pub(crate) fn networks() -> Offered<StringValueParser> {
+    text(|| ["none", "full"].map(PossibleValue::new).to_vec())
+}
+
+/// What `--waive` takes.
+pub(crate) fn guarantees() -> Offered<StringValueParser> {
+    text(|| Guarantee::ALL.map(|guarantee| PossibleValue::new(guarantee.name())).to_vec())
+}
+
+/// The languages, with their aliases.
+pub(crate) fn languages() -> Offered<StringValueParser> {
+    text(language_values)
+}
+
+pub(crate) fn language_values() -> Vec<PossibleValue> {
+    let value = |language: Language| PossibleValue::new(language.name).aliases(language.aliases);
+    Language::all().map(value).collect()
+}
+
+fn text(values: fn() -> Vec<PossibleValue>) -> Offered<StringValueParser> {
+    Offered { parser: StringValueParser::new(), values }
+}
+
+fn is_offered(name: BackendName) -> bool {
+    match name {
+        BackendName::Native | BackendName::Docker | BackendName::Process | BackendName::None => true,
+        BackendName::Wasm => cfg!(feature = "wasm"),
+        BackendName::Kubernetes => false,
+    }
+}
+
+impl<P: TypedValueParser> TypedValueParser for Offered<P> {
+    type Value = P::Value;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<P::Value, clap::Error> {
+        self.parser.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.values)().into_iter()))
+    }
+}
