@@ -93,14 +93,15 @@ impl Replays {
 }
 
 /// Whether an earlier run is, or may become, an answer.
-pub(crate) fn answers(found: &Found) -> bool {
+fn answers(found: &Found) -> bool {
     match found {
-        Found::Running => true,
+        Found::Unfinished(_) => true,
         Found::Finished(end) => is_result(end),
     }
 }
 
-fn is_result(end: &End) -> bool {
+/// Whether a run that has ended answers a request that is sent again.
+pub(crate) fn is_result(end: &End) -> bool {
     end.as_ref().is_ok_and(|finished| !matches!(finished.report.outcome, Outcome::Cancelled(_)))
 }
 

@@ -54,6 +54,13 @@ impl<T: Clone> Kept<T> {
         self.shelves.get(owner)?.things.get(name).map(|thing| thing.value.clone())
     }
 
+    /// All that is kept for one caller, in no order.
+    pub(crate) fn all(&mut self, owner: &str, now: Instant) -> Vec<T> {
+        self.forget(now);
+        let shelf = self.shelves.get(owner);
+        shelf.into_iter().flat_map(|shelf| shelf.things.values()).map(|thing| thing.value.clone()).collect()
+    }
+
     /// Lets go of what is too old or too much.
     fn forget(&mut self, now: Instant) {
         for shelf in self.shelves.values_mut() {

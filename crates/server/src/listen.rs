@@ -22,7 +22,7 @@ use crate::again::Again;
 use crate::config::Config;
 
 /// The most that the head of a request may have.
-const MAX_HEAD: usize = 64 << 10;
+pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// How long to wait when a connection cannot be accepted: most likely there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take nothing of what it is being sent, in milliseconds.

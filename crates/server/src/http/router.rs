@@ -11,8 +11,9 @@ use super::{App, Refused, docs, guard, host, journal, runs};
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
-        .route("/v1/runs", post(runs::create))
+        .route("/v1/runs", post(runs::create).get(runs::list))
         .route("/v1/runs/{id}", get(runs::find))
+        .route("/v1/runs/{id}/events", get(runs::follow))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
