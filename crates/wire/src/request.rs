@@ -32,7 +32,7 @@ pub const MAX_REQUEST: usize = 128 << 20;
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
-    #[schema(inline, value_type = schema::LanguageOrAlias)]
+    #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
     /// The source code: at most 4 MiB, without NUL characters.
     #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]

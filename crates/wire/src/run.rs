@@ -184,24 +184,28 @@ impl PartialSchema for RunEvent {
 
 impl ToSchema for RunEvent {
     fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        for (name, event, data, description) in EVENTS {
+        data::<schema::EventName>(schemas);
+        for (name, _, data, description) in EVENTS {
             let data = data(schemas);
-            schemas
-                .push((name.to_owned(), RefOr::from(Schema::from(event_schema(event, data, description)))));
+            schemas.push((name.to_owned(), RefOr::from(Schema::from(event_schema(data, description)))));
         }
     }
 }
 
-fn event_schema(event: &str, data: Ref, description: &str) -> Object {
-    let name = ObjectBuilder::new().schema_type(Type::String).enum_values(Some([event]));
-    let mut data = data;
-    data.description = "The data of the event.".to_owned();
+/// The name is not fixed to one value here, so that generated clients have one enumeration of names; the discriminator says
+/// which name belongs to which schema.
+fn event_schema(data: Ref, description: &str) -> Object {
+    let described = |mut reference: Ref, text: &str| {
+        reference.description = text.to_owned();
+        reference
+    };
+    let name = Ref::from_schema_name(schema::EventName::name());
     ObjectBuilder::new()
         .schema_type(Type::Object)
         .description(Some(description))
-        .property("event", name.description(Some("The name of the event.")))
+        .property("event", described(name, "The name of the event."))
         .required("event")
-        .property("data", data)
+        .property("data", described(data, "The data of the event."))
         .required("data")
         .build()
 }

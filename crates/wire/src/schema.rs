@@ -4,7 +4,7 @@
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::Language;
 use belljar_core::request::BackendName as Backend;
-use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
+use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{ArrayBuilder, OneOfBuilder, Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -52,26 +52,17 @@ words!(
 );
 words!(ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
 
+words!(EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
+
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
-#[derive(Debug)]
-pub(crate) enum LanguageOrAlias {}
-
-impl PartialSchema for LanguageOrAlias {
-    fn schema() -> RefOr<Schema> {
-        let choice = OneOfBuilder::new()
-            .item(Ref::from_schema_name(LanguageName::name()))
-            .item(Ref::from_schema_name(LanguageAlias::name()));
-        let description =
-            "The language of the code, by its name or an alias. `GET /v1/languages` lists them.";
-        choice.description(Some(description)).into()
-    }
-}
-
-impl ToSchema for LanguageOrAlias {
-    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
-        schemas.push((LanguageName::name().into_owned(), LanguageName::schema()));
-        schemas.push((LanguageAlias::name().into_owned(), LanguageAlias::schema()));
-    }
+pub(crate) fn language_or_alias() -> Schema {
+    OneOfBuilder::new()
+        .description(Some(
+            "The language of the code, by its name or an alias. `GET /v1/languages` lists them.",
+        ))
+        .item(Ref::from_schema_name(LanguageName::name()))
+        .item(Ref::from_schema_name(LanguageAlias::name()))
+        .into()
 }
 
 /// Variables by their names.
@@ -105,7 +96,7 @@ fn plain_text() -> ObjectBuilder {
 pub(crate) fn no_findings() -> Schema {
     ArrayBuilder::new()
         .description(Some("Always empty: this version does not scan code before it runs."))
-        .items(ObjectBuilder::new().schema_type(Type::Object))
+        .items(ObjectBuilder::new().schema_type(SchemaType::AnyValue))
         .max_items(Some(0))
         .into()
 }

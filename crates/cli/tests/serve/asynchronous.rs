@@ -63,7 +63,8 @@ fn a_run_is_accepted_at_once_and_its_result_fetched_later() {
 fn a_run_goes_on_when_its_client_has_gone() {
     let (server, mark) = (Server::start(), mark());
     let id = id_of(&submit(&server, &sleeper(&mark)));
-    eventually("it runs", || alive(&mark) == 1);
+    let mut follower = follow(&server, &id);
+    while follower.next().unwrap().0 != "stdout" {}
     let path = format!("/v1/runs/{id}");
     let running = server.get(&format!("{path}?wait_ms=50"));
     assert_eq!((running.status, running.json()), (202, json!({"id": id, "status": "running"})));
@@ -146,7 +147,7 @@ fn a_run_that_was_waited_for_can_be_followed_afterwards() {
 
 #[test]
 fn followers_that_do_not_read_are_counted_and_bounded() {
-    let server = Server::with("[server]\nbody-memory = '1M'\n", &[]);
+    let server = Server::with("[server]\nmax-body = '1M'\nbody-memory = '1M'\n", &[]);
     let code = "import time\nprint('x' * 300000, flush=True)\ntime.sleep(300)";
     let mark = mark();
     let body = json!({"language": "python", "code": code, "args": [mark], "limits": {"timeout_ms": 300_000}});

@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{examples, host, runs};
+use super::{examples, host, query, runs};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -37,7 +37,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
         runs::create, runs::list, runs::find, runs::follow, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics,
     ),
-    modifiers(&Keys, &UsualErrors, &Descriptions, &Examples),
+    modifiers(&Keys, &UsualErrors, &Descriptions, &Defaults, &Examples),
     tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"))
 )]
 struct Contract;
@@ -115,6 +115,21 @@ fn lift_description(property: &mut RefOr<Schema>) {
             && !named.description.is_empty()
         {
             choice.description = Some(std::mem::take(&mut named.description));
+        }
+    }
+}
+
+/// The defaults of parameters.
+struct Defaults;
+
+impl Modify for Defaults {
+    fn modify(&self, document: &mut Document) {
+        let operations = document.paths.paths.values_mut().flat_map(examples::operations);
+        for parameter in operations.flat_map(|operation| operation.parameters.iter_mut().flatten()) {
+            let RefOr::T(parameter) = parameter else { continue };
+            if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema {
+                object.default = query::default_of(&parameter.name);
+            }
         }
     }
 }
@@ -332,9 +347,8 @@ mod tests {
         }
         walk(schemas, "", &mut |path, value| {
             let nested = path.matches('/').count() > 1;
-            let is_event = path.ends_with("Event/properties/event");
             assert!(!nested || value["properties"].is_null(), "an object without a name: {path}");
-            assert!(!nested || is_event || value["enum"].is_null(), "an enumeration without a name: {path}");
+            assert!(!nested || value["enum"].is_null(), "an enumeration without a name: {path}");
         });
     }
 

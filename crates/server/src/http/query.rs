@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use belljar_core::language::Language;
 use belljar_wire::{Code, Problem, RunStatus};
+use serde_json::{Value, json};
 
 use crate::runs::Wanted;
 
@@ -25,6 +26,15 @@ pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 pub(super) struct Page {
     pub(super) wanted: Wanted,
     pub(super) limit: usize,
+}
+
+/// What a parameter is if the request does not say, if that is a value.
+pub(super) fn default_of(parameter: &str) -> Option<Value> {
+    match parameter {
+        "limit" => Some(json!(USUAL_PAGE)),
+        "wait_ms" => Some(json!(0)),
+        _ => None,
+    }
 }
 
 impl<'a> Query<'a> {

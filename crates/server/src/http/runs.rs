@@ -109,7 +109,7 @@ pub(super) async fn create(
     params(
         ("status" = Option<RunStatus>, Query, description = "Only runs with this status"),
         ("language" = Option<String>, Query, description = "Only runs of this language, by its name or an alias", example = "python"),
-        ("limit" = Option<u16>, Query, minimum = 1, maximum = 200, description = "How many runs to return at most (default: 50)", example = 50),
+        ("limit" = Option<u16>, Query, minimum = 1, maximum = 200, description = "How many runs to return at most", example = 50),
         ("cursor" = Option<String>, Query, pattern = "^run_[0-9A-Z]{26}$", description = "The `next_cursor` of the page before, to get the next one"),
     ),
     responses(
@@ -139,7 +139,7 @@ pub(super) async fn list(
     get, path = "/v1/runs/{id}", tag = "runs", operation_id = "getRun",
     params(
         ("id" = String, Path, description = "The identifier of the run"),
-        ("wait_ms" = Option<u64>, Query, minimum = 0, maximum = 86400000, description = "How long to wait for the run to end, in milliseconds (default: 0)", example = 1000),
+        ("wait_ms" = Option<u64>, Query, minimum = 0, maximum = 86400000, description = "How long to wait for the run to end, in milliseconds", example = 1000),
     ),
     responses(
         (status = 200, description = "The run has ended", body = RunResult),
