@@ -19,7 +19,6 @@ pub mod http;
 pub mod mcp;
 pub mod runs;
 
-mod again;
 mod defaults;
 mod event_log;
 mod idempotency;
@@ -27,6 +26,7 @@ mod kept;
 mod listen;
 mod lookout;
 mod metrics;
+mod repoll;
 mod server;
 mod workspace;
 

@@ -18,8 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::again::Again;
 use crate::config::Config;
+use crate::repoll::Repoll;
 
 /// The most that the head of a request may have.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
@@ -65,7 +65,7 @@ pub(crate) async fn accept(
                     Ok(place) => {
                         let closing = open.closing.subscribe();
                         let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
-                        tokio::spawn(Again::new(serving));
+                        tokio::spawn(Repoll::new(serving));
                     }
                     // It is told and let go at once: whoever waits in the kernel's queue waits for nothing.
                     Err(_) => drop(stream.try_write(refusal.as_bytes())),
