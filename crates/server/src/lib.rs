@@ -8,7 +8,7 @@
 //!
 //! One set of threads answers requests and drives runs: to hand a run over to another thread and its result back takes
 //! longer than all that HTTP does besides. Building a box has moments that block, and a question after the server's
-//! health must not wait for them; so there are more threads than boxes that can be built at a time, and a `lookout`.
+//! health must not wait for them; so there are more threads than boxes that can be built at a time, and a `watchdog`.
 
 #![forbid(unsafe_code)]
 
@@ -24,10 +24,10 @@ mod event_log;
 mod idempotency;
 mod kept;
 mod listen;
-mod lookout;
 mod metrics;
 mod repoll;
 mod server;
+mod watchdog;
 mod workspace;
 
 pub use caller::Caller;

@@ -160,7 +160,7 @@ pub struct Events {
 
 impl Runs {
     /// Runs go to this engine, on these threads. They may be the ones that answer requests, if there are more of them
-    /// than slots and a [`lookout`](crate::lookout).
+    /// than slots and a [`watchdog`](crate::watchdog).
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Kept::new(config.kept)));
