@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::caller::Caller;
 use crate::config::Keep;
-use crate::kept::Kept;
 use crate::runs::{End, Found, Run, Runs};
+use crate::store::Store;
 
 /// The longest key.
 const MAX_KEY: usize = 255;
@@ -42,7 +42,7 @@ impl Key {
 
 /// The keys that are remembered.
 #[derive(Debug)]
-pub(crate) struct Replays(Mutex<Kept<Known>>);
+pub(crate) struct Replays(Mutex<Store<Known>>);
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -61,7 +61,7 @@ pub(crate) enum Origin {
 
 impl Replays {
     pub(crate) fn new(keep: Keep) -> Replays {
-        Replays(Mutex::new(Kept::new(keep)))
+        Replays(Mutex::new(Store::new(keep)))
     }
 
     /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: the

@@ -2,7 +2,7 @@
 //! object, one mapping of errors.
 //!
 //! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say;
-//! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, and `kept` for results that
+//! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, and `store` for results that
 //! may still be fetched; [`http`] is version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
 //! connections. [`Server`] puts them together.
 //!
@@ -22,11 +22,11 @@ pub mod runs;
 mod defaults;
 mod event_log;
 mod idempotency;
-mod kept;
 mod listen;
 mod metrics;
 mod repoll;
 mod server;
+mod store;
 mod watchdog;
 mod workspace;
 

@@ -23,8 +23,8 @@ use tracing::Instrument;
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
 use crate::event_log::{EventLog, LogEvent, Reader, Reporter};
-use crate::kept::Kept;
 use crate::metrics::Metrics;
+use crate::store::Store;
 use crate::workspace::refuse_detours;
 
 /// Everything that runs or ran a short while ago. A clone is the same.
@@ -38,7 +38,7 @@ struct Shared {
     living: Mutex<Living>,
     /// Notified when there is a run.
     born: Condvar,
-    kept: Mutex<Kept<Arc<Record>>>,
+    kept: Mutex<Store<Arc<Record>>>,
     metrics: Metrics,
 }
 
@@ -163,7 +163,7 @@ impl Runs {
     /// than slots and a [`watchdog`](crate::watchdog).
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
-        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Kept::new(config.kept)));
+        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         Runs(Arc::new(Shared { engine, threads, living, born, kept, metrics: Metrics::new() }))
     }
 
