@@ -1,5 +1,6 @@
 //! HTTP, version 1 of the contract.
 
+mod access_log;
 pub(crate) mod answer;
 pub(crate) mod body;
 mod docs;
@@ -7,7 +8,6 @@ mod events;
 mod examples;
 mod guard;
 pub(crate) mod host;
-mod journal;
 mod problem;
 mod query;
 mod router;
