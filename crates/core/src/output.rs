@@ -79,6 +79,12 @@ impl Captured {
         self.len() == 0
     }
 
+    /// What was kept from the beginning of the stream: all that a live view has shown.
+    #[must_use]
+    pub fn head(&self) -> &[u8] {
+        &self.head
+    }
+
     /// Head, one line that says how much is missing (if anything is), tail.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

@@ -273,7 +273,7 @@ impl Network {
             _ => Err(Invalid::new(
                 Field::Network,
                 format!("'{}' is not a network", text.escape_debug()),
-                "write none, full, or allow:HOST[:PORT],…",
+                "write none or full",
             )),
         }
     }
@@ -327,6 +327,15 @@ impl BackendName {
         BackendName::None,
     ];
 
+    /// Those that a build of Belljar can have. The other names are reserved for what is to come.
+    pub const BUILDABLE: [BackendName; 5] = [
+        BackendName::Native,
+        BackendName::Docker,
+        BackendName::Wasm,
+        BackendName::Process,
+        BackendName::None,
+    ];
+
     /// The contract's word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -370,7 +379,7 @@ impl BackendChoice {
             Invalid::new(
                 Field::Backend,
                 format!("unknown backend '{}'", text.escape_debug()),
-                "the backends are auto, native, docker, wasm, kubernetes, process and none",
+                "the backends are auto, native, docker, wasm, process and none",
             )
         })
     }

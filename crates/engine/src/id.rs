@@ -1,6 +1,9 @@
-//! Identifiers of runs: `run_` and a ULID, so that they sort by time and need no coordination.
+//! Identifiers of runs: `run_` and a ULID, so that they sort by time and need no coordination. Those of one process sort
+//! by their order, also within a millisecond and when the clock is set back (the monotonic variant of the ULID
+//! specification).
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -17,8 +20,12 @@ impl RunId {
     #[must_use]
     #[allow(clippy::new_without_default, reason = "an identifier has no default; every one is another")]
     pub fn new() -> RunId {
+        static LAST: Mutex<u128> = Mutex::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        RunId(format!("run_{}", ulid(now.as_millis(), random_bits())))
+        let fresh = bits(now.as_millis(), random_bits());
+        let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = fresh.max(*last + 1);
+        RunId(format!("run_{}", ulid(*last)))
     }
 
     /// As text.
@@ -35,8 +42,11 @@ impl fmt::Display for RunId {
 }
 
 /// 48 bits of milliseconds, then 80 bits of chance.
-fn ulid(millis: u128, chance: u128) -> String {
-    let bits = (millis << 80) | (chance & ((1 << 80) - 1));
+fn bits(millis: u128, chance: u128) -> u128 {
+    (millis << 80) | (chance & ((1 << 80) - 1))
+}
+
+fn ulid(bits: u128) -> String {
     (0..26).rev().map(|place| char::from(DIGITS[((bits >> (place * 5)) & 31) as usize])).collect()
 }
 
@@ -61,12 +71,18 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_the_ulid_specification() {
-        assert_eq!(ulid(1_469_918_176_385, 0), "01ARYZ6S410000000000000000");
-        assert_eq!(ulid(0, u128::MAX), "0000000000ZZZZZZZZZZZZZZZZ");
+        assert_eq!(ulid(bits(1_469_918_176_385, 0)), "01ARYZ6S410000000000000000");
+        assert_eq!(ulid(bits(0, u128::MAX)), "0000000000ZZZZZZZZZZZZZZZZ");
+    }
+
+    #[test]
+    fn the_order_of_identifiers_is_that_in_which_they_were_made() {
+        let ids: Vec<_> = (0..10_000).map(|_| RunId::new()).collect();
+        assert!(ids.is_sorted_by(|earlier, later| earlier < later));
     }
 
     #[test]
     fn later_runs_sort_after_earlier_ones() {
-        assert!(ulid(1, u128::MAX) < ulid(2, 0));
+        assert!(ulid(bits(1, u128::MAX)) < ulid(bits(2, 0)));
     }
 }

@@ -188,7 +188,9 @@ impl Engine {
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
         let (language, limits) = (execution.language, execution.limits);
-        let preparing = self.prepare(language, execution.code.clone(), turn?);
+        let slot = turn?;
+        transcript.left_queue();
+        let preparing = self.prepare(language, execution.code.clone(), slot);
         let (_slot, source) = unless(cancel.as_mut(), preparing).await??;
         let source = source.map_err(Unstarted::Unreadable)?;
         let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);

@@ -51,6 +51,11 @@ impl Engine {
         network: &Network,
         waived: &[Guarantee],
     ) -> Result<Placement, RunError> {
+        if matches!(network, Network::Allow(_))
+            && !self.backends.iter().any(|backend| backend.provides(network))
+        {
+            return Err(not_available_yet(network));
+        }
         let named = match choice {
             BackendChoice::Auto => None,
             BackendChoice::Named(name) => Some(name),
@@ -85,6 +90,17 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
         return Ok(concede(backend.offer(), waived));
     }
     resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}
+
+fn not_available_yet(network: &Network) -> RunError {
+    RunError::Invalid(Invalid {
+        field: Field::Network,
+        message: format!(
+            "the network '{network}' is not available yet: no backend can limit a box to some hosts"
+        ),
+        hint: "use none, or full with a backend that has it; `belljar doctor` lists the backends".to_owned(),
+        too_large: false,
+    })
 }
 
 fn network_hint(backend: &dyn Backend) -> &'static str {

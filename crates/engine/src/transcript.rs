@@ -13,6 +13,9 @@ use belljar_core::{Captured, Collector};
 
 /// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
+    /// The run has its slot: it has left the queue.
+    fn left_queue(&mut self) {}
+
     /// An image is being fetched, for which the run waits. Comes before the program runs, if at all.
     fn pulling(&mut self, _: &PullEvent) {}
 
@@ -60,6 +63,10 @@ impl<'a> Transcript<'a> {
     pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
         let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
         Transcript { stdout, stderr, stderr_ends_a_line: true, observer }
+    }
+
+    pub(crate) fn left_queue(&mut self) {
+        self.observer.left_queue();
     }
 
     pub(crate) fn pulling(&mut self, event: &PullEvent) {

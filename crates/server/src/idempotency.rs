@@ -13,8 +13,8 @@ use sha2::{Digest, Sha256};
 
 use crate::caller::Caller;
 use crate::config::Keep;
-use crate::kept::Kept;
 use crate::runs::{End, Found, Run, Runs};
+use crate::store::Store;
 
 /// The longest key.
 const MAX_KEY: usize = 255;
@@ -42,7 +42,7 @@ impl Key {
 
 /// The keys that are remembered.
 #[derive(Debug)]
-pub(crate) struct Replays(Mutex<Kept<Known>>);
+pub(crate) struct Replays(Mutex<Store<Known>>);
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -61,7 +61,7 @@ pub(crate) enum Origin {
 
 impl Replays {
     pub(crate) fn new(keep: Keep) -> Replays {
-        Replays(Mutex::new(Kept::new(keep)))
+        Replays(Mutex::new(Store::new(keep)))
     }
 
     /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: the
@@ -93,14 +93,15 @@ impl Replays {
 }
 
 /// Whether an earlier run is, or may become, an answer.
-pub(crate) fn answers(found: &Found) -> bool {
+fn answers(found: &Found) -> bool {
     match found {
-        Found::Running => true,
+        Found::Unfinished(_) => true,
         Found::Finished(end) => is_result(end),
     }
 }
 
-fn is_result(end: &End) -> bool {
+/// Whether a run that has ended answers a request that is sent again.
+pub(crate) fn is_result(end: &End) -> bool {
     end.as_ref().is_ok_and(|finished| !matches!(finished.report.outcome, Outcome::Cancelled(_)))
 }
 

@@ -1,14 +1,14 @@
 //! Belljar over the network. Every surface is a thin adapter over [`Runs`]: one way for a run to go, one result
 //! object, one mapping of errors.
 //!
-//! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say; [`runs`] is the one path that every run takes, with
-//! `feed` between a run and whoever listens to it, and `kept` for results that somebody may come back for; [`http`] is
-//! version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
+//! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say;
+//! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, and `store` for results that
+//! may still be fetched; [`http`] is version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
 //! connections. [`Server`] puts them together.
 //!
 //! One set of threads answers requests and drives runs: to hand a run over to another thread and its result back takes
 //! longer than all that HTTP does besides. Building a box has moments that block, and a question after the server's
-//! health must not wait for them; so there are more threads than boxes that can be built at a time, and a `lookout`.
+//! health must not wait for them; so there are more threads than boxes that can be built at a time, and a `watchdog`.
 
 #![forbid(unsafe_code)]
 
@@ -19,19 +19,19 @@ pub mod http;
 pub mod mcp;
 pub mod runs;
 
-mod again;
 mod defaults;
-mod feed;
+mod event_log;
 mod idempotency;
-mod kept;
 mod listen;
-mod lookout;
 mod metrics;
+mod repoll;
 mod server;
+mod store;
+mod watchdog;
 mod workspace;
 
 pub use caller::Caller;
 pub use config::Config;
 pub use defaults::Defaults;
-pub use runs::{Finished, Found, Run, RunEvent, Runs};
+pub use runs::{Events, Finished, Found, Run, RunEvent, Runs};
 pub use server::{ServeError, Server};

@@ -18,11 +18,11 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use crate::again::Again;
 use crate::config::Config;
+use crate::repoll::Repoll;
 
 /// The most that the head of a request may have.
-const MAX_HEAD: usize = 64 << 10;
+pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// How long to wait when a connection cannot be accepted: most likely there are no file descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take nothing of what it is being sent, in milliseconds.
@@ -65,7 +65,7 @@ pub(crate) async fn accept(
                     Ok(place) => {
                         let closing = open.closing.subscribe();
                         let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
-                        tokio::spawn(Again::new(serving));
+                        tokio::spawn(Repoll::new(serving));
                     }
                     // It is told and let go at once: whoever waits in the kernel's queue waits for nothing.
                     Err(_) => drop(stream.try_write(refusal.as_bytes())),

@@ -1,16 +1,19 @@
 //! The one path of a run, whichever surface asked for it: request, admission, queue, box, result.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
+use belljar_core::language::Language;
 use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Engine, RunId};
-use belljar_wire::{Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted};
+use belljar_wire::{
+    Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
+};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use tokio::runtime::Handle;
@@ -19,9 +22,9 @@ use tracing::Instrument;
 
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
-use crate::feed::{Feed, News, Reporter};
-use crate::kept::Kept;
+use crate::event_log::{EventLog, LogEvent, Reader, Reporter};
 use crate::metrics::Metrics;
+use crate::store::Store;
 use crate::workspace::refuse_detours;
 
 /// Everything that runs or ran a short while ago. A clone is the same.
@@ -33,32 +36,46 @@ struct Shared {
     engine: Engine,
     threads: Handle,
     living: Mutex<Living>,
-    /// Told when a run has come to live.
+    /// Notified when there is a run.
     born: Condvar,
-    kept: Mutex<Kept<End>>,
+    kept: Mutex<Store<Arc<Record>>>,
     metrics: Metrics,
 }
 
 /// The runs on their way, and whether there may be more of them: one lock, so that none slips in after the last.
 #[derive(Debug, Default)]
 struct Living {
-    runs: HashMap<String, Arc<Live>>,
+    runs: HashMap<String, Arc<Record>>,
     closed: bool,
     /// Whether somebody wants to be told of the next one.
     awaited: bool,
 }
 
-/// A run on its way: how to stop it, and where its end will be told.
+/// A run, from its admission until its result is forgotten.
 #[derive(Debug)]
-struct Live {
+struct Record {
+    id: RunId,
     owner: String,
-    cancel: watch::Sender<bool>,
+    language: Language,
+    created: SystemTime,
+    log: EventLog,
+    fate: watch::Sender<Fate>,
     end: watch::Sender<Option<End>>,
+}
+
+/// Whether a run is to go on. One value, so that it cannot be detached and cancelled by its client's departure at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// For as long as the client that started it is there.
+    Attached,
+    /// Whether or not that client is there.
+    Detached,
+    /// It is to end now.
+    Cancelled,
 }
 
 /// A run that was admitted and is to be driven.
 struct Ticket {
-    id: RunId,
     admitted: Admitted,
     presence: Presence,
     form: OutputForm,
@@ -98,9 +115,18 @@ impl Finished {
 #[derive(Debug, Clone)]
 pub enum Found {
     /// It has not ended yet.
-    Running,
+    Unfinished(RunStatus),
     /// It ended, and is still remembered.
     Finished(End),
+}
+
+/// Which runs a caller wants listed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    pub(crate) status: Option<RunStatus>,
+    pub(crate) language: Option<Language>,
+    /// Only runs that are older than the one of this identifier.
+    pub(crate) before: Option<String>,
 }
 
 /// What a run has to say.
@@ -122,17 +148,22 @@ pub enum RunEvent {
 pub struct Run {
     /// Its identifier, by which it can be found.
     pub id: RunId,
-    feed: Feed,
-    live: Arc<Live>,
-    detached: bool,
+    events: Events,
+}
+
+/// The events of a run, from its start. Dropping it does nothing to the run.
+#[derive(Debug)]
+pub struct Events {
+    record: Arc<Record>,
+    reader: Reader,
 }
 
 impl Runs {
     /// Runs go to this engine, on these threads. They may be the ones that answer requests, if there are more of them
-    /// than slots and a [`lookout`](crate::lookout).
+    /// than slots and a [`watchdog`](crate::watchdog).
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
-        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Kept::new(config.kept)));
+        let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         Runs(Arc::new(Shared { engine, threads, living, born, kept, metrics: Metrics::new() }))
     }
 
@@ -183,24 +214,19 @@ impl Runs {
         // Before there is a slot: one that is given back unused would count as a very short run.
         let (presence, began) = (caller.enter()?, Instant::now());
         let admitted = self.0.engine.admit(caller.allowance(), request)?;
-        let run = self.register(caller)?;
-        let (id, feed, live) = (run.id.clone(), run.feed.clone(), run.live.clone());
-        let span = tracing::info_span!("run", id = id.as_str(), language = admitted.language().name);
-        let ticket = Ticket { id, admitted, presence, form, began };
-        self.0.threads.spawn(self.clone().drive(ticket, feed, live).instrument(span));
+        let run = self.register(caller, admitted.language())?;
+        let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
+        let ticket = Ticket { admitted, presence, form, began };
+        self.0.threads.spawn(self.clone().drive(ticket, run.events.record.clone()).instrument(span));
         Ok(run)
     }
 
     /// What became of a run of this caller's.
     ///
     /// # Errors
-    /// That there is none, or none any more, or that it is somebody else's, which is the same to whoever asks.
+    /// That there is no such run, or not any more. A run of another caller is reported in the same way.
     pub fn find(&self, caller: &Caller, id: &str) -> Result<Found, Problem> {
-        if self.live_one(caller, id).is_some() {
-            return Ok(Found::Running);
-        }
-        let end = locked(&self.0.kept).get(caller.name(), id, Instant::now());
-        end.map(Found::Finished).ok_or_else(|| no_such_run(id))
+        Ok(self.record(caller, id)?.found())
     }
 
     /// Waits for a run of this caller's to end, but not for longer than that.
@@ -208,30 +234,40 @@ impl Runs {
     /// # Errors
     /// As [`find`](Runs::find).
     pub async fn wait(&self, caller: &Caller, id: &str, at_most: Duration) -> Result<Found, Problem> {
-        if let Some(live) = self.live_one(caller, id) {
-            let mut end = live.end.subscribe();
-            let ended = tokio::time::timeout(at_most, end.wait_for(Option::is_some)).await;
-            return Ok(match ended {
-                Ok(Ok(end)) => end.clone().map_or(Found::Running, Found::Finished),
-                Ok(Err(_)) | Err(_) => Found::Running,
-            });
-        }
-        self.find(caller, id)
+        let record = self.record(caller, id)?;
+        let _ = tokio::time::timeout(at_most, record.ended()).await;
+        Ok(record.found())
     }
 
-    /// Ends a run of this caller's.
+    /// The events of a run of this caller's, from its start.
+    ///
+    /// # Errors
+    /// As [`find`](Runs::find).
+    pub fn events(&self, caller: &Caller, id: &str) -> Result<Events, Problem> {
+        Ok(self.record(caller, id)?.events())
+    }
+
+    /// The newest runs of this caller's that are wanted, newest first.
+    pub(crate) fn list(&self, caller: &Caller, wanted: &Wanted, limit: usize) -> Vec<RunSummary> {
+        let summaries = self.records(caller).into_values().rev().filter(|record| wanted.includes(record));
+        let summaries = summaries.map(|record| record.summary());
+        summaries.filter(|run| wanted.status.is_none_or(|status| status == run.status)).take(limit).collect()
+    }
+
+    /// Ends a run of this caller's, and returns the status that it had.
     ///
     /// # Errors
     /// That there is none, or that it has ended already.
-    pub fn cancel(&self, caller: &Caller, id: &str) -> Result<(), Problem> {
-        match (self.live_one(caller, id), self.find(caller, id)?) {
-            (Some(live), _) => {
-                live.cancel.send_replace(true);
-                Ok(())
+    pub fn cancel(&self, caller: &Caller, id: &str) -> Result<RunStatus, Problem> {
+        let record = self.record(caller, id)?;
+        match record.found() {
+            Found::Unfinished(status) => {
+                record.cancel();
+                Ok(status)
             }
-            (None, Found::Running | Found::Finished(_)) => {
-                let message = format!("the run '{}' has ended already", id.escape_debug());
-                Err(Problem::new(Code::Conflict, message, "its result is there to be fetched"))
+            Found::Finished(_) => {
+                let message = format!("the run '{}' has already ended", id.escape_debug());
+                Err(Problem::new(Code::Conflict, message, "fetch its result with GET /v1/runs/{id}"))
             }
         }
     }
@@ -255,55 +291,57 @@ impl Runs {
     pub fn cancel_all(&self) {
         let mut living = locked(&self.0.living);
         living.closed = true;
-        for live in living.runs.values() {
-            live.cancel.send_replace(true);
-        }
+        living.runs.values().for_each(|record| record.cancel());
     }
 
-    fn register(&self, caller: &Caller) -> Result<Run, Problem> {
-        let (id, feed) = (RunId::new(), Feed::default());
-        let live = Arc::new(Live {
+    fn register(&self, caller: &Caller, language: Language) -> Result<Run, Problem> {
+        let id = RunId::new();
+        let record = Arc::new(Record {
+            id: id.clone(),
             owner: caller.name().to_owned(),
-            cancel: watch::Sender::new(false),
+            language,
+            created: SystemTime::now(),
+            log: EventLog::default(),
+            fate: watch::Sender::new(Fate::Attached),
             end: watch::Sender::new(None),
         });
         let mut living = locked(&self.0.living);
         if living.closed {
-            return Err(going_down());
+            return Err(shutting_down());
         }
-        living.runs.insert(id.to_string(), live.clone());
+        living.runs.insert(id.to_string(), record.clone());
         if std::mem::take(&mut living.awaited) {
             self.0.born.notify_one();
         }
-        Ok(Run { id, feed, live, detached: false })
+        Ok(Run { id, events: record.events() })
     }
 
-    async fn drive(self, ticket: Ticket, feed: Feed, live: Arc<Live>) {
-        let Ticket { id, admitted, presence, form, began } = ticket;
-        let mut reporter = Reporter { id: id.clone(), feed: feed.clone() };
-        let mut cancelled = live.cancel.subscribe();
+    async fn drive(self, ticket: Ticket, record: Arc<Record>) {
+        let Ticket { admitted, presence, form, began } = ticket;
+        let mut reporter = Reporter { id: record.id.clone(), log: record.log.clone() };
+        let mut fate = record.fate.subscribe();
         let cancel = async move {
             // It fails only when the sender is gone, and this task has it.
-            let _ = cancelled.wait_for(|cancelled| *cancelled).await;
+            let _ = fate.wait_for(|fate| *fate == Fate::Cancelled).await;
             None
         };
-        // A fault of ours must not leave a caller waiting for ever, or the run on the list of the living.
-        let running = AssertUnwindSafe(self.0.engine.run(&id, admitted, &mut reporter, cancel));
+        // A bug of ours must not leave a caller waiting for ever, or the run among the living.
+        let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
             Ok(Ok(report)) => Ok(Arc::new(Finished { report, took: began.elapsed(), form })),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
-        self.note(&live, &end);
-        self.remember(&id, &live, end.clone());
-        // Whoever hears of the end may start the next one at once.
+        self.note(&record, &end);
+        record.log.close(end.as_ref().ok());
+        self.remember(&record, &end);
+        // A client that hears of the end may start its next run at once.
         drop(presence);
-        live.end.send_replace(Some(end));
-        feed.close();
+        record.end.send_replace(Some(end));
     }
 
-    fn note(&self, live: &Live, end: &End) {
-        let caller = &live.owner;
+    fn note(&self, record: &Record, end: &End) {
+        let caller = &record.owner;
         match end {
             Ok(finished) => {
                 self.0.metrics.ran(&finished.report);
@@ -318,63 +356,168 @@ impl Runs {
         }
     }
 
-    /// From the living to the dead, so that at every moment the run is found among one of them.
-    fn remember(&self, id: &RunId, live: &Live, end: End) {
-        let bytes = end.as_ref().map_or(1024, |finished| finished.bytes());
-        locked(&self.0.kept).put(&live.owner, id.to_string(), end, bytes, Instant::now());
-        locked(&self.0.living).runs.remove(id.as_str());
+    /// Moves a run to those that have ended, so that at every moment it is found among the ones or the others.
+    fn remember(&self, record: &Arc<Record>, end: &End) {
+        let bytes = end.as_ref().map_or(1024, |finished| finished.bytes()) + record.log.bytes();
+        let id = record.id.to_string();
+        locked(&self.0.kept).put(&record.owner, id, record.clone(), bytes, Instant::now());
+        locked(&self.0.living).runs.remove(record.id.as_str());
     }
 
-    fn live_one(&self, caller: &Caller, id: &str) -> Option<Arc<Live>> {
-        locked(&self.0.living).runs.get(id).filter(|live| live.owner == caller.name()).cloned()
+    fn record(&self, caller: &Caller, id: &str) -> Result<Arc<Record>, Problem> {
+        let live =
+            locked(&self.0.living).runs.get(id).filter(|record| record.owner == caller.name()).cloned();
+        live.or_else(|| locked(&self.0.kept).get(caller.name(), id, Instant::now()))
+            .ok_or_else(|| no_such_run(id))
+    }
+
+    /// All runs of a caller's by their identifiers, the oldest first. One that moves meanwhile is found in both places.
+    fn records(&self, caller: &Caller) -> BTreeMap<String, Arc<Record>> {
+        let living = locked(&self.0.living);
+        let own = living.runs.values().filter(|record| record.owner == caller.name());
+        let mut records: Vec<_> = own.cloned().collect();
+        drop(living);
+        records.extend(locked(&self.0.kept).all(caller.name(), Instant::now()));
+        records.into_iter().map(|record| (record.id.to_string(), record)).collect()
+    }
+}
+
+impl Record {
+    fn found(&self) -> Found {
+        match self.end.borrow().clone() {
+            Some(end) => Found::Finished(end),
+            None => Found::Unfinished(self.unfinished()),
+        }
+    }
+
+    fn status(&self) -> RunStatus {
+        match &*self.end.borrow() {
+            Some(Ok(finished)) => RunStatus::of(finished.report.outcome),
+            Some(Err(_)) => RunStatus::Failed,
+            None => self.unfinished(),
+        }
+    }
+
+    fn unfinished(&self) -> RunStatus {
+        if self.log.has_left_queue() { RunStatus::Running } else { RunStatus::Queued }
+    }
+
+    fn summary(&self) -> RunSummary {
+        let (exit_code, error) = match &*self.end.borrow() {
+            Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
+            Some(Err(problem)) => (None, Some(problem.error.clone())),
+            None => (None, None),
+        };
+        RunSummary::new(self.id.as_str(), self.status(), self.language, self.created, exit_code, error)
+    }
+
+    fn events(self: &Arc<Record>) -> Events {
+        Events { record: self.clone(), reader: self.log.read() }
+    }
+
+    fn cancel(&self) {
+        self.fate.send_replace(Fate::Cancelled);
+    }
+
+    fn detach(&self) {
+        self.change_if_attached(Fate::Detached);
+    }
+
+    fn change_if_attached(&self, to: Fate) {
+        self.fate.send_if_modified(|fate| {
+            let attached = *fate == Fate::Attached;
+            if attached {
+                *fate = to;
+            }
+            attached
+        });
+    }
+
+    async fn ended(&self) -> End {
+        let mut end = self.end.subscribe();
+        let ended = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
+        ended.unwrap_or_else(|| Err(lost()))
+    }
+}
+
+impl Wanted {
+    /// Whether a run is wanted, as far as that does not change while it runs.
+    fn includes(&self, record: &Record) -> bool {
+        self.language.is_none_or(|language| language.name == record.language.name)
+            && self.before.as_deref().is_none_or(|before| record.id.as_str() < before)
+    }
+}
+
+impl Events {
+    /// The next event. After [`Ended`](RunEvent::Ended) it is the same again.
+    pub async fn next(&mut self) -> RunEvent {
+        match self.reader.next().await {
+            Some(LogEvent::Pulling(event)) => RunEvent::Pulling(event.into()),
+            Some(LogEvent::Started(started)) => RunEvent::Started(started),
+            Some(LogEvent::Output(stream, bytes)) => RunEvent::Output(stream, bytes),
+            None => RunEvent::Ended(self.end().await),
+        }
+    }
+
+    /// Lets the run go on whatever becomes of the client that started it. `None` if that comes too late, because it is
+    /// being cancelled.
+    pub(crate) fn detach(&self) -> Option<RunStatus> {
+        self.record.detach();
+        let cancelled = *self.record.fate.borrow() == Fate::Cancelled;
+        (!cancelled).then(|| self.record.status())
+    }
+
+    /// Waits for the end.
+    ///
+    /// # Errors
+    /// That Belljar could not run it.
+    pub async fn end(&self) -> End {
+        self.record.ended().await
     }
 }
 
 impl Run {
-    /// The next thing that it says. After [`Ended`](RunEvent::Ended) it says the same again.
+    /// The next event. After [`Ended`](RunEvent::Ended) it is the same again.
     pub async fn next(&mut self) -> RunEvent {
-        match self.feed.next().await {
-            Some(News::Pulling(event)) => RunEvent::Pulling(event.into()),
-            Some(News::Started(started)) => RunEvent::Started(started),
-            Some(News::Output(stream, bytes)) => RunEvent::Output(stream, bytes.freeze()),
-            None => RunEvent::Ended(self.end().await),
-        }
+        self.events.next().await
     }
 
     /// Which of its language's commands runs: an index into [`stages`](belljar_core::language::Row::stages). When the
     /// run has ended, the one that it came to.
     #[must_use]
     pub fn stage(&self) -> watch::Receiver<usize> {
-        self.feed.stage()
+        self.events.record.log.stage()
     }
 
-    /// Waits for the end, whatever it says until then.
+    /// Waits for the end.
     ///
     /// # Errors
     /// That Belljar could not run it.
     pub async fn result(self) -> End {
-        self.feed.stop_listening();
-        self.end().await
+        self.events.end().await
     }
 
     /// Lets it go on without us.
-    pub fn detach(mut self) {
-        self.feed.stop_listening();
-        self.detached = true;
+    pub fn detach(self) {
+        self.events.record.detach();
     }
 
-    async fn end(&self) -> End {
-        let mut end = self.live.end.subscribe();
-        let ended = end.wait_for(Option::is_some).await.ok().and_then(|end| end.clone());
-        ended.unwrap_or_else(|| Err(lost()))
+    /// Lets it go on without us, and holds on to `resource` until it has ended.
+    pub(crate) fn detach_with<T: Send + 'static>(self, runs: &Runs, resource: T) -> RunStatus {
+        let record = self.events.record.clone();
+        self.detach();
+        let status = record.status();
+        runs.0.threads.spawn(async move {
+            let _ = record.ended().await;
+            drop(resource);
+        });
+        status
     }
 }
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if !self.detached {
-            self.live.cancel.send_replace(true);
-        }
+        self.events.record.change_if_attached(Fate::Cancelled);
     }
 }
 
@@ -384,23 +527,27 @@ impl fmt::Debug for Run {
     }
 }
 
-fn going_down() -> Problem {
+fn shutting_down() -> Problem {
     let problem =
-        Problem::new(Code::BackendUnavailable, "the server is going down", "try again when it is back");
+        Problem::new(Code::BackendUnavailable, "the server is shutting down", "try again when it is back");
     Problem { retry_after: Some(Duration::from_secs(1)), ..problem }
 }
 
 fn lost() -> Problem {
-    Problem::new(Code::Internal, "the run was lost", "this is a fault of Belljar's own; see its log")
+    Problem::new(Code::Internal, "the run was lost", "this is a bug in Belljar; see the server's log")
 }
 
 pub(crate) fn no_such_run(id: &str) -> Problem {
     let shown: String = id.chars().take(64).collect();
     let message = format!("there is no run '{}'", shown.escape_debug());
-    Problem::new(Code::NotFound, message, "results are kept for a while only, and only for whoever asked")
+    Problem::new(
+        Code::NotFound,
+        message,
+        "check the id; a result is kept for a limited time, and only the caller that started the run can see it",
+    )
 }
 
-/// Whoever panicked while it held one of these locks had changed one map, whole or not at all.
+/// A panic while one of these locks was held left its map as it was before or after one change.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -433,10 +580,11 @@ mod tests {
     fn none_begins_after_the_last_was_cancelled() {
         let threads = Runtime::new().unwrap();
         let (runs, caller) = (runs(&threads), caller(1));
-        let last = runs.register(&caller).unwrap();
+        let python = Language::by_name("python").unwrap();
+        let last = runs.register(&caller, python).unwrap();
         runs.cancel_all();
-        assert!(*last.live.cancel.borrow());
-        let refused = runs.register(&caller).unwrap_err();
+        assert_eq!(*last.events.record.fate.borrow(), Fate::Cancelled);
+        let refused = runs.register(&caller, python).unwrap_err();
         assert_eq!((refused.status(), refused.retry_after), (503, Some(Duration::from_secs(1))));
         assert_eq!(runs.count(), 1);
     }

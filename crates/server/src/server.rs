@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::runs::Runs;
-use crate::{listen, lookout};
+use crate::{listen, watchdog};
 
 /// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -69,7 +69,7 @@ impl Server {
         until: impl FnOnce(App) -> F,
     ) -> Result<(), ServeError> {
         listener.set_nonblocking(true).map_err(ServeError::Listen)?;
-        lookout::post(self.app.runs.clone(), self.threads.handle().clone()).map_err(ServeError::Threads)?;
+        watchdog::start(self.app.runs.clone(), self.threads.handle().clone()).map_err(ServeError::Threads)?;
         self.threads.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
             let stop = async {

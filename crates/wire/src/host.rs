@@ -12,10 +12,11 @@ use utoipa::ToSchema;
 
 use crate::{Problem, schema};
 
-/// Every language and what would run it.
+/// The languages that the caller may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = LanguageList)]
 pub struct Languages {
-    /// In the order of the contract.
+    /// The languages, whether or not they can run on this server.
     pub languages: Vec<LanguageStatus>,
 }
 
@@ -41,27 +42,28 @@ impl Languages {
     }
 }
 
-/// One language.
+/// A language, and what runs it on this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Language)]
 pub struct LanguageStatus {
-    /// The contract's name.
-    #[schema(schema_with = schema::language_name)]
+    /// The name of the language.
+    #[schema(value_type = schema::LanguageName)]
     pub name: &'static str,
-    /// Other names for it.
-    #[schema(value_type = Vec<String>)]
+    /// Other names that a request may use for it.
+    #[schema(value_type = Vec<schema::LanguageAlias>)]
     pub aliases: &'static [&'static str],
-    /// Whether it can run here.
+    /// Whether it can run on this server.
     pub available: bool,
-    /// Name and version of what runs it.
+    /// The name and version of what runs it, or `null` if it is not installed.
     #[schema(required = true)]
     pub runtime: Option<String>,
-    /// Where that is.
+    /// Where that is installed, or `null` if it is not.
     #[schema(required = true)]
     pub location: Option<String>,
-    /// The image, for backends that take one.
+    /// Its default image, for backends that use images.
     #[schema(required = true)]
     pub image: Option<&'static str>,
-    /// How to get what is missing.
+    /// How to install it, or `null` if it can run.
     #[schema(required = true)]
     pub hint: Option<String>,
 }
@@ -87,16 +89,17 @@ impl LanguageStatus {
     }
 }
 
-/// Every backend and what it can keep.
+/// The backends of this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = BackendList)]
 pub struct Backends {
-    /// The one that a run would go to, if any can take it.
-    #[schema(schema_with = schema::backend_name_or_null, required = true)]
+    /// The backend of a run that does not name one, or `null` if none can take it.
+    #[schema(value_type = Option<schema::BackendName>, required = true)]
     pub default: Option<&'static str>,
-    /// What keeps a run from being taken.
+    /// Why no backend can take a run that does not name one, or `null` if one can.
     #[schema(required = true)]
     pub problem: Option<Problem>,
-    /// Strongest first.
+    /// The backends, strongest isolation first.
     pub backends: Vec<BackendStatus>,
 }
 
@@ -112,39 +115,45 @@ impl Backends {
     }
 }
 
-/// One backend.
+/// A backend, and what it can guarantee on this server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Backend)]
 pub struct BackendStatus {
-    /// The contract's name.
-    #[schema(schema_with = schema::backend_name)]
+    /// The name of the backend.
+    #[schema(value_type = schema::BackendName)]
     pub name: &'static str,
-    /// Whether it can make boxes here at all.
+    /// Whether it can run code on this server.
     pub ready: bool,
-    /// Whether `auto` never takes it, because it is no box: who names it does without what it does not keep.
+    /// Whether a request has to name it, because it is not a sandbox and `auto` never picks it.
     pub only_by_name: bool,
-    /// If not, why.
+    /// Why it is not ready, or `null` if it is.
     #[schema(required = true)]
     pub reason: Option<String>,
-    /// And what would help.
+    /// How to make it ready, or `null` if it is.
     #[schema(required = true)]
     pub hint: Option<String>,
-    /// In the order of the contract.
+    /// What it can guarantee, and what it cannot.
     pub guarantees: Vec<GuaranteeStatus>,
 }
 
-/// One guarantee: kept and how, or not and why.
+/// A guarantee of a backend: how it is kept, or why it is not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "as in Standing")]
+#[schema(as = Guarantee)]
 pub struct GuaranteeStatus {
-    #[schema(schema_with = schema::guarantee)]
+    /// The name of the guarantee.
+    #[schema(value_type = schema::GuaranteeName)]
     pub name: &'static str,
+    /// Whether the backend keeps it on this server.
     pub kept: bool,
+    /// How it is kept. Only if it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub how: Option<String>,
+    /// Why it is not kept. Only if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub why: Option<String>,
+    /// What would help. Only if it is not kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub fix: Option<String>,

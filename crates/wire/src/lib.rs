@@ -9,6 +9,7 @@ mod pool;
 mod problem;
 mod request;
 mod result;
+mod run;
 mod schema;
 
 pub use host::{
@@ -17,7 +18,8 @@ pub use host::{
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, RunState, Usage};
+pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
+pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

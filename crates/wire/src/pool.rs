@@ -1,4 +1,4 @@
-//! The boxes that wait for a run.
+//! The warm pool.
 
 use belljar_core::pool::{self, PoolStatus};
 use belljar_engine::Engine;
@@ -7,57 +7,57 @@ use utoipa::ToSchema;
 
 use crate::schema;
 
-/// The boxes that wait for a run, so that it need not wait for its runtime to boot.
+/// The warm pool: sandboxes that are ready for a run, so that it need not wait for its runtime to start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Pool {
-    /// Whether any are kept.
+    /// Whether the server has a warm pool.
     pub enabled: bool,
-    /// What they have now, all together.
+    /// The memory that all sandboxes in the pool use now, in bytes.
     pub memory_bytes: u64,
-    /// What they may have.
+    /// The memory that they may use, in bytes.
     pub memory_limit_bytes: u64,
-    /// After how long one that waits is replaced.
+    /// How long a sandbox may wait before it is replaced, in milliseconds.
     pub max_age_ms: f64,
-    /// The languages of which boxes are kept.
+    /// The languages that the pool has sandboxes for.
     pub languages: Vec<LanguagePool>,
 }
 
-/// The boxes of one language.
+/// The warm sandboxes of one language.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LanguagePool {
-    /// The contract's name.
-    #[schema(schema_with = schema::language_name)]
+    /// The name of the language.
+    #[schema(value_type = schema::LanguageName)]
     pub language: String,
-    /// Boxes that wait.
+    /// Sandboxes that are ready for a run.
     pub ready: usize,
-    /// Boxes whose runtime boots.
+    /// Sandboxes whose runtime is starting.
     pub booting: usize,
-    /// How many there are when nobody asks.
+    /// How many sandboxes there are when no runs come.
     pub min: usize,
-    /// How many there are at most.
+    /// How many sandboxes there are at most.
     pub max: usize,
-    /// How many there are to be now, after what was asked for of late.
+    /// How many sandboxes there should be now, judging by recent runs.
     pub target: usize,
-    /// Runs that found a box.
+    /// Runs that got a warm sandbox.
     pub hits: u64,
-    /// Runs that could have used one, and found none.
+    /// Runs that could have used a warm sandbox, but found none ready.
     pub misses: u64,
-    /// Runs that asked for something that no box which waits can be given: arguments, variables, another disk.
+    /// Runs that asked for something that no warm sandbox can offer, such as another limit on disk.
     pub unfit: u64,
-    /// Boxes that were made ready.
+    /// Sandboxes that were made ready.
     pub refills: u64,
-    /// What making one ready takes, on average.
+    /// How long it takes on average to make a sandbox ready, in milliseconds, or `null` if none was.
     #[schema(required = true)]
     pub refill_ms: Option<f64>,
-    /// Boxes that could not be made ready, or died while they waited.
+    /// Sandboxes that could not be made ready, or died in the pool.
     pub losses: u64,
-    /// Why the last one could not be made ready.
+    /// Why the last sandbox could not be made ready, or `null` if it could.
     #[schema(required = true)]
     pub problem: Option<String>,
-    /// For how long the oldest one has waited.
+    /// How long the oldest sandbox has waited, in milliseconds, or `null` if there is none.
     #[schema(required = true)]
     pub oldest_ms: Option<f64>,
-    /// What those that wait have, measured when they were ready.
+    /// The memory of the sandboxes that are ready, in bytes, measured when they became ready.
     pub memory_bytes: u64,
 }
 

@@ -9,34 +9,38 @@ use belljar_engine::RunError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A failure of Belljar's own, as every surface tells it.
+/// Belljar could not run the code, or would not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = Error)]
 pub struct Problem {
-    /// The one member of the error object.
+    /// What went wrong.
     pub error: Fault,
     /// When to try again; for a header, where there are headers.
     #[serde(skip)]
+    #[schema(ignore)]
     pub retry_after: Option<Duration>,
 }
 
-/// What went wrong.
+/// What went wrong, for programs (`code`) and for people (`message` and `hint`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = ErrorDetail)]
 pub struct Fault {
-    /// For a client to branch on.
+    /// The kind of error. Branch on this.
     pub code: Code,
-    /// For a person: what is wrong, with its cause.
+    /// What went wrong and why. The text may change between versions.
     pub message: String,
-    /// For a person: what to do about it.
+    /// What to do about it.
     pub hint: String,
-    /// The part of the request that is at fault.
+    /// The part of the request that caused the error, such as `limits.memory_bytes`. Absent if there is no such part.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub field: Option<String>,
 }
 
-/// The contract's codes. They are stable.
+/// The kind of error. These codes are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ErrorCode)]
 #[allow(missing_docs, reason = "the names are the contract's")]
 pub enum Code {
     InvalidRequest,
@@ -111,7 +115,7 @@ impl From<RunError> for Problem {
                 Problem { retry_after: Some(retry_after), ..Problem::new(Code::Busy, message, hint) }
             }
             RunError::Unprepared(_) => {
-                Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
+                Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }
             RunError::NoSuchBackend { .. } | RunError::NoBackend => {
                 let hint = "`belljar doctor` shows what this host has; --backend auto picks the strongest";
@@ -174,7 +178,7 @@ mod tests {
           "error": {
             "code": "invalid_request",
             "message": "'lan' is not a network",
-            "hint": "write none, full, or allow:HOST[:PORT],…",
+            "hint": "write none or full",
             "field": "network"
           }
         }

@@ -26,97 +26,116 @@ use crate::schema;
 /// The most bytes of JSON that one request may have. Files travel in it, in base64.
 pub const MAX_REQUEST: usize = 128 << 20;
 
-/// A request to run something, as JSON has it. Only `language` and `code` are needed.
+/// Code to run, and how to run it. Only `language` and `code` are required; the server may be configured with other defaults
+/// than those given here.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct RunRequest {
-    #[schema(schema_with = schema::language)]
+    /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
+    #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
-    /// Source text: no NUL, at most 4 MiB.
+    /// The source code: at most 4 MiB, without NUL characters.
     #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
     pub code: String,
+    /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdin: Option<String>,
+    /// Arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(schema_with = schema::plain_texts)]
+    #[schema(schema_with = schema::args)]
     pub args: Vec<String>,
+    /// Environment variables of the program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schema(schema_with = schema::env)]
     pub env: BTreeMap<String, String>,
+    /// Files to put into the working directory before the program starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
+    #[schema(default = json!([]))]
     pub files: Vec<InputFile>,
+    /// Files to return from the working directory after the run, as glob patterns such as `*.png` or `out/**`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 64)]
+    #[schema(max_items = 64, default = json!([]))]
     pub collect: Vec<String>,
+    /// Limits of the run. A limit that is left out has its default.
     #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
+    /// What the program can reach over the network. Not every backend has `full`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// `none`, `full`, or `allow:HOST[:PORT],…`.
-    #[schema(
-        example = "none",
-        pattern = r"^(none|full|allow:[A-Za-z0-9.*_-]+(:[0-9]{1,5})?(,[A-Za-z0-9.*_-]+(:[0-9]{1,5})?)*)$"
-    )]
+    #[schema(value_type = Option<schema::NetworkAccess>, default = "none")]
     pub network: Option<String>,
+    /// The OCI image to run in, such as `python:3.11-slim`, for backends that use images. Without it, the image of the
+    /// language.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
+    /// What is to isolate the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = schema::backend_choice)]
+    #[schema(value_type = Option<schema::BackendChoice>, default = "auto")]
     pub backend: Option<String>,
+    /// A directory on the server to show read-only at `/work`, where the program then starts. It must be beneath one of the
+    /// roots that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    /// A directory of the server's, to be shown read-only at `/work`: only beneath configured roots.
     #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
+    /// Guarantees to do without if the backend cannot keep them. Only those that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    /// Guarantees to do without: only those that the server allows.
-    #[schema(schema_with = schema::guarantees)]
+    #[schema(value_type = Vec<schema::GuaranteeName>, default = json!([]))]
     pub waive: Vec<String>,
-    /// Whether the result is to have `stdout_base64` and `stderr_base64`.
+    /// Whether the result also has the output byte for byte, as `stdout_base64` and `stderr_base64`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
     pub output_base64: bool,
 }
 
-/// A file to put into the working directory: its content as text or in base64.
+/// A file to put into the working directory. It has either `content` or `content_base64`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct InputFile {
-    /// Beneath the working directory.
+    /// Where to put the file, relative to the working directory.
     #[schema(min_length = 1)]
     pub path: String,
+    /// The content as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// The content in base64, with padding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
+    /// Whether the file may be executed.
     #[serde(default)]
+    #[schema(default = false)]
     pub executable: bool,
 }
 
-/// Limits; what is absent takes the default.
+/// Limits of a run. A limit that is left out has its default, or the caller's ceiling if that is lower.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Limits {
+    /// Wall-clock time for everything that the run starts, in milliseconds. Waiting in the queue does not count.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 86400000)]
+    #[schema(minimum = 1, maximum = 86400000, default = 10000)]
     pub timeout_ms: Option<u64>,
+    /// CPU time for everything that the run starts, in milliseconds. Without it, CPU time is not limited.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400000)]
     pub cpu_ms: Option<u64>,
+    /// Memory and swap together, in bytes.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 4194304, maximum = 17592186044416_i64)]
+    #[schema(minimum = 4194304, maximum = 17592186044416_i64, default = 268435456)]
     pub memory_bytes: Option<u64>,
+    /// How many CPUs the run may use at a time; 0.5 is half of one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 0.01, maximum = 1024)]
+    #[schema(minimum = 0.01, maximum = 1024, default = 1.0)]
     pub cpus: Option<f64>,
+    /// Processes and threads at a time.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 32768)]
+    #[schema(minimum = 1, maximum = 32768, default = 50)]
     pub pids: Option<u64>,
+    /// Everything that the program can write to files, in bytes.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 65536, maximum = 17592186044416_i64)]
+    #[schema(minimum = 65536, maximum = 17592186044416_i64, default = 67108864)]
     pub disk_bytes: Option<u64>,
+    /// How much of stdout, and how much of stderr, is kept, in bytes. Of longer output, the beginning and the end are kept.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
-    #[schema(minimum = 1, maximum = 1073741824)]
+    #[schema(minimum = 1, maximum = 1073741824, default = 1048576)]
     pub output_bytes: Option<u64>,
 }
 
@@ -514,6 +533,25 @@ mod tests {
             let step = if name == "cpus" { 0.001 } else { 1.0 };
             assert!(!accepted(name, least - step) && !accepted(name, most + step), "{name}");
         }
+    }
+
+    #[test]
+    fn the_defaults_that_the_schema_tells_are_those_of_the_limits() {
+        let schema = serde_json::to_value(Limits::schema()).unwrap();
+        let defaults: serde_json::Map<_, _> = schema["properties"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .filter_map(|(name, limit)| Some((name.clone(), limit.get("default")?.clone())))
+            .filter(|(_, default)| !default.is_null())
+            .collect();
+        assert_eq!(defaults.len(), 6);
+        let limits = |limits: &serde_json::Value| {
+            let request =
+                parse(&format!(r#"{{"language": "py", "code": "1", "limits": {limits}}}"#)).unwrap();
+            (request.sandbox.limits, request.execution.limits)
+        };
+        assert_eq!(limits(&serde_json::json!({})), limits(&defaults.into()));
     }
 
     #[test]

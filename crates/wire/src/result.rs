@@ -11,60 +11,85 @@ use utoipa::ToSchema;
 
 use crate::schema;
 
-/// The contract's result object, in its order.
+/// The result of a run: what the program printed, and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct RunResult {
+    /// The identifier of the run.
     pub id: String,
-    #[schema(schema_with = schema::status)]
+    /// How the run ended.
+    #[schema(value_type = schema::ResultStatus)]
     pub status: &'static str,
+    /// The program's exit code: 124 if it timed out, 137 if it ran out of memory, 128 plus the signal's number if a signal
+    /// ended it.
     pub exit_code: u8,
+    /// The number of the signal that ended the program, or `null`.
     #[schema(required = true)]
     pub signal: Option<u8>,
+    /// What the program wrote to standard output. Bytes that are not UTF-8 are replaced.
     pub stdout: String,
+    /// What the program wrote to standard error. Bytes that are not UTF-8 are replaced.
     pub stderr: String,
+    /// Standard output byte for byte. Only if the request has `output_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stdout_base64: Option<String>,
+    /// Standard error byte for byte. Only if the request has `output_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub stderr_base64: Option<String>,
+    /// Whether the middle of standard output is missing, because it exceeded `output_bytes`.
     pub stdout_truncated: bool,
+    /// Whether the middle of standard error is missing, because it exceeded `output_bytes`.
     pub stderr_truncated: bool,
+    /// Whether a limit on time ended the program.
     pub timed_out: bool,
+    /// Whether the limit on memory ended the program.
     pub oom_killed: bool,
+    /// What the run used.
     pub usage: Usage,
-    #[schema(schema_with = schema::start)]
+    /// Where the sandbox came from.
+    #[schema(value_type = schema::StartKind)]
     pub start: &'static str,
-    #[schema(schema_with = schema::language_name)]
+    /// The language of the code.
+    #[schema(value_type = schema::LanguageName)]
     pub language: &'static str,
+    /// The name and version of what ran the code, such as `CPython 3.11.7`.
     pub runtime: String,
-    #[schema(schema_with = schema::backend_name)]
+    /// What isolated the run.
+    #[schema(value_type = schema::BackendName)]
     pub backend: &'static str,
+    /// The image that the code ran in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
+    /// What the program could reach over the network.
+    #[schema(value_type = schema::NetworkAccess)]
     pub network: String,
+    /// What the backend guaranteed for this run.
     pub isolation: Isolation,
+    /// The files that `collect` asked for. Only if the request has `collect`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub files: Option<Vec<File>>,
-    /// Nothing reads the code before it runs, so nothing is found.
-    #[schema(schema_with = schema::nothing)]
+    /// Always empty: this version does not scan code before it runs.
+    #[schema(schema_with = schema::no_findings)]
     pub findings: [(); 0],
 }
 
-/// An image that is being fetched, for which a run waits.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Progress of an image that is being pulled for a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ImagePull {
-    /// As it was asked for.
+    /// The image, as the request or the language names it.
     pub image: String,
-    /// The layer, or `null` if it is about the whole image.
+    /// The layer, or `null` if the event is about the whole image.
+    #[schema(required = true)]
     pub layer: Option<String>,
-    /// What happens to it, in the words of the engine.
+    /// What happens to it, in the container engine's words.
     pub status: String,
-    /// So many bytes are there.
+    /// How many bytes have arrived, if that is known.
+    #[schema(required = true)]
     pub current: Option<u64>,
-    /// Of so many.
+    /// How many bytes there are, if that is known.
+    #[schema(required = true)]
     pub total: Option<u64>,
 }
 
@@ -76,20 +101,26 @@ impl From<PullEvent> for ImagePull {
     }
 }
 
-/// A run that has begun: what is known of it before it ends.
+/// A run whose program has started: what is known before it ends.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the fields are those of the result")]
 pub struct RunStarted {
+    /// The identifier of the run.
     pub id: String,
-    #[schema(schema_with = schema::language_name)]
+    /// The language of the code.
+    #[schema(value_type = schema::LanguageName)]
     pub language: &'static str,
+    /// The name and version of what runs the code.
     pub runtime: String,
-    #[schema(schema_with = schema::backend_name)]
+    /// What isolates the run.
+    #[schema(value_type = schema::BackendName)]
     pub backend: &'static str,
+    /// The image that the code runs in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
-    #[schema(schema_with = schema::start)]
+    /// Where the sandbox came from.
+    #[schema(value_type = schema::StartKind)]
     pub start: &'static str,
+    /// How long the run waited in the queue, in milliseconds.
     pub queue_ms: f64,
 }
 
@@ -109,55 +140,39 @@ impl RunStarted {
     }
 }
 
-/// A run that has no result yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct RunState {
-    pub id: String,
-    #[schema(schema_with = schema::unfinished)]
-    pub status: &'static str,
-}
-
-impl RunState {
-    /// It waits for its turn, or runs.
-    #[must_use]
-    pub fn running(id: &str) -> RunState {
-        RunState { id: id.to_owned(), status: "running" }
-    }
-
-    /// It was told to end.
-    #[must_use]
-    pub fn cancelling(id: &str) -> RunState {
-        RunState { id: id.to_owned(), status: "cancelling" }
-    }
-}
-
 /// What the run used.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Usage {
+    /// Wall-clock time, in milliseconds.
     pub wall_ms: f64,
+    /// CPU time of all its processes, in milliseconds.
     pub cpu_ms: f64,
+    /// The most memory that it had at a time, in bytes.
     pub memory_peak_bytes: u64,
+    /// How long it waited in the queue, in milliseconds.
     pub queue_ms: f64,
 }
 
-/// What was promised for the run and what was not.
+/// What the backend guaranteed for a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
 pub struct Isolation {
-    #[schema(schema_with = schema::guarantees)]
+    /// The guarantees that were kept.
+    #[schema(value_type = Vec<schema::GuaranteeName>)]
     pub kept: Vec<&'static str>,
-    #[schema(schema_with = schema::guarantees)]
+    /// The guarantees that the run did without.
+    #[schema(value_type = Vec<schema::GuaranteeName>)]
     pub waived: Vec<&'static str>,
 }
 
-/// A file that was brought back.
+/// A file that the run wrote, and that `collect` asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
-#[allow(missing_docs, reason = "the fields are those of the contract")]
+#[schema(as = CollectedFile)]
 pub struct File {
+    /// Where the file was, relative to the working directory.
     pub path: String,
+    /// The size of its content, in bytes.
     pub size: usize,
+    /// Its content in base64.
     pub content_base64: String,
 }
 

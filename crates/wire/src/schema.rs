@@ -1,70 +1,91 @@
-//! The parts of the JSON Schema that come from lists of the domain, so that they cannot drift from it.
+//! The parts of the JSON Schema that come from lists of the domain, so that they cannot drift from it. Each is a type
+//! that exists for its schema alone, so that generated clients have a class of that name.
 
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::Language;
-use belljar_core::request::BackendName;
+use belljar_core::request::BackendName as Backend;
 use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
-use utoipa::openapi::{ArrayBuilder, RefOr, Schema};
+use utoipa::openapi::{ArrayBuilder, OneOfBuilder, Ref, RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
+/// Declares a type whose schema is a string out of a list.
+macro_rules! words {
+    ($name:ident, $description:literal, $words:expr) => {
+        #[derive(Debug)]
+        pub(crate) enum $name {}
+
+        impl PartialSchema for $name {
+            fn schema() -> RefOr<Schema> {
+                let words = ObjectBuilder::new().schema_type(Type::String).enum_values(Some($words));
+                words.description(Some($description)).build().into()
+            }
+        }
+
+        impl ToSchema for $name {}
+    };
+}
+
+words!(LanguageName, "The name of a language.", Language::all().map(|language| language.name));
+words!(
+    LanguageAlias,
+    "Another name for a language. Results have its `LanguageName`.",
+    Language::all().flat_map(|language| language.aliases.iter().copied())
+);
+words!(BackendName, "What isolates a run.", Backend::BUILDABLE.map(Backend::name));
+words!(
+    BackendChoice,
+    "What is to isolate a run. `auto` picks the strongest backend of the server; `process` and `none` are not \
+     sandboxes, and are never picked.",
+    std::iter::once("auto").chain(Backend::BUILDABLE.map(Backend::name))
+);
+words!(NetworkAccess, "What a run can reach: nothing, or the public internet.", ["none", "full"]);
+words!(
+    GuaranteeName,
+    "Something that isolation promises: what code in the sandbox cannot do, or cannot exceed.",
+    Guarantee::ALL.map(Guarantee::name)
+);
+words!(
+    StartKind,
+    "Where the sandbox came from: `warm` was waiting for a run, `zygote` was forked from a running interpreter, \
+     `cold` was built for this run.",
+    ["warm", "zygote", "cold"]
+);
+words!(ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
+
+words!(EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
-pub(crate) fn language() -> Object {
-    words(
-        Language::all()
-            .flat_map(|language| std::iter::once(language.name).chain(language.aliases.iter().copied())),
-    )
-}
-
-pub(crate) fn language_name() -> Object {
-    words(Language::all().map(|language| language.name))
-}
-
-pub(crate) fn backend_choice() -> Object {
-    let names = BackendName::ALL.map(BackendName::name);
-    or_null(words(std::iter::once("auto").chain(names)))
-}
-
-pub(crate) fn backend_name() -> Object {
-    words(BackendName::ALL.map(BackendName::name))
-}
-
-pub(crate) fn backend_name_or_null() -> Object {
-    or_null(backend_name())
-}
-
-pub(crate) fn guarantee() -> Object {
-    words(Guarantee::ALL.map(Guarantee::name))
-}
-
-pub(crate) fn guarantees() -> Schema {
-    ArrayBuilder::new().items(guarantee()).into()
-}
-
-pub(crate) fn status() -> Object {
-    words(["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied"])
-}
-
-pub(crate) fn unfinished() -> Object {
-    words(["running", "cancelling"])
-}
-
-pub(crate) fn start() -> Object {
-    words(["warm", "zygote", "cold"])
+pub(crate) fn language_or_alias() -> Schema {
+    OneOfBuilder::new()
+        .description(Some(
+            "The language of the code, by its name or an alias. `GET /v1/languages` lists them.",
+        ))
+        .item(Ref::from_schema_name(LanguageName::name()))
+        .item(Ref::from_schema_name(LanguageAlias::name()))
+        .into()
 }
 
 /// Variables by their names.
 pub(crate) fn env() -> Object {
     let name =
         ObjectBuilder::new().schema_type(Type::String).pattern(Some("^[A-Za-z_][A-Za-z0-9_]*$")).build();
-    let value = plain_text();
     ObjectBuilder::new()
+        .description(Some(
+            "Environment variables of the program. It gets nothing of the server's environment.",
+        ))
+        .default(Some(serde_json::json!({})))
         .property_names(Some(name))
-        .additional_properties(Some(AdditionalProperties::from(RefOr::from(value))))
+        .additional_properties(Some(AdditionalProperties::from(RefOr::from(plain_text()))))
         .build()
 }
 
 /// Texts that the kernel takes as arguments.
-pub(crate) fn plain_texts() -> Schema {
-    ArrayBuilder::new().items(plain_text()).into()
+pub(crate) fn args() -> Schema {
+    ArrayBuilder::new()
+        .description(Some("Arguments of the program."))
+        .default(Some(serde_json::json!([])))
+        .items(plain_text())
+        .into()
 }
 
 fn plain_text() -> ObjectBuilder {
@@ -72,18 +93,10 @@ fn plain_text() -> ObjectBuilder {
 }
 
 /// Nothing reads the code before it runs, so nothing is found.
-pub(crate) fn nothing() -> Schema {
-    ArrayBuilder::new().items(ObjectBuilder::new().schema_type(Type::Object)).max_items(Some(0)).into()
-}
-
-fn words<'a>(words: impl IntoIterator<Item = &'a str>) -> Object {
-    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build()
-}
-
-fn or_null(mut object: Object) -> Object {
-    object.schema_type = SchemaType::from_iter([Type::String, Type::Null]);
-    if let Some(values) = &mut object.enum_values {
-        values.push(serde_json::Value::Null);
-    }
-    object
+pub(crate) fn no_findings() -> Schema {
+    ArrayBuilder::new()
+        .description(Some("Always empty: this version does not scan code before it runs."))
+        .items(ObjectBuilder::new().schema_type(SchemaType::AnyValue))
+        .max_items(Some(0))
+        .into()
 }

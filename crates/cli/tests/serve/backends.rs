@@ -16,6 +16,10 @@ fn a_backend_that_is_not_there_is_503_and_the_same_error_everywhere() {
     let answer = server.post("/v1/runs", &naming("kubernetes"));
     let error = &answer.json()["error"];
     assert_eq!((answer.status, error["code"].as_str()), (503, Some("backend_unavailable")), "{error}");
+    assert!(
+        error["message"].as_str().is_some_and(|message| message.contains("not available yet")),
+        "{error}"
+    );
     assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("belljar doctor")), "{error}");
 
     let told = Command::new(env!("CARGO_BIN_EXE_belljar"))
@@ -36,6 +40,17 @@ fn a_backend_that_is_not_there_is_503_and_the_same_error_everywhere() {
     let told = server.ask("POST", "/mcp", &headers, call.to_string().as_bytes());
     let text = String::from_utf8_lossy(&told.body).into_owned();
     assert!(text.contains("\"isError\":true") && text.contains("backend_unavailable"), "MCP, too: {text}");
+}
+
+#[test]
+fn a_network_of_some_hosts_is_not_available_yet() {
+    let server = Server::with("[server.allow]\nnetwork = 'full'\n", &[]);
+    let body = json!({"language": "sh", "code": "true", "network": "allow:example.org"});
+    let answer = server.post("/v1/runs", &body);
+    assert_eq!(answer.error(), (400, "invalid_request".into(), "network".into()));
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("not available yet"));
+    let none = json!({"language": "sh", "code": "true", "network": "none"});
+    assert_eq!(server.post("/v1/runs", &none).result()["network"], json!("none"));
 }
 
 #[test]

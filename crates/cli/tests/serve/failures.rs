@@ -34,8 +34,18 @@ fn a_box_that_cannot_be_built_is_an_internal_error() {
     assert_eq!(failed.error(), (500, "internal".into(), String::new()));
     let message = failed.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(message.contains("os error 24"), "{message}");
+    let id = failed.headers["x-run-id"].clone();
     prlimit(Some(server.pid()), Resource::Nofile, limit(4096)).unwrap();
     assert_eq!(server.post("/v1/runs", &hello()).result()["stdout"], json!("hello\n"));
+    let listed = server.get("/v1/runs?status=failed").result();
+    assert_eq!(listed["runs"].as_array().map(Vec::len), Some(1), "{listed}");
+    assert_eq!(
+        (&listed["runs"][0]["id"], &listed["runs"][0]["error"]["code"]),
+        (&json!(id), &json!("internal"))
+    );
+    assert_eq!(server.get(&format!("/v1/runs/{id}")).error().0, 500);
+    let events = server.follow(&format!("/v1/runs/{id}/events"), &[]).all();
+    assert_eq!(events, [("error".to_owned(), failed.json())]);
 }
 
 #[test]

@@ -149,12 +149,19 @@ impl Server {
 
     /// Starts a run that is told as it happens.
     pub(crate) fn stream(&self, body: &Value) -> Events {
+        self.stream_with(&body.to_string(), &[])
+    }
+
+    /// The same with these headers more.
+    pub(crate) fn stream_with(&self, body: &str, more: &[(&str, &str)]) -> Events {
         let headers = [("content-type", "application/json"), ("accept", "text/event-stream")];
-        let mut reader = BufReader::new(self.send("POST", "/v1/runs", &headers, body.to_string().as_bytes()));
-        let (status, headers) = read_head(&mut reader);
-        assert_eq!(status, 200);
-        assert!(headers["content-type"].starts_with("text/event-stream"), "{headers:?}");
-        Events { reader, rest: String::new() }
+        let headers = [&headers[..], more].concat();
+        Events::open(self.send("POST", "/v1/runs", &headers, body.as_bytes()))
+    }
+
+    /// The events of a run, from its start.
+    pub(crate) fn follow(&self, path: &str, headers: &[(&str, &str)]) -> Events {
+        Events::open(self.send("GET", path, headers, b""))
     }
 }
 
@@ -208,6 +215,19 @@ pub(crate) struct Events {
 }
 
 impl Events {
+    fn open(stream: TcpStream) -> Events {
+        let mut reader = BufReader::new(stream);
+        let (status, headers) = read_head(&mut reader);
+        assert_eq!(status, 200);
+        assert!(headers["content-type"].starts_with("text/event-stream"), "{headers:?}");
+        Events::new(reader)
+    }
+
+    /// The events of an answer whose head has been read.
+    pub(crate) fn new(reader: BufReader<TcpStream>) -> Events {
+        Events { reader, rest: String::new() }
+    }
+
     /// The next event, its name and its data; a comment is called ":".
     pub(crate) fn next(&mut self) -> Option<(String, Value)> {
         loop {

@@ -13,11 +13,11 @@ use super::App;
 use super::body::{Memory, Share};
 use crate::runs::Finished;
 
-/// How long a run that has ended waits for the memory that its answer takes. Whoever only asks for a result again can
-/// just as well ask again.
+/// How long a run that has ended waits for the memory that its answer takes. A client that only fetches a result can try
+/// again instead.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// What a byte of output can become in JSON, if it is one that has to be escaped.
-const ESCAPED: usize = 6;
+pub(super) const ESCAPED: usize = 6;
 /// What is rendered at once; more than that would keep other requests waiting.
 const SMALL: usize = 256 << 10;
 
@@ -94,5 +94,5 @@ impl AsRef<[u8]> for Counted {
 
 fn not_rendered() -> Problem {
     let message = "the result cannot be written as JSON";
-    Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
+    Problem::new(Code::Internal, message, "this is a bug in Belljar; see the server's log")
 }

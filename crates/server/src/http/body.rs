@@ -43,8 +43,8 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
     if !is_json(headers) {
         let problem = Problem::new(
             Code::InvalidRequest,
-            "the body is not announced as JSON",
-            "send it with Content-Type: application/json",
+            "the Content-Type is not application/json",
+            "send the body as JSON, with Content-Type: application/json",
         );
         return Err(with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem));
     }

@@ -1,17 +1,26 @@
-//! The description of the interface, made from the code, and a page that shows it. Both come from the binary and need
-//! nothing from elsewhere.
+//! The description of the interface, made from the code, and a page to read it and to try requests. Both come from the
+//! binary and need nothing from elsewhere.
+//!
+//! The page is Swagger UI, as its npm package has it, compressed; `ci/swagger-ui` fetches another version.
 
-use axum::http::{HeaderName, header};
+use std::sync::LazyLock;
+
+use axum::Router;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
-use utoipa::openapi::OpenApi as Document;
+use belljar_wire::Problem;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
+use utoipa::openapi::{
+    ContentBuilder, HeaderBuilder, Object, OpenApi as Document, RefOr, ResponseBuilder, Schema, Type,
+};
+use utoipa::openapi::{Ref, Response as Described};
+use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{host, runs};
+use super::{examples, host, query, runs};
 
-/// Nothing but our own three files, and no way for the page to be part of another.
+/// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -20,16 +29,16 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     info(
         title = "Belljar",
         version = "1",
-        description = "Runs code that nobody has read, in a box that is gone afterwards. \
-                       A run that took place is a success whatever its exit code; everything else is the error object.",
+        description = "Runs untrusted code in a sandbox that exists for one run. A program that fails is a result like any \
+                       other, with status 200. If Belljar itself cannot run the code, the answer is an `Error`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
-        runs::create, runs::find, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
+        runs::create, runs::list, runs::find, runs::follow, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics,
     ),
-    modifiers(&Keys),
-    tags((name = "runs", description = "Code and its results"), (name = "host", description = "What this server can do, and how it is"))
+    modifiers(&Keys, &UsualErrors, &Descriptions, &Defaults, &Examples),
+    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"))
 )]
 struct Contract;
 
@@ -46,35 +55,210 @@ impl Modify for Keys {
     }
 }
 
+/// What the guard answers on every path that it guards.
+struct UsualErrors;
+
+impl Modify for UsualErrors {
+    fn modify(&self, document: &mut Document) {
+        let operations = document.paths.paths.values_mut().flat_map(examples::operations);
+        operations.filter(|operation| is_guarded(operation)).for_each(add_usual_errors);
+    }
+}
+
+/// Those that are open have one security requirement, which is empty.
+fn is_guarded(operation: &Operation) -> bool {
+    operation.security.as_ref().is_some_and(|requirements| requirements.len() > 1)
+}
+
+fn add_usual_errors(operation: &mut Operation) {
+    let retry_after =
+        HeaderBuilder::new().schema(Some(Object::with_type(Type::Integer))).description(Some("Seconds"));
+    let usual = [
+        ("401", described("The key is missing, or not known")),
+        ("403", described("The Host or Origin is not allowed")),
+        (
+            "429",
+            described("Too many requests; `Retry-After` says when to try again")
+                .header("Retry-After", retry_after.build()),
+        ),
+    ];
+    for (status, response) in usual {
+        let responses = &mut operation.responses.responses;
+        responses.entry(status.to_owned()).or_insert_with(|| RefOr::<Described>::T(response.build()));
+    }
+}
+
+fn described(description: &str) -> ResponseBuilder {
+    let schema = Ref::from_schema_name(Problem::name());
+    let content = ContentBuilder::new().schema(Some(schema)).build();
+    ResponseBuilder::new().description(description).content("application/json", content)
+}
+
+/// A property that may be `null` has its description where the other schema is named. Clients look for it one level up.
+struct Descriptions;
+
+impl Modify for Descriptions {
+    fn modify(&self, document: &mut Document) {
+        let components = document.components.get_or_insert_default();
+        for schema in components.schemas.values_mut() {
+            if let RefOr::T(Schema::Object(object)) = schema {
+                object.properties.values_mut().for_each(lift_description);
+            }
+        }
+    }
+}
+
+fn lift_description(property: &mut RefOr<Schema>) {
+    let RefOr::T(Schema::OneOf(choice)) = property else { return };
+    for item in &mut choice.items {
+        if let RefOr::Ref(named) = item
+            && !named.description.is_empty()
+        {
+            choice.description = Some(std::mem::take(&mut named.description));
+        }
+    }
+}
+
+/// The defaults of parameters.
+struct Defaults;
+
+impl Modify for Defaults {
+    fn modify(&self, document: &mut Document) {
+        let operations = document.paths.paths.values_mut().flat_map(examples::operations);
+        for parameter in operations.flat_map(|operation| operation.parameters.iter_mut().flatten()) {
+            let RefOr::T(parameter) = parameter else { continue };
+            if let Some(RefOr::T(Schema::Object(object))) = &mut parameter.schema {
+                object.default = query::default_of(&parameter.name);
+            }
+        }
+    }
+}
+
+struct Examples;
+
+impl Modify for Examples {
+    fn modify(&self, document: &mut Document) {
+        examples::add(document);
+    }
+}
+
 /// The document, with a line break at the end.
 #[must_use]
 pub fn openapi() -> String {
     belljar_wire::to_json(&Contract::openapi())
 }
 
-pub(super) fn router() -> Router {
-    let page = || async { file("text/html; charset=utf-8", include_str!("docs/page.html")) };
-    let script = || async { file("text/javascript; charset=utf-8", include_str!("docs/page.js")) };
-    let style = || async { file("text/css; charset=utf-8", include_str!("docs/page.css")) };
-    Router::new()
-        .route("/openapi.json", get(|| async { Json(Contract::openapi()) }))
-        .route("/docs", get(page))
-        .route("/docs/page.js", get(script))
-        .route("/docs/page.css", get(style))
+/// A file that the page consists of.
+#[derive(Debug, Clone, Copy)]
+struct File {
+    path: &'static str,
+    kind: &'static str,
+    encoding: Encoding,
+    bytes: &'static [u8],
 }
 
-fn file(kind: &'static str, text: &'static str) -> Response {
-    let headers: [(HeaderName, &str); 3] = [
-        (header::CONTENT_TYPE, kind),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-    ];
-    (headers, text).into_response()
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Plain,
+    /// Every browser takes it.
+    Gzip,
+}
+
+const HTML: &str = "text/html; charset=utf-8";
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+const STYLE: &str = "text/css; charset=utf-8";
+
+const FILES: [File; 5] = [
+    File { path: "/docs", kind: HTML, encoding: Encoding::Plain, bytes: include_bytes!("docs/page.html") },
+    File {
+        path: "/docs/page.js",
+        kind: SCRIPT,
+        encoding: Encoding::Plain,
+        bytes: include_bytes!("docs/page.js"),
+    },
+    File {
+        path: "/docs/page.css",
+        kind: STYLE,
+        encoding: Encoding::Plain,
+        bytes: include_bytes!("docs/page.css"),
+    },
+    File {
+        path: "/docs/swagger-ui.js",
+        kind: SCRIPT,
+        encoding: Encoding::Gzip,
+        bytes: include_bytes!("docs/swagger-ui/swagger-ui-bundle.js.gz"),
+    },
+    File {
+        path: "/docs/swagger-ui.css",
+        kind: STYLE,
+        encoding: Encoding::Gzip,
+        bytes: include_bytes!("docs/swagger-ui/swagger-ui.css.gz"),
+    },
+];
+
+/// Whether anybody may fetch this path, with a key or without.
+pub(super) fn is_open(path: &str) -> bool {
+    path == "/openapi.json" || FILES.iter().any(|file| file.path == path)
+}
+
+pub(super) fn router() -> Router {
+    let router = Router::new().route("/openapi.json", get(description));
+    FILES
+        .into_iter()
+        .fold(router, |router, file| router.route(file.path, get(move || async move { file.answer() })))
+}
+
+async fn description() -> impl IntoResponse {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(openapi);
+    ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
+}
+
+impl File {
+    fn answer(self) -> Response {
+        let headers: [(HeaderName, &str); 3] = [
+            (header::CONTENT_TYPE, self.kind),
+            (header::CONTENT_SECURITY_POLICY, POLICY),
+            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        ];
+        let mut response = (headers, self.bytes).into_response();
+        if self.encoding == Encoding::Gzip {
+            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        }
+        response
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    fn document() -> Value {
+        serde_json::from_str(&openapi()).unwrap()
+    }
+
+    /// Calls `visit` with every value of a document and the path to it.
+    fn walk(value: &Value, path: &str, visit: &mut impl FnMut(&str, &Value)) {
+        visit(path, value);
+        match value {
+            Value::Object(members) => {
+                members.iter().for_each(|(name, member)| walk(member, &format!("{path}/{name}"), visit));
+            }
+            Value::Array(items) => {
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(index, item)| walk(item, &format!("{path}/{index}"), visit));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    fn operations(document: &Value) -> Vec<&Value> {
+        let paths = document["paths"].as_object().unwrap().values();
+        paths.flat_map(|path| path.as_object().unwrap().values()).collect()
+    }
 
     #[test]
     fn the_committed_document_is_the_codes() {
@@ -82,7 +266,109 @@ mod tests {
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == openapi(),
-            "openapi/belljar-v1.json is not what the code says; `belljar openapi > openapi/belljar-v1.json` writes it anew"
+            "openapi/belljar-v1.json differs from what the code describes; `make openapi` writes it anew"
         );
+    }
+
+    #[test]
+    fn every_schema_and_every_property_has_a_description() {
+        let mut missing = Vec::new();
+        for (name, schema) in document()["components"]["schemas"].as_object().unwrap() {
+            let described =
+                |value: &Value| value["description"].as_str().is_some_and(|text| !text.is_empty());
+            if !described(schema) {
+                missing.push(name.clone());
+            }
+            let properties = schema["properties"].as_object().into_iter().flatten();
+            missing.extend(
+                properties
+                    .filter(|(_, value)| !described(value))
+                    .map(|(property, _)| format!("{name}.{property}")),
+            );
+        }
+        assert!(missing.is_empty(), "without a description: {missing:?}");
+    }
+
+    #[test]
+    fn every_operation_has_a_summary_and_examples() {
+        let document = document();
+        assert_eq!(operations(&document).len(), 11);
+        for operation in operations(&document) {
+            let name = operation["operationId"].as_str().unwrap();
+            assert!(operation["summary"].is_string(), "{name} has no summary");
+            let bodies =
+                operation["responses"].as_object().unwrap().values().chain(operation.get("requestBody"));
+            let contents: Vec<_> = bodies.flat_map(|body| body["content"].as_object().unwrap()).collect();
+            assert!(!contents.is_empty(), "{name}");
+            for (kind, content) in contents {
+                assert!(!content["example"].is_null(), "{name} has no example of {kind}: {content}");
+            }
+            let parameters = operation["parameters"].as_array().into_iter().flatten();
+            parameters
+                .for_each(|parameter| assert!(parameter["description"].is_string(), "{name}: {parameter}"));
+        }
+    }
+
+    #[test]
+    fn an_example_of_an_object_has_the_members_of_its_schema() {
+        let document = document();
+        for operation in operations(&document) {
+            let bodies =
+                operation["responses"].as_object().unwrap().values().chain(operation.get("requestBody"));
+            for content in bodies.flat_map(|body| body["content"].as_object().unwrap().values()) {
+                let Some(example) = content["example"].as_object() else { continue };
+                let name = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
+                let schema = &document["components"]["schemas"][name];
+                for member in schema["required"].as_array().unwrap() {
+                    assert!(example.contains_key(member.as_str().unwrap()), "{name} lacks {member}");
+                }
+                for member in example.keys() {
+                    assert!(schema["properties"].get(member).is_some(), "{name} has no {member}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_client_would_name_has_a_schema_of_its_own() {
+        let schemas = &document()["components"]["schemas"];
+        for name in [
+            "Error",
+            "ErrorCode",
+            "RunRequest",
+            "RunResult",
+            "RunEvent",
+            "RunStatus",
+            "Limits",
+            "Language",
+            "Backend",
+        ] {
+            assert!(schemas[name].is_object(), "{name}");
+        }
+        walk(schemas, "", &mut |path, value| {
+            let nested = path.matches('/').count() > 1;
+            assert!(!nested || value["properties"].is_null(), "an object without a name: {path}");
+            assert!(!nested || value["enum"].is_null(), "an enumeration without a name: {path}");
+        });
+    }
+
+    #[test]
+    fn nothing_is_offered_that_does_not_exist() {
+        walk(&document(), "", &mut |path, value| {
+            let text = value.as_str().unwrap_or_default();
+            for absent in ["kubernetes", "allow:", "awaiting_approval", "denied"] {
+                assert!(!text.contains(absent), "{path} offers {absent}");
+            }
+        });
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let page = str::from_utf8(FILES[0].bytes).unwrap();
+        let references = page.split('"').filter(|text| text.starts_with('/'));
+        assert!(references.clone().count() >= 4, "{page}");
+        references.for_each(|path| assert!(FILES.iter().any(|file| file.path == path), "{path}"));
+        assert!(!page.contains("//"), "{page}");
+        assert!(is_open("/docs") && is_open("/docs/swagger-ui.js") && !is_open("/docs/other"));
     }
 }

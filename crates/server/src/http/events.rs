@@ -1,5 +1,5 @@
-//! A run as it happens: server-sent events `pull` while an image is fetched for it, `start`, `stdout`, `stderr`, `end`, and
-//! `error` if Belljar fails on the way.
+//! A run as it happens, by server-sent events: `pull` while an image is pulled for it, `start`, `stdout`, `stderr`, `end`, and
+//! `error` if Belljar could not run it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,27 +8,41 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::Problem;
+use belljar_wire::{OutputText, Problem};
 use futures_util::stream;
 use serde::Serialize;
 
 use super::body::Share;
 use super::text::Text;
 use super::{App, Refused, answer};
-use crate::runs::{End, Run, RunEvent};
+use crate::event_log::MAX_PIECE;
+use crate::listen::MAX_HEAD;
+use crate::runs::{End, Events, Run, RunEvent};
 
-/// Tells a run as it happens. A failure before the program runs is an ordinary answer; only if an image is being fetched, or
-/// nothing at all has happened by the first heartbeat (a long queue), does the stream begin without knowing.
+/// What a connection can hold of a stream whose client does not read: its buffer, and an event that did not fit.
+const UNREAD: usize = MAX_HEAD + answer::ESCAPED * MAX_PIECE + 1024;
+
+/// Streams a run to the client that started it. A failure before the program runs is an ordinary answer; only if an image is
+/// being pulled, or nothing at all has happened by the first heartbeat (a long queue), does the stream begin without knowing.
 pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Response, Refused> {
-    let heartbeat = app.config.heartbeat;
-    let first = match tokio::time::timeout(heartbeat, run.next()).await {
+    let first = match tokio::time::timeout(app.config.heartbeat, run.next()).await {
         Ok(RunEvent::Ended(Err(problem))) => return Err(problem.into()),
         Ok(event) => Some(event),
         Err(_) => None,
     };
+    Ok(streamed(app, Source::Started(run), first, share))
+}
+
+/// Streams a run to somebody else, or again, from its start.
+pub(super) async fn follow(app: &App, events: Events) -> Result<Response, Refused> {
+    let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
+    Ok(streamed(app, Source::Followed(events), None, share))
+}
+
+fn streamed(app: &App, source: Source, first: Option<RunEvent>, share: Share) -> Response {
     let telling = Telling {
         app: app.clone(),
-        run: Some(run),
+        source: Some(source),
         first,
         texts: Texts::default(),
         due: VecDeque::new(),
@@ -38,36 +52,28 @@ pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Respon
         let event = telling.next().await?;
         Some((Ok::<_, Infallible>(event), telling))
     });
-    Ok(stream_of(Sse::new(events).keep_alive(beat(heartbeat))))
+    let heartbeat = KeepAlive::new().interval(app.config.heartbeat).text("still here");
+    // Or else a proxy might collect the events first.
+    ([("x-accel-buffering", "no")], Sse::new(events).keep_alive(heartbeat)).into_response()
 }
 
-/// Tells a run that has ended already.
-pub(super) async fn tell_again(app: &App, end: &End) -> Result<Response, Refused> {
-    let (event, share) = last_words(app, end, Duration::ZERO).await?;
-    let events = stream::unfold((Some(event), share), |(event, share)| async {
-        Some((Ok::<_, Infallible>(event?), (None, share)))
-    });
-    Ok(stream_of(Sse::new(events)))
+/// Where the events come from.
+enum Source {
+    /// The run that this client started. Dropping it cancels the run: that is what happens when the client has gone.
+    Started(Run),
+    /// A run that goes on without this client.
+    Followed(Events),
 }
 
-fn stream_of(events: impl IntoResponse) -> Response {
-    // Or else a proxy might collect them first.
-    ([("x-accel-buffering", "no")], events).into_response()
-}
-
-fn beat(interval: Duration) -> KeepAlive {
-    KeepAlive::new().interval(interval).text("still here")
-}
-
-/// A stream of events on its way. Dropping it drops the run, which cancels it: that is what happens when the client
-/// has gone.
+/// A stream of events on its way.
 struct Telling {
     app: App,
-    run: Option<Run>,
+    source: Option<Source>,
     first: Option<RunEvent>,
     texts: Texts,
     due: VecDeque<Event>,
-    /// For the request as long as it runs, then for the result. The event has been sent when the next is asked for.
+    /// For the request or the reader as long as it runs, then for the result. The event has been sent when the next is
+    /// asked for.
     share: Option<Share>,
 }
 
@@ -77,9 +83,13 @@ struct Texts {
     stderr: Text,
 }
 
-#[derive(Serialize)]
-struct Output {
-    text: String,
+impl Source {
+    async fn next(&mut self) -> RunEvent {
+        match self {
+            Source::Started(run) => run.next().await,
+            Source::Followed(events) => events.next().await,
+        }
+    }
 }
 
 impl Telling {
@@ -90,7 +100,7 @@ impl Telling {
             }
             let event = match self.first.take() {
                 Some(event) => event,
-                None => self.run.as_mut()?.next().await,
+                None => self.source.as_mut()?.next().await,
             };
             match event {
                 RunEvent::Pulling(pull) => self.due.push_back(named("pull", &pull)),
@@ -100,12 +110,12 @@ impl Telling {
                     self.due.extend(output(stream, text));
                 }
                 RunEvent::Ended(end) => {
-                    self.run = None;
+                    self.source = None;
                     for stream in [Stream::Stdout, Stream::Stderr] {
                         self.due.extend(output(stream, self.texts.of(stream).finish()));
                     }
                     self.share = None;
-                    let last = last_words(&self.app, &end, answer::PATIENCE).await;
+                    let last = last_words(&self.app, &end).await;
                     let (event, share) = last.unwrap_or_else(|problem| (named("error", &problem), None));
                     self.share = share;
                     self.due.push_back(event);
@@ -129,17 +139,17 @@ fn output(stream: Stream, text: String) -> Option<Event> {
         Stream::Stdout => "stdout",
         Stream::Stderr => "stderr",
     };
-    (!text.is_empty()).then(|| named(name, &Output { text }))
+    (!text.is_empty()).then(|| named(name, &OutputText { text }))
 }
 
 /// The last event, and the memory that it takes for as long as it is on its way.
-async fn last_words(app: &App, end: &End, patience: Duration) -> Result<(Event, Option<Share>), Problem> {
+async fn last_words(app: &App, end: &End) -> Result<(Event, Option<Share>), Problem> {
     let finished = match end {
         Ok(finished) => finished.clone(),
         Err(problem) => return Ok((named("error", problem), None)),
     };
     let bytes = finished.bytes();
-    let mut share = answer::room(&app.memory, bytes, patience).await?;
+    let mut share = answer::room(&app.memory, bytes, answer::PATIENCE).await?;
     let (event, size) = answer::elsewhere(bytes, move || {
         let json = answer::json(&finished.result());
         (Event::default().event("end").data(&json), json.len())

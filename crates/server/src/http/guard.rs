@@ -15,16 +15,18 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
 
-use super::{App, Refused};
+use super::{App, Refused, docs};
 use crate::caller::{Caller, Callers};
 
-/// What needs no key: whether the server is well, and what it is.
-const OPEN: [&str; 6] = ["/healthz", "/readyz", "/openapi.json", "/docs", "/docs/page.js", "/docs/page.css"];
+/// Whether a path needs no key: how the server is, and the description of its interface.
+fn is_open(path: &str) -> bool {
+    ["/healthz", "/readyz"].contains(&path) || docs::is_open(path)
+}
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let callers = app.callers();
     let admitted = refuse_foreign_pages(&app.config.origins, &request).and_then(|()| match &*callers {
-        Callers::Holders(_) if OPEN.contains(&request.uri().path()) => Ok(None),
+        Callers::Holders(_) if is_open(request.uri().path()) => Ok(None),
         Callers::Anyone(_) | Callers::Holders(_) => caller(&callers, &request).map(Some),
     });
     match admitted {
@@ -64,7 +66,7 @@ fn refuse_foreign_hosts(request: &Request) -> Result<(), Problem> {
     let mut hosts = [host(request)].into_iter().chain(texts(request, header::HOST));
     match hosts.find(|host| !is_loopback(host)) {
         Some(host) => {
-            let hint = "ask as 127.0.0.1 or localhost; from elsewhere, configure keys";
+            let hint = "use 127.0.0.1 or localhost; to reach the server by another name, configure keys";
             Err(foreign("Host", host, hint))
         }
         None => Ok(()),
@@ -78,8 +80,7 @@ fn refuse_foreign_pages(allowed: &[String], request: &Request) -> Result<(), Pro
     };
     match texts(request, header::ORIGIN).find(|origin| !is_welcome(origin)) {
         Some(origin) => {
-            let hint =
-                "pages from elsewhere need to be named in allow-origins of [server]; programs send no Origin";
+            let hint = "name the page's origin in allow-origins of [server]; programs other than browsers need not send an Origin";
             Err(foreign("Origin", origin, hint))
         }
         None => Ok(()),
@@ -123,17 +124,21 @@ fn is_own(origin: &str, host: &str) -> bool {
 
 fn foreign(header: &str, value: &str, hint: &str) -> Problem {
     let value: String = value.chars().take(100).collect();
-    let message = format!("the {header} '{}' is not this server's", value.escape_debug());
+    let message = format!("the {header} '{}' does not belong to this server", value.escape_debug());
     Problem::new(Code::Forbidden, message, hint)
 }
 
 fn no_key() -> Problem {
     let hint = "send it as Authorization: Bearer KEY; `belljar key new` makes one";
-    Problem::new(Code::Unauthorized, "this server wants a key", hint)
+    Problem::new(Code::Unauthorized, "this server requires an API key", hint)
 }
 
 fn unknown_key() -> Problem {
-    Problem::new(Code::Unauthorized, "this key is not known here", "check that it is whole and configured")
+    Problem::new(
+        Code::Unauthorized,
+        "this API key is not known to the server",
+        "check that it is complete, and that the server's configuration has it",
+    )
 }
 
 #[cfg(test)]

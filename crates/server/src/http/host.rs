@@ -63,24 +63,25 @@ impl LastAnswer {
     }
 }
 
-/// In one word.
+/// That the server is well.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Status {
+pub(super) struct Health {
+    /// `ok` if the server answers, `ready` if it would accept a run.
     status: &'static str,
 }
 
-/// Every language that the caller may use, what would run it, and how to get what is missing
+/// List languages
+///
+/// The languages that the caller may use, what runs each, and how to install what is missing.
 #[utoipa::path(
-    get, path = "/v1/languages", tag = "host", operation_id = "listLanguages",
-    params(("backend" = Option<String>, Query, description = "The backend that is meant, instead of the one that a run would go to")),
+    get, path = "/v1/languages", tag = "server", operation_id = "listLanguages",
+    params(("backend" = Option<String>, Query, description = "The backend to ask, instead of the default one", example = "native")),
     responses(
-        (status = 200, description = "All of them", body = Languages),
+        (status = 200, description = "The languages", body = Languages),
         (status = 400, description = "There is no backend of that name", body = Problem),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin, or a backend that is not for this caller", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 403, description = "The Host or Origin is not allowed, or the caller may not use that backend", body = Problem),
         (status = 500, description = "Belljar failed", body = Problem),
-        (status = 503, description = "There is no backend", body = Problem),
+        (status = 503, description = "The backend is not available", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -100,14 +101,13 @@ fn named_backend(uri: &Uri) -> Result<Option<BackendChoice>, Problem> {
     Ok(named.map(BackendChoice::parse).transpose()?)
 }
 
-/// Every backend and what it can guarantee
+/// List backends
+///
+/// The backends of the server, and what each can guarantee on its host.
 #[utoipa::path(
-    get, path = "/v1/backends", tag = "host", operation_id = "listBackends",
+    get, path = "/v1/backends", tag = "server", operation_id = "listBackends",
     responses(
-        (status = 200, description = "All of them", body = Backends),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 200, description = "The backends", body = Backends),
         (status = 500, description = "Belljar failed", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
@@ -121,14 +121,13 @@ pub(super) async fn backends(
     Ok(Json(asking.await.map_err(|_| lost())?))
 }
 
-/// The boxes that wait for a run
+/// Show the warm pool
+///
+/// The sandboxes that are ready for a run, by language.
 #[utoipa::path(
-    get, path = "/v1/pool", tag = "host", operation_id = "showPool",
+    get, path = "/v1/pool", tag = "server", operation_id = "showPool",
     responses(
-        (status = 200, description = "How many of each language, and how they are used", body = Pool),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 200, description = "The warm pool", body = Pool),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -136,29 +135,36 @@ pub(super) async fn pool(State(app): State<App>) -> Json<Pool> {
     Json(Pool::of(app.runs.engine()))
 }
 
-/// That the server answers
-#[utoipa::path(get, path = "/healthz", tag = "host", operation_id = "health", security(()),
-    responses((status = 200, description = "It does", body = Status)))]
-pub(super) async fn health() -> Json<Status> {
-    Json(Status { status: "ok" })
+/// Check that the server answers
+#[utoipa::path(get, path = "/healthz", tag = "server", operation_id = "health", security(()),
+    responses((status = 200, description = "It answers", body = Health)))]
+pub(super) async fn health() -> Json<Health> {
+    Json(Health { status: "ok" })
 }
 
-/// That a run would be taken, of one caller at least
-#[utoipa::path(get, path = "/readyz", tag = "host", operation_id = "readiness", security(()),
+/// Check that the server would accept a run
+///
+/// For load balancers: ready if a run of at least one caller would be accepted.
+#[utoipa::path(get, path = "/readyz", tag = "server", operation_id = "readiness", security(()),
     responses(
-        (status = 200, description = "It would", body = Status),
-        (status = 503, description = "No backend can, or the server is shutting down", body = Problem),
+        (status = 200, description = "It would", body = Health),
+        (status = 503, description = "No backend is available, or the server is shutting down", body = Problem),
     ))]
-pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Refused> {
+pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Health>, Refused> {
     if *app.draining.borrow() {
         let message = "the server is shutting down";
-        return Err(Problem::new(Code::BackendUnavailable, message, "ask another, or later").into());
+        return Err(Problem::new(
+            Code::BackendUnavailable,
+            message,
+            "use another server, or try again later",
+        )
+        .into());
     }
     let mut last = None;
     for caller in app.callers().all() {
         let defaults = caller.defaults();
         match destination(app.runs.engine(), defaults.backend(), &defaults.waived()) {
-            Ok(_) => return Ok(Json(Status { status: "ready" })),
+            Ok(_) => return Ok(Json(Health { status: "ready" })),
             Err(problem) => last = Some(problem),
         }
     }
@@ -167,14 +173,13 @@ pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Status>, Re
     Err(Problem { error, ..problem }.into())
 }
 
-/// What was counted, for Prometheus
+/// Get metrics
+///
+/// Counters and gauges in the OpenMetrics text format, for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "host", operation_id = "metrics",
+    get, path = "/metrics", tag = "server", operation_id = "metrics",
     responses(
-        (status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text"),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]

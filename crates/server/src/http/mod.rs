@@ -1,13 +1,15 @@
 //! HTTP, version 1 of the contract.
 
+mod access_log;
 pub(crate) mod answer;
 pub(crate) mod body;
 mod docs;
 mod events;
+mod examples;
 mod guard;
 pub(crate) mod host;
-mod journal;
 mod problem;
+mod query;
 mod router;
 mod runs;
 pub(crate) mod text;

@@ -7,12 +7,13 @@ use axum::{Router, middleware};
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, docs, guard, host, journal, runs};
+use super::{App, Refused, access_log, docs, guard, host, runs};
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
-        .route("/v1/runs", post(runs::create))
+        .route("/v1/runs", post(runs::create).get(runs::list))
         .route("/v1/runs/{id}", get(runs::find))
+        .route("/v1/runs/{id}/events", get(runs::follow))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
@@ -28,7 +29,7 @@ pub(crate) fn router(app: &App) -> Router {
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(app.clone(), guard::identify))
-        .layer(middleware::from_fn_with_state(app.clone(), journal::keep))
+        .layer(middleware::from_fn_with_state(app.clone(), access_log::record))
 }
 
 async fn nothing_here() -> Refused {

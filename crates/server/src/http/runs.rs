@@ -1,62 +1,87 @@
-//! Runs: started, looked up, cancelled.
+//! Runs: started, listed, looked up, followed, cancelled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem, RunRequest, RunResult, RunState};
+use belljar_wire::{Code, Problem, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
 
 use super::body::{self, Received, Share};
+use super::query::{Page, Query};
 use super::{App, Refused, answer, events};
 use crate::caller::Caller;
-use crate::idempotency::{Key, Origin, answers};
-use crate::runs::{End, Found, Run, no_such_run};
+use crate::idempotency::{Key, Origin, is_result};
+use crate::runs::{Events, Finished, Found, Run, no_such_run};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const REPLAYED: &str = "idempotency-replayed";
-const SERVER_TIMING: &str = "server-timing";
-/// Longer than any run: the longest timeout is a day.
-const LONG: Duration = Duration::from_secs(48 * 3600);
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
+const RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
+const PREFER: HeaderName = HeaderName::from_static("prefer");
+const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
+const RESPOND_ASYNC: &str = "respond-async";
 
-/// How the client wants to hear of its run.
+/// How a client wants its run to be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    AtTheEnd,
-    AsItHappens,
+enum Reply {
+    /// With the result, when the run has ended.
+    Result,
+    /// With its events, as they happen.
+    Events,
+    /// At once. The run goes on, whatever becomes of the client.
+    Accepted,
 }
 
 /// Run code
 ///
-/// Answers when the run has ended; with `Accept: text/event-stream`, as it happens, by the events `pull` (an image is
-/// fetched for it: `image`, `layer`, `status`, `current`, `total`), `start` (what is known beforehand), `stdout` and `stderr` (`{"text": …}`), and `end` (the result) or `error` (the error object). A client
-/// that goes away cancels its run.
+/// Waits for the run and returns its result. A program that fails is a result like any other, with status 200.
+///
+/// - With `Accept: text/event-stream`, the answer is a stream of events.
+/// - With `Prefer: respond-async`, the answer comes at once, with status 202. Fetch the result from `Location`.
+///
+/// A client that disconnects cancels its run, unless it asked for `respond-async`.
 #[utoipa::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$",
-        description = "The same key with the same body gives the same result, without a second run; \
-                       with another body it is a conflict. A run that was cancelled does not count.")),
-    request_body(content = RunRequest, content_type = "application/json"),
+    params(
+        ("Prefer" = Option<String>, Header,
+            description = "`respond-async` starts the run and answers at once, without waiting for the result. Other \
+                           preferences are ignored."),
+        ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$",
+            description = "Makes it safe to send the request again: a second request with the same key and the same body gets \
+                           the answer of the first, without a second run. The same key with another body is a conflict. \
+                           A run that was cancelled or failed does not count."),
+    ),
+    request_body(content = RunRequest, content_type = "application/json", description = "The code to run"),
     responses(
         (status = 200, description = "The run took place", content(
-            (RunResult = "application/json"), (String = "text/event-stream")),
+            (RunResult = "application/json"), (RunEvent = "text/event-stream")),
             headers(
-                ("Idempotency-Replayed" = String, description = "`true` if an earlier request started the run"),
-                ("Server-Timing" = String, description = "`run;dur=` and the milliseconds that the engine took, the queue included"),
+                ("X-Run-Id" = String, description = "The identifier of the run. Errors have it, too, if there was a run"),
+                ("Idempotency-Replayed" = String, description = "`true` if an earlier request with the same key started the run"),
+                ("Server-Timing" = String, description = "`run;dur=` and how long the run took in milliseconds, with its time in the queue"),
             )),
-        (status = 400, description = "Not a request; `field` says where", body = Problem),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
+        (status = 202, description = "The run was accepted (`Prefer: respond-async`)", body = RunState,
+            headers(
+                ("Location" = String, description = "Where the result will be"),
+                ("X-Run-Id" = String, description = "The identifier of the run"),
+                ("Preference-Applied" = String, description = "`respond-async`"),
+                ("Idempotency-Replayed" = String, description = "`true` if an earlier request with the same key started the run"),
+            )),
+        (status = 400, description = "The request is not valid; `field` says where", body = Problem),
         (status = 403, description = "The caller may not ask for that", body = Problem),
         (status = 409, description = "The Idempotency-Key was used for another request", body = Problem),
         (status = 413, description = "The body, the code or the files are too large", body = Problem),
-        (status = 415, description = "The body is not announced as JSON", body = Problem),
-        (status = 429, description = "Every slot is taken and the queue is full, or the caller has its share; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 415, description = "The Content-Type is not application/json", body = Problem),
+        (status = 429, description = "The queue is full, or the caller has reached its quota; `Retry-After` says when to try again", body = Problem,
+            headers(("Retry-After" = u64, description = "Seconds"))),
         (status = 500, description = "Belljar failed", body = Problem),
-        (status = 501, description = "This host cannot keep a guarantee", body = Problem),
-        (status = 503, description = "The backend or the language is not there", body = Problem),
+        (status = 501, description = "The server's host cannot keep a guarantee", body = Problem),
+        (status = 503, description = "The backend or the language is not available", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -66,29 +91,63 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, Response> {
     let (head, body) = request.into_parts();
-    let manner = Manner::of(&head.headers);
+    let reply = Reply::wanted(&head.headers);
     let key = idempotency_key(&head.headers).map_err(IntoResponse::into_response)?;
     let received = body::read(&app, &head.headers, body).await?;
     let answered = match key {
-        None => start(&app, &caller, received, manner).await,
-        Some(key) => start_once(&app, &caller, &key, received, manner).await,
+        None => start(&app, &caller, received, reply).await,
+        Some(key) => start_once(&app, &caller, &key, received, reply).await,
     };
     answered.map_err(IntoResponse::into_response)
 }
 
-/// The result of a run, while it is kept
+/// List runs
+///
+/// The caller's own runs, newest first: those that have not ended, and those whose results are still kept.
 #[utoipa::path(
-    get, path = "/v1/runs/{id}", tag = "runs", operation_id = "findRun",
-    params(("id" = String, Path, description = "The run's identifier")),
+    get, path = "/v1/runs", tag = "runs", operation_id = "listRuns",
+    params(
+        ("status" = Option<RunStatus>, Query, description = "Only runs with this status"),
+        ("language" = Option<String>, Query, description = "Only runs of this language, by its name or an alias", example = "python"),
+        ("limit" = Option<u16>, Query, minimum = 1, maximum = 200, description = "How many runs to return at most", example = 50),
+        ("cursor" = Option<String>, Query, pattern = "^run_[0-9A-Z]{26}$", description = "The `next_cursor` of the page before, to get the next one"),
+    ),
     responses(
-        (status = 200, description = "It has ended", body = RunResult),
-        (status = 202, description = "It has not ended yet", body = RunState),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
-        (status = 404, description = "No such run of this caller's, or not any more", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 200, description = "A page of runs", body = RunList),
+        (status = 400, description = "A parameter is not valid; `field` names it", body = Problem),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn list(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Result<Json<RunList>, Refused> {
+    let Page { wanted, limit } = Query::of(&uri).page()?;
+    // One more, to know whether there is another page.
+    let mut runs = app.runs.list(&caller, &wanted, limit + 1);
+    let more = runs.len() > limit;
+    runs.truncate(limit);
+    let next_cursor = runs.last().filter(|_| more).map(|last| last.id.clone());
+    Ok(Json(RunList { runs, next_cursor }))
+}
+
+/// Get the result of a run
+///
+/// Results are kept for a limited time (ten minutes by default), and for less if the server runs out of room for them.
+#[utoipa::path(
+    get, path = "/v1/runs/{id}", tag = "runs", operation_id = "getRun",
+    params(
+        ("id" = String, Path, description = "The identifier of the run"),
+        ("wait_ms" = Option<u64>, Query, minimum = 0, maximum = 86400000, description = "How long to wait for the run to end, in milliseconds", example = 1000),
+    ),
+    responses(
+        (status = 200, description = "The run has ended", body = RunResult),
+        (status = 202, description = "The run has not ended yet", body = RunState),
+        (status = 400, description = "A parameter is not valid; `field` names it", body = Problem),
+        (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
         (status = 500, description = "Belljar failed to run it", body = Problem),
-        (status = 503, description = "The language was not there", body = Problem),
+        (status = 503, description = "The language was not available", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -96,27 +155,50 @@ pub(super) async fn find(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Response, Refused> {
     let id = identifier(id)?;
-    match app.runs.find(&caller, &id)? {
-        Found::Running => Ok((StatusCode::ACCEPTED, Json(RunState::running(&id))).into_response()),
+    let wait = Query::of(&uri).wait()?;
+    match app.runs.wait(&caller, &id, wait).await? {
+        Found::Unfinished(status) => {
+            Ok((StatusCode::ACCEPTED, Json(RunState { id, status })).into_response())
+        }
         Found::Finished(end) => Ok(answer::result(&app, end?, Duration::ZERO).await?),
     }
 }
 
+/// Follow a run
+///
+/// The events of the run from its start, also for a run that has ended, while its result is kept. Any number of clients can
+/// follow a run; none of them can cancel it by disconnecting.
+#[utoipa::path(
+    get, path = "/v1/runs/{id}/events", tag = "runs", operation_id = "getRunEvents",
+    params(("id" = String, Path, description = "The identifier of the run")),
+    responses(
+        (status = 200, description = "The events", body = RunEvent, content_type = "text/event-stream"),
+        (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
+    ),
+    security((), ("bearer" = []), ("api_key" = []))
+)]
+pub(super) async fn follow(
+    State(app): State<App>,
+    Extension(caller): Extension<Caller>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Refused> {
+    let events = app.runs.events(&caller, &identifier(id)?)?;
+    events::follow(&app, events).await
+}
+
 /// Cancel a run
 ///
-/// Its result follows, with the status `cancelled`.
+/// Tells the run to end. Its result follows, with the status `cancelled`.
 #[utoipa::path(
     post, path = "/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
-    params(("id" = String, Path, description = "The run's identifier")),
+    params(("id" = String, Path, description = "The identifier of the run")),
     responses(
-        (status = 202, description = "It was told to end", body = RunState),
-        (status = 401, description = "No key, or one that is not known", body = Problem),
-        (status = 403, description = "A foreign Host or Origin", body = Problem),
-        (status = 404, description = "No such run of this caller's, or not any more", body = Problem),
-        (status = 409, description = "It has ended already", body = Problem),
-        (status = 429, description = "Too many requests; `Retry-After` says when to come back", body = Problem, headers(("Retry-After" = u64, description = "Seconds"))),
+        (status = 202, description = "The run was told to end", body = RunState),
+        (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
+        (status = 409, description = "The run has already ended", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -126,8 +208,8 @@ pub(super) async fn cancel(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<(StatusCode, Json<RunState>), Refused> {
     let id = identifier(id)?;
-    app.runs.cancel(&caller, &id)?;
-    Ok((StatusCode::ACCEPTED, Json(RunState::cancelling(&id))))
+    let status = app.runs.cancel(&caller, &id)?;
+    Ok((StatusCode::ACCEPTED, Json(RunState { id, status })))
 }
 
 /// A path that is not even text names no run.
@@ -135,10 +217,10 @@ fn identifier(path: Result<Path<String>, PathRejection>) -> Result<String, Refus
     path.map(|Path(id)| id).map_err(|_| Refused(no_such_run("?")))
 }
 
-async fn start(app: &App, caller: &Caller, received: Received, manner: Manner) -> Result<Response, Refused> {
+async fn start(app: &App, caller: &Caller, received: Received, reply: Reply) -> Result<Response, Refused> {
     let request = RunRequest::from_json(&received.bytes)?;
     let run = app.runs.start(caller, request).await?;
-    follow(app, run, received.share, manner).await
+    Ok(answer_new(app, run, received.share, reply).await)
 }
 
 /// The same for a request that may have come before.
@@ -147,55 +229,118 @@ async fn start_once(
     caller: &Caller,
     key: &Key,
     received: Received,
-    manner: Manner,
+    reply: Reply,
 ) -> Result<Response, Refused> {
     loop {
         let request = RunRequest::from_json(&received.bytes)?;
         match app.replays.start(&app.runs, caller, key, &received.bytes, request)? {
-            Origin::New(run) => return follow(app, run, received.share, manner).await,
-            Origin::Known(id) => match app.runs.wait(caller, &id, LONG).await {
-                Ok(Found::Finished(end)) if answers(&Found::Finished(end.clone())) => {
-                    drop(received.share);
-                    return again(app, &end, manner).await;
+            Origin::New(run) => return Ok(answer_new(app, run, received.share, reply).await),
+            Origin::Known(id) => {
+                if let Some(earlier) = earlier(app, caller, &id, reply).await {
+                    drop(received);
+                    return Ok(answer_again(app, &id, earlier, reply).await);
                 }
-                // It was cancelled under our feet, or has been forgotten: then this is the first.
-                Ok(Found::Finished(_) | Found::Running) | Err(_) => {}
-            },
+            }
         }
     }
 }
 
-async fn follow(app: &App, run: Run, share: Share, manner: Manner) -> Result<Response, Refused> {
-    match manner {
-        Manner::AsItHappens => events::tell(app, run, share).await,
-        Manner::AtTheEnd => {
-            let finished = run.result().await?;
-            drop(share);
-            let timing = format!("run;dur={:.3}", finished.took.as_secs_f64() * 1e3);
-            let response = answer::result(app, finished, answer::PATIENCE).await?;
-            Ok(([(SERVER_TIMING, timing)], response).into_response())
+async fn answer_new(app: &App, run: Run, share: Share, reply: Reply) -> Response {
+    let id = run.id.to_string();
+    let answered = match reply {
+        Reply::Accepted => {
+            // What was read of the request is needed until the run has ended.
+            let status = run.detach_with(&app.runs, share);
+            Ok(accepted(&id, status))
         }
-    }
-}
-
-async fn again(app: &App, end: &End, manner: Manner) -> Result<Response, Refused> {
-    let mut response = match manner {
-        Manner::AsItHappens => events::tell_again(app, end).await?,
-        Manner::AtTheEnd => answer::result(app, end.clone()?, Duration::ZERO).await?,
+        Reply::Events => events::tell(app, run, share).await,
+        Reply::Result => at_the_end(app, run, share).await,
     };
-    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    Ok(response)
+    with_run_id(&id, answered)
 }
 
-impl Manner {
-    fn of(headers: &HeaderMap) -> Manner {
-        let accepted = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let mut kinds = accepted.flat_map(|value| value.split(','));
-        if kinds.any(wants_events) { Manner::AsItHappens } else { Manner::AtTheEnd }
+async fn at_the_end(app: &App, run: Run, share: Share) -> Result<Response, Refused> {
+    let finished = run.result().await?;
+    drop(share);
+    let timing = format!("run;dur={:.3}", finished.took.as_secs_f64() * 1e3);
+    let response = answer::result(app, finished, answer::PATIENCE).await?;
+    Ok(([(SERVER_TIMING, timing)], response).into_response())
+}
+
+/// The run that an earlier request with the same key started, as far as this request has to wait for it.
+enum Earlier {
+    Accepted(RunStatus),
+    Ended(Events, Arc<Finished>),
+}
+
+/// `None` if that run was cancelled, failed or is forgotten: then this request is the first.
+async fn earlier(app: &App, caller: &Caller, id: &str, reply: Reply) -> Option<Earlier> {
+    let events = app.runs.events(caller, id).ok()?;
+    if reply == Reply::Accepted
+        && let Some(status) = events.detach()
+    {
+        return Some(Earlier::Accepted(status));
+    }
+    let end = events.end().await;
+    let finished = end.clone().ok().filter(|_| is_result(&end))?;
+    Some(Earlier::Ended(events, finished))
+}
+
+async fn answer_again(app: &App, id: &str, earlier: Earlier, reply: Reply) -> Response {
+    let answered = match (earlier, reply) {
+        (Earlier::Accepted(status), _) => Ok(accepted(id, status)),
+        (Earlier::Ended(_, finished), Reply::Accepted) => {
+            Ok(accepted(id, RunStatus::of(finished.report.outcome)))
+        }
+        (Earlier::Ended(events, _), Reply::Events) => events::follow(app, events).await,
+        (Earlier::Ended(_, finished), Reply::Result) => {
+            answer::result(app, finished, Duration::ZERO).await.map_err(Refused)
+        }
+    };
+    let mut response = with_run_id(id, answered);
+    response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    response
+}
+
+fn accepted(id: &str, status: RunStatus) -> Response {
+    let headers =
+        [(header::LOCATION, format!("/v1/runs/{id}")), (PREFERENCE_APPLIED, RESPOND_ASYNC.to_owned())];
+    (StatusCode::ACCEPTED, headers, Json(RunState { id: id.to_owned(), status })).into_response()
+}
+
+fn with_run_id(id: &str, answered: Result<Response, Refused>) -> Response {
+    let mut response = answered.into_response();
+    if let Ok(id) = HeaderValue::from_str(id) {
+        response.headers_mut().insert(RUN_ID, id);
+    }
+    response
+}
+
+impl Reply {
+    fn wanted(headers: &HeaderMap) -> Reply {
+        if listed(headers, &PREFER).any(is_respond_async) {
+            Reply::Accepted
+        } else if listed(headers, &header::ACCEPT).any(wants_events) {
+            Reply::Events
+        } else {
+            Reply::Result
+        }
     }
 }
 
-/// Whether one of the kinds that a client accepts is a stream of events; `q=0` says that it is not (RFC 9110, 12.4.2).
+/// The items of a header that is a list, and may be split into several headers of that name.
+fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(','))
+}
+
+/// Whether a preference is `respond-async`, which has no value but may have parameters (RFC 7240, 4.1).
+fn is_respond_async(preference: &str) -> bool {
+    let name = preference.split(';').next().unwrap_or_default();
+    name.trim().eq_ignore_ascii_case(RESPOND_ASYNC)
+}
+
+/// Whether a media type that a client accepts is a stream of events; `q=0` says that it is not (RFC 9110, 12.4.2).
 fn wants_events(kind: &str) -> bool {
     let mut parts = kind.split(';').map(str::trim);
     let is_stream = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"));
@@ -221,11 +366,18 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<Key>, Refused> {
 mod tests {
     use super::*;
 
+    fn reply(headers: &[(HeaderName, &'static str)]) -> Reply {
+        let values = headers.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value)));
+        let mut headers = HeaderMap::new();
+        headers.extend(values.map(|(name, value)| (Some(name), value)));
+        Reply::wanted(&headers)
+    }
+
     #[test]
-    fn events_are_told_to_those_who_want_them() {
-        let manner = |accept: &'static [&'static str]| {
-            let values = accept.iter().map(|value| (header::ACCEPT, HeaderValue::from_static(value)));
-            Manner::of(&values.collect())
+    fn events_are_sent_to_clients_that_accept_them() {
+        let accepting = |kinds: &[&'static str]| {
+            let values = kinds.iter().map(|kind| (header::ACCEPT, HeaderValue::from_static(kind)));
+            Reply::wanted(&values.collect())
         };
         for accept in [
             &["text/event-stream"][..],
@@ -233,7 +385,7 @@ mod tests {
             &["application/json, Text/Event-Stream;q=0.001"],
             &["text/event-stream; charset=utf-8; q=1"],
         ] {
-            assert_eq!(manner(accept), Manner::AsItHappens, "{accept:?}");
+            assert_eq!(accepting(accept), Reply::Events, "{accept:?}");
         }
         for accept in [
             &[][..],
@@ -242,7 +394,20 @@ mod tests {
             &["text/event-stream; Q=0.000, application/json"],
             &["text/event-streams"],
         ] {
-            assert_eq!(manner(accept), Manner::AtTheEnd, "{accept:?}");
+            assert_eq!(accepting(accept), Reply::Result, "{accept:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_prefers_it_is_answered_at_once() {
+        for prefer in
+            ["respond-async", "Respond-Async", "return=minimal, respond-async; x=1", "respond-async, wait=10"]
+        {
+            assert_eq!(reply(&[(PREFER, prefer)]), Reply::Accepted, "{prefer}");
+            assert_eq!(reply(&[(header::ACCEPT, "text/event-stream"), (PREFER, prefer)]), Reply::Accepted);
+        }
+        for prefer in ["", "return=minimal", "respond-asynchronously", "wait=10"] {
+            assert_eq!(reply(&[(PREFER, prefer)]), Reply::Result, "{prefer}");
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) enum Part {
 
 /// The request of a call.
 pub(super) fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
-    let mut arguments = known(arguments, &tools::run_arguments())?;
+    let mut arguments = known(arguments, &tools::run_arguments(&[]))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
     understood(arguments)
@@ -174,7 +174,7 @@ mod tests {
             "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
-        let described = tools::run_arguments();
+        let described = tools::run_arguments(&[]);
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
         let request = run_request(call).unwrap();

@@ -80,7 +80,8 @@ impl Service {
         memory: Memory,
     ) -> Service {
         let (config, kept) = (config.mcp.clone(), config.kept.age);
-        let tools = tools::all(&config, kept);
+        let backends: Vec<_> = runs.engine().backends().map(|backend| backend.name()).collect();
+        let tools = tools::all(&config, kept, &backends);
         Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory }))
     }
 
@@ -120,7 +121,7 @@ impl Service {
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
-            (Found::Running, _) => Ok(answer::running(&id, *kept)),
+            (Found::Unfinished(_), _) => Ok(answer::running(&id, *kept)),
             (Found::Finished(end), None) => self.tell(end?, &held).await,
             (Found::Finished(end), Some((part, window))) => {
                 self.render(end?, &held, move |finished| answer::part(finished, &part, window)).await?
@@ -134,7 +135,7 @@ impl Service {
         let id = call::run_id(arguments)?;
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
         match runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await? {
-            Found::Running => Ok(answer::running(&id, *kept)),
+            Found::Unfinished(_) => Ok(answer::running(&id, *kept)),
             Found::Finished(end) => self.tell(end?, &held).await,
         }
     }

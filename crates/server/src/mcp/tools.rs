@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
+use belljar_core::request::BackendName;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -21,9 +22,9 @@ pub(super) const LIMITS: [&str; 7] =
     ["timeout_ms", "cpu_ms", "memory_bytes", "cpus", "pids", "disk_bytes", "output_bytes"];
 
 /// All of them, in the order in which a model would want them.
-pub(super) fn all(config: &Config, kept: Duration) -> Vec<Tool> {
+pub(super) fn all(config: &Config, kept: Duration, backends: &[BackendName]) -> Vec<Tool> {
     let name = config.tool_name.to_string();
-    let run = Tool::new(name, run_description(config, kept), run_arguments())
+    let run = Tool::new(name, run_description(config, kept), run_arguments(backends))
         .with_title("Run code in a sandbox")
         .with_raw_output_schema(run_output().into())
         .with_annotations(changes().destructive(false).idempotent(false));
@@ -47,10 +48,15 @@ pub(super) fn longest_wait(config: &Config) -> Duration {
     config.answer_within * 8 / 9
 }
 
-pub(super) fn run_arguments() -> JsonObject {
+pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
     let names = Language::all().map(|language| language.name).collect::<Vec<_>>().join(", ");
     let language =
         format!("One of {names}, or a usual alias such as py, js, ts. list_languages says which are here.");
+    let backends: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
+    let backend = format!(
+        "What isolates the program: auto (the default) takes the strongest backend; or one of {}, if the operator allows it.",
+        backends.join(", ")
+    );
     let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
     let text = |description: &str| json!({"type": "string", "description": description});
     let strings =
@@ -74,9 +80,10 @@ pub(super) fn run_arguments() -> JsonObject {
             "pids": whole(1, "Processes and threads at a time. Default 50."),
             "disk_bytes": whole(0, "Everything the program can write, in bytes. Default 67108864 (64 MiB)."),
             "output_bytes": whole(0, "How much of each of stdout and stderr is kept, in bytes. Default 1048576."),
-            "network": text("none (the default), full, or allow:HOST[:PORT],… for these hosts alone. \
-                             The operator may have forbidden all but none."),
-            "backend": text("What isolates the program: auto (the default) takes the strongest that is here."),
+            "network": {"type": "string", "enum": ["none", "full"], "description":
+                "none (the default), or full for the public internet. The operator may have forbidden full, \
+                 and not every backend has it."},
+            "backend": text(&backend),
             "image": text("An OCI image, where the backend takes one."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
@@ -201,7 +208,7 @@ fn result_properties() -> JsonObject {
     let text = || json!({"type": "string"});
     let text_or_null = || or_null("string");
     let number = || json!({"type": "number", "minimum": 0});
-    let statuses = ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied", "running"];
+    let statuses = ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "running"];
     object(json!({
         "id": text(),
         "status": {"type": "string", "enum": statuses},
@@ -283,6 +290,21 @@ fn object(value: Value) -> JsonObject {
         Value::Object(object) => object,
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             JsonObject::new()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_offered_that_does_not_exist() {
+        let tools = all(&Config::default(), Duration::from_secs(600), &BackendName::BUILDABLE);
+        let schemas = serde_json::to_string(&tools).unwrap();
+        assert!(schemas.contains("native, docker, wasm, process, none"), "{schemas}");
+        for absent in ["kubernetes", "allow:", "awaiting_approval", "denied"] {
+            assert!(!schemas.contains(absent), "{absent}: {schemas}");
         }
     }
 }

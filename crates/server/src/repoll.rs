@@ -17,7 +17,7 @@ const MOST: usize = 8;
 
 /// The future, and what wakes it.
 #[derive(Debug)]
-pub(crate) struct Again<F> {
+pub(crate) struct Repoll<F> {
     future: Pin<Box<F>>,
     bell: Arc<Bell>,
     /// The same, as the future has it.
@@ -31,19 +31,19 @@ struct Bell {
     rung: AtomicBool,
 }
 
-impl<F: Future> Again<F> {
-    pub(crate) fn new(future: F) -> Again<F> {
+impl<F: Future> Repoll<F> {
+    pub(crate) fn new(future: F) -> Repoll<F> {
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(bell.clone());
-        Again { future: Box::pin(future), bell, waker }
+        Repoll { future: Box::pin(future), bell, waker }
     }
 }
 
-impl<F: Future> Future for Again<F> {
+impl<F: Future> Future for Repoll<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
-        let Again { future, bell, waker } = &mut *self;
+        let Repoll { future, bell, waker } = &mut *self;
         bell.outer.register(context.waker());
         for _ in 0..MOST {
             // Whatever rings from here on is heard below, at the latest.
@@ -93,7 +93,7 @@ mod tests {
     /// A future that wakes itself so often before it is done, and how often the runtime hears of it.
     fn told_of(number: usize) -> (bool, usize) {
         let (told, mut left) = (Arc::new(Told::default()), number);
-        let mut future = Again::new(poll_fn(move |context| {
+        let mut future = Repoll::new(poll_fn(move |context| {
             if left == 0 {
                 return Poll::Ready(());
             }
@@ -121,7 +121,7 @@ mod tests {
     async fn no_wake_from_elsewhere_is_lost() {
         for _ in 0..2000 {
             let (sender, receiver) = tokio::sync::oneshot::channel();
-            let waiting = tokio::spawn(Again::new(receiver));
+            let waiting = tokio::spawn(Repoll::new(receiver));
             sender.send(1).unwrap();
             assert_eq!(waiting.await.unwrap(), Ok(1));
         }

@@ -17,7 +17,7 @@ const MAX_ID: usize = 64;
 /// What is asked every few seconds by machines, and of no interest to people.
 const ROUTINE: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-pub(super) async fn keep(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(super) async fn record(State(app): State<App>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = given(request.headers()).unwrap_or_else(made);
     let method = request.method().clone();

@@ -10,7 +10,7 @@ use crate::config::Keep;
 
 /// Things that are kept by name, for each caller its own.
 #[derive(Debug)]
-pub(crate) struct Kept<T> {
+pub(crate) struct Store<T> {
     keep: Keep,
     /// By the caller's name. There are no more of them than callers.
     shelves: HashMap<String, Shelf<T>>,
@@ -34,9 +34,9 @@ struct Thing<T> {
     bytes: usize,
 }
 
-impl<T: Clone> Kept<T> {
-    pub(crate) fn new(keep: Keep) -> Kept<T> {
-        Kept { keep, shelves: HashMap::new(), next: 0 }
+impl<T: Clone> Store<T> {
+    pub(crate) fn new(keep: Keep) -> Store<T> {
+        Store { keep, shelves: HashMap::new(), next: 0 }
     }
 
     /// Keeps a thing of about this size, for as long as there is room. One that had the name before is forgotten.
@@ -52,6 +52,13 @@ impl<T: Clone> Kept<T> {
     pub(crate) fn get(&mut self, owner: &str, name: &str, now: Instant) -> Option<T> {
         self.forget(now);
         self.shelves.get(owner)?.things.get(name).map(|thing| thing.value.clone())
+    }
+
+    /// All that is kept for one caller, in no order.
+    pub(crate) fn all(&mut self, owner: &str, now: Instant) -> Vec<T> {
+        self.forget(now);
+        let shelf = self.shelves.get(owner);
+        shelf.into_iter().flat_map(|shelf| shelf.things.values()).map(|thing| thing.value.clone()).collect()
     }
 
     /// Lets go of what is too old or too much.
@@ -130,13 +137,13 @@ mod tests {
 
     const KEEP: Keep = Keep { runs: 3, bytes: 100, age: Duration::from_secs(60) };
 
-    fn names(kept: &mut Kept<u8>, owner: &str, now: Instant) -> Vec<u8> {
+    fn names(kept: &mut Store<u8>, owner: &str, now: Instant) -> Vec<u8> {
         (0..10).filter(|name| kept.get(owner, &name.to_string(), now).is_some()).collect()
     }
 
     #[test]
     fn the_oldest_go_first_when_there_are_too_many_or_they_are_too_large() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         for name in 0..5u8 {
             kept.put("a", name.to_string(), name, 10, now);
         }
@@ -150,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_given_anew_lives_as_long_as_its_last_thing() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         kept.put("a", "0".into(), 0, 10, now);
         kept.put("a", "0".into(), 9, 20, now + Duration::from_secs(30));
         assert_eq!(kept.get("a", "0", now + Duration::from_secs(61)), Some(9));
@@ -161,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_name_that_is_given_anew_for_ever_takes_the_room_of_one() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         for turn in 0..100 {
             kept.put("a", "0".into(), turn, 10, now);
         }
@@ -171,7 +178,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_for_ever() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         kept.put("a", "0".into(), 0, 1, now);
         kept.put("a", "1".into(), 1, 1, now + Duration::from_secs(30));
         assert_eq!(names(&mut kept, "a", now + Duration::from_secs(61)), [1]);
@@ -179,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_caller_that_floods_loses_its_own_and_nobody_elses() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         kept.put("modest", "0".into(), 0, 40, now);
         for name in 0..9u8 {
             kept.put("greedy", name.to_string(), name, 10, now);
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_same_name_of_two_callers_stands_for_two_things() {
-        let (now, mut kept) = (Instant::now(), Kept::new(KEEP));
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
         kept.put("a", "0".into(), 1, 1, now);
         kept.put("b", "0".into(), 2, 1, now);
         assert_eq!((kept.get("a", "0", now), kept.get("b", "0", now)), (Some(1), Some(2)));

@@ -17,19 +17,19 @@ use crate::runs::Runs;
 
 /// For how long nobody may watch.
 const GLANCE: Duration = Duration::from_millis(10);
-/// How many glances without a run it takes until the lookout sleeps: the next run is likely to come at once.
+/// How many glances without a run it takes until the watchdog sleeps: the next run is likely to come at once.
 const QUIET: u32 = 100;
 
-/// Posts a lookout for as long as the process lives.
+/// Starts the watchdog for as long as the process lives.
 ///
 /// # Errors
 /// That there is no thread to be had.
-pub(crate) fn post(runs: Runs, threads: Handle) -> io::Result<()> {
+pub(crate) fn start(runs: Runs, threads: Handle) -> io::Result<()> {
     let watching = move || loop {
         runs.wait_for_one();
         watch(&runs, &threads);
     };
-    thread::Builder::new().name("belljar-lookout".to_owned()).spawn(watching).map(drop)
+    thread::Builder::new().name("belljar-watchdog".to_owned()).spawn(watching).map(drop)
 }
 
 /// Looks after the runs until there have been none for a while.

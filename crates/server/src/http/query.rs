@@ -1,0 +1,167 @@
+//! The query of a request. A value that is not what its parameter takes is refused by the parameter's name.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use axum::http::Uri;
+use belljar_core::language::Language;
+use belljar_wire::{Code, Problem, RunStatus};
+use serde_json::{Value, json};
+
+use crate::runs::Wanted;
+
+/// The longest that a request may wait for a run: the longest that a run may take.
+const MAX_WAIT_MS: u64 = 86_400_000;
+/// How many runs a page has if the request does not say.
+const USUAL_PAGE: usize = 50;
+/// How many runs a page has at most.
+const MAX_PAGE: usize = 200;
+
+/// The parameters of a query.
+#[derive(Debug)]
+pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+/// Which runs are to be listed.
+#[derive(Debug)]
+pub(super) struct Page {
+    pub(super) wanted: Wanted,
+    pub(super) limit: usize,
+}
+
+/// What a parameter is if the request does not say, if that is a value.
+pub(super) fn default_of(parameter: &str) -> Option<Value> {
+    match parameter {
+        "limit" => Some(json!(USUAL_PAGE)),
+        "wait_ms" => Some(json!(0)),
+        _ => None,
+    }
+}
+
+impl<'a> Query<'a> {
+    pub(super) fn of(uri: &'a Uri) -> Query<'a> {
+        let text = uri.query().unwrap_or_default();
+        Query(form_urlencoded::parse(text.as_bytes()).collect())
+    }
+
+    /// How long to wait: not at all unless `wait_ms` says so.
+    pub(super) fn wait(&self) -> Result<Duration, Problem> {
+        let range = 0..=MAX_WAIT_MS;
+        let millis = self.number("wait_ms", range.clone(), &format!("a number from 0 to {MAX_WAIT_MS}"))?;
+        Ok(Duration::from_millis(millis.unwrap_or(0)))
+    }
+
+    /// Which runs are to be listed.
+    pub(super) fn page(&self) -> Result<Page, Problem> {
+        let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
+        let wanted = Wanted { status: self.status()?, language: self.language()?, before: self.cursor()? };
+        Ok(Page { wanted, limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE) })
+    }
+
+    fn status(&self) -> Result<Option<RunStatus>, Problem> {
+        let Some(text) = self.one("status")? else { return Ok(None) };
+        let named = RunStatus::ALL.into_iter().find(|status| status.name() == text);
+        let names = || format!("one of {}", RunStatus::ALL.map(RunStatus::name).join(", "));
+        named.map(Some).ok_or_else(|| wrong("status", text, &names()))
+    }
+
+    fn language(&self) -> Result<Option<Language>, Problem> {
+        Ok(self.one("language")?.map(Language::parse).transpose()?)
+    }
+
+    fn cursor(&self) -> Result<Option<String>, Problem> {
+        let Some(text) = self.one("cursor")? else { return Ok(None) };
+        let is_id = |text: &str| {
+            text.strip_prefix("run_").is_some_and(|ulid| {
+                ulid.len() == 26 && ulid.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase())
+            })
+        };
+        let expected = "the next_cursor of the page before";
+        if is_id(text) { Ok(Some(text.to_owned())) } else { Err(wrong("cursor", text, expected)) }
+    }
+
+    fn number(
+        &self,
+        name: &str,
+        range: std::ops::RangeInclusive<u64>,
+        expected: &str,
+    ) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.map(Some).ok_or_else(|| wrong(name, text, expected))
+    }
+
+    fn one(&self, name: &str) -> Result<Option<&str>, Problem> {
+        let mut values = self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_ref());
+        match (values.next(), values.next()) {
+            (value, None) => Ok(value),
+            (_, Some(_)) => Err(at(name, format!("the parameter {name} is there twice"), "send it once")),
+        }
+    }
+}
+
+fn wrong(name: &str, text: &str, expected: &str) -> Problem {
+    let shown: String = text.chars().take(64).collect();
+    at(name, format!("'{}' is not a value of {name}", shown.escape_debug()), &format!("send {expected}"))
+}
+
+fn at(name: &str, message: String, hint: &str) -> Problem {
+    let mut problem = Problem::new(Code::InvalidRequest, message, hint);
+    problem.error.field = Some(name.to_owned());
+    problem
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn uri(query: &str) -> Uri {
+        format!("/v1/runs?{query}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_query_says_which_runs_are_wanted() {
+        let uri = uri("status=timed_out&language=py&limit=7&cursor=run_01J00000000000000000000000&other=1");
+        let page = Query::of(&uri).page().unwrap();
+        assert_eq!((page.limit, page.wanted.status), (7, Some(RunStatus::TimedOut)));
+        assert_eq!(page.wanted.language.unwrap().name, "python");
+        assert_eq!(page.wanted.before.as_deref(), Some("run_01J00000000000000000000000"));
+    }
+
+    #[test]
+    fn without_a_query_the_newest_runs_are_wanted() {
+        let uri = Uri::from_static("/v1/runs");
+        let page = Query::of(&uri).page().unwrap();
+        assert_eq!(page.limit, USUAL_PAGE);
+        assert!(
+            page.wanted.status.is_none() && page.wanted.language.is_none() && page.wanted.before.is_none()
+        );
+        assert_eq!(Query::of(&uri).wait().unwrap(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_wrong_value_is_refused_by_the_name_of_its_parameter() {
+        for (query, field) in [
+            ("status=done", "status"),
+            ("status=", "status"),
+            ("status=exited&status=exited", "status"),
+            ("language=cobol", "language"),
+            ("limit=0", "limit"),
+            ("limit=201", "limit"),
+            ("limit=-1", "limit"),
+            ("limit=many", "limit"),
+            ("cursor=run_%00", "cursor"),
+            ("cursor=", "cursor"),
+        ] {
+            let problem = Query::of(&uri(query)).page().unwrap_err().error;
+            assert_eq!(
+                (problem.code, problem.field.as_deref()),
+                (Code::InvalidRequest, Some(field)),
+                "{query}"
+            );
+        }
+        for query in ["wait_ms=-1", "wait_ms=1.5", "wait_ms=86400001", "wait_ms=1&wait_ms=2"] {
+            let problem = Query::of(&uri(query)).wait().unwrap_err().error;
+            assert_eq!(problem.field.as_deref(), Some("wait_ms"), "{query}");
+        }
+    }
+}
