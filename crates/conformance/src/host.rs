@@ -377,9 +377,16 @@ impl Scratch {
     #[allow(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
-        fs::create_dir(&path).expect("the temporary directory is writable");
+        let path = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break path,
+                // A test that was killed has left it, and this process has the number of that one.
+                Err(fault) if fault.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(fault) => panic!("cannot make {}: {fault}", path.display()),
+            }
+        };
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("it is ours");
         Scratch(path)
     }

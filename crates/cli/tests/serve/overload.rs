@@ -139,14 +139,15 @@ fn bodies_together_have_a_limit_too() {
     );
     let second = || {
         let mut stream = server.connect();
-        stream.write_all((head.clone() + &large + "          ").as_bytes()).unwrap();
+        // It may answer before it has read everything.
+        let _ = stream.write_all((head.clone() + &large + "          ").as_bytes());
         Answer::read(stream).status
     };
     let mut first = None;
     eventually("the memory is taken", || {
         // Either may be the first to be read; the one that is not finds no memory.
         let mut stream = server.connect();
-        stream.write_all((head.clone() + &large).as_bytes()).unwrap();
+        let _ = stream.write_all((head.clone() + &large).as_bytes());
         first = Some(stream);
         std::thread::sleep(Duration::from_millis(50));
         second() == 429
