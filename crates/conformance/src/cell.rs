@@ -214,17 +214,17 @@ impl Cell {
         served.unwrap_or_else(|| self.run_words(&["-c", code]))
     }
 
-    /// Runs code that does not end by itself, with a time limit that leaves it enough time to do what it is to do before:
-    /// as much as it takes on a machine that is as busy as this one.
+    /// Runs code that does not end by itself until its time limit ends it. On a busy machine a short limit may end it before
+    /// it has begun, so the limit grows until `has_begun` holds.
     ///
     /// # Panics
-    /// If it has not done so after any time.
+    /// If it has not begun within the longest limit.
     #[track_caller]
     pub fn run_until_its_timeout(&self, code: &str, has_begun: impl Fn(&Ran) -> bool) -> Ran {
         let limits = ["500ms", "2s", "8s", "30s"];
         let ran = limits.map(|limit| self.limit("timeout", limit));
         let mut ran = ran.iter().map(|cell| cell.run(code));
-        ran.find(has_begun).expect("it does what it is to do before it is stopped")
+        ran.find(has_begun).expect("it begins within 30 seconds")
     }
 
     /// Runs a file of the host.

@@ -20,7 +20,7 @@ use crate::turn;
 
 const NOBODY: u32 = 65534;
 
-/// Longer than anything takes that comes to an end, however busy the machine is.
+/// The deadline of every wait: longer than anything here takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
@@ -85,7 +85,7 @@ fn reason_against(cell: &Cell, language: &str, needs: &[&str]) -> Option<String>
     (!missing.is_empty()).then(|| format!("does not keep {}", missing.join(", ")))
 }
 
-/// A test that failed while it asked has left what others learned as it was.
+/// A test that failed while it held the lock has left what is known as it was.
 fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -382,7 +382,7 @@ impl Scratch {
             let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // A test that was killed has left it, and this process has the number of that one.
+                // Left by a test that was killed and had the same process id.
                 Err(fault) if fault.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(fault) => panic!("cannot make {}: {fault}", path.display()),
             }
@@ -428,8 +428,8 @@ pub fn process_holding(word: &str) -> Vec<u32> {
     pids.filter(|pid| command_line(*pid).contains(word)).collect()
 }
 
-/// The processes whose command line holds a word, and which do not go by themselves: after its last process was reaped, the
-/// kernel needs a moment to tear a namespace down.
+/// The processes whose command line holds a word and which do not go away. The kernel needs a moment to tear a namespace down
+/// after its last process was reaped, so this waits.
 #[must_use]
 pub fn survivors(word: &str) -> Vec<u32> {
     let until = Instant::now() + PATIENCE;

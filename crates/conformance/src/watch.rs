@@ -22,7 +22,7 @@ pub struct Watch {
     stage: Scratch,
     mounts: MountNamespace,
     before: BTreeSet<String>,
-    /// To whoever watches, what others of this process have open would be left behind.
+    /// Descriptors that other tests of this process have open would look like leaks.
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
@@ -166,7 +166,7 @@ fn containers(started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Files named after the program, but for those that are named after somebody else's process, too.
+/// Files named after the program, except those that also name a process of another test.
 fn named_like_us(dir: &Path, started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();

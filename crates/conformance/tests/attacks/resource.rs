@@ -271,7 +271,7 @@ fn priority_cannot_be_raised(cell: &Cell) {
     let seen = cell.probes(&[&nice, &format!("call {} 0 1 0", libc::SYS_sched_setscheduler)]);
     seen[0].fails_with(&[libc::EPERM, libc::EACCES]);
     assert_ne!(seen[1].errno, 0, "no real-time scheduling: {seen:?}");
-    // Whoever started the tests may have given them a low one.
+    // The tests themselves may run with a low priority.
     let ran = cell.run("nice; nice -n -5 nice 2>/dev/null");
     let (own, wanted) = ran.stdout.trim().split_once('\n').expect("two of them");
     assert_eq!(own, wanted, "{ran:?}");
