@@ -61,12 +61,7 @@ impl Cell {
     #[track_caller]
     #[must_use]
     pub fn probes(&self, attempts: &[&str]) -> Vec<Observation> {
-        let mut cell = self.with_probe();
-        if !cell.options.iter().any(|option| option == "--timeout") {
-            // There can be dozens, on a machine that is busy.
-            cell = cell.limit("timeout", "60s");
-        }
-        let ran = cell.run(&script(attempts));
+        let ran = self.with_probe().run(&script(attempts));
         let observed = observations(&ran.stdout);
         assert!(observed.len() >= attempts.len(), "the probe did not finish: {ran:?}");
         observed
