@@ -429,11 +429,13 @@ impl Served {
         write!(
             stream,
             "POST /mcp HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nConnection: close\r\n\
-             Accept: application/json, text/event-stream\r\n{headers}Content-Length: {}\r\n\r\n{body}",
+             Accept: application/json, text/event-stream\r\n{headers}Content-Length: {}\r\n\r\n",
             self.address,
             body.len(),
         )
         .unwrap();
+        // It may answer and hang up before it has read everything.
+        let _ = stream.write_all(body.as_bytes());
         stream
     }
 }
@@ -446,9 +448,10 @@ impl Drop for Served {
 }
 
 fn read(mut stream: TcpStream) -> String {
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut answer = Vec::new();
+    // Where the server did not read everything, the end of what it says is that the connection is reset.
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
 }
 
 fn call_message(id: u64, params: Value) -> Value {

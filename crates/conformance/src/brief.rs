@@ -1,4 +1,4 @@
-//! Failure messages of a few lines: what a program wrote can be megabytes, and the beginning tells enough.
+//! Short failure messages: a program can write megabytes, and the first few lines are enough to see what went wrong.
 
 use std::fmt;
 use std::panic;

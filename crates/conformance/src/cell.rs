@@ -44,7 +44,20 @@ pub struct Cell {
     mounts: Option<String>,
     served: Option<Rc<Served>>,
     started: Started,
+    time_limit: TimeLimit,
 }
+
+/// The time limit of runs that do not name one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TimeLimit {
+    /// Enough on a machine that is busy, too.
+    Generous,
+    /// What the contract says.
+    Usual,
+}
+
+/// [`TimeLimit::Generous`], as an option.
+pub(crate) const GENEROUS: &str = "60s";
 
 /// The processes that a cell has started, and those that were made from it.
 pub(crate) type Started = Arc<Mutex<BTreeSet<u32>>>;
@@ -65,6 +78,7 @@ impl Cell {
             mounts: None,
             served: None,
             started: Started::default(),
+            time_limit: TimeLimit::Generous,
         }
     }
 
@@ -119,6 +133,18 @@ impl Cell {
     #[must_use]
     pub fn limit(&self, name: &str, value: &str) -> Cell {
         self.option(&format!("--{name}"), value)
+    }
+
+    /// With the contract's own time limit where a run names none: the suite gives it a longer one, as machines can be busy.
+    #[must_use]
+    pub fn with_the_usual_time_limit(&self) -> Cell {
+        Cell { time_limit: TimeLimit::Usual, ..self.clone() }
+    }
+
+    /// The time limit that is to be added to its options.
+    pub(crate) fn time_limit(&self) -> Option<&'static str> {
+        let is_said = self.options.iter().any(|option| option == "--timeout");
+        (!is_said && self.time_limit == TimeLimit::Generous).then_some(GENEROUS)
     }
 
     /// With an option and its value.
@@ -214,17 +240,17 @@ impl Cell {
         served.unwrap_or_else(|| self.run_words(&["-c", code]))
     }
 
-    /// Runs code that does not end by itself, with a time limit that leaves it enough time to do what it is to do before:
-    /// as much as it takes on a machine that is as busy as this one.
+    /// Runs code that does not end by itself until its time limit ends it. On a busy machine a short limit may end it before
+    /// it has begun, so the limit grows until `has_begun` holds.
     ///
     /// # Panics
-    /// If it has not done so after any time.
+    /// If it has not begun within the longest limit.
     #[track_caller]
     pub fn run_until_its_timeout(&self, code: &str, has_begun: impl Fn(&Ran) -> bool) -> Ran {
         let limits = ["500ms", "2s", "8s", "30s"];
         let ran = limits.map(|limit| self.limit("timeout", limit));
         let mut ran = ran.iter().map(|cell| cell.run(code));
-        ran.find(has_begun).expect("it does what it is to do before it is stopped")
+        ran.find(has_begun).expect("it begins within 30 seconds")
     }
 
     /// Runs a file of the host.
@@ -287,6 +313,7 @@ impl Cell {
         }
         self.waived.iter().for_each(|waived| words.extend(["--waive", waived]));
         words.extend(self.options.iter().map(String::as_str));
+        words.extend(self.time_limit().into_iter().flat_map(|limit| ["--timeout", limit]));
         if !self.args.is_empty() {
             words.push("--");
             words.extend(self.args.iter().map(String::as_str));

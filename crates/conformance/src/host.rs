@@ -20,7 +20,7 @@ use crate::turn;
 
 const NOBODY: u32 = 65534;
 
-/// Longer than anything takes that comes to an end, however busy the machine is.
+/// The deadline of every wait: longer than anything here takes, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How a promise is told: in which language, and which guarantees it takes. A backend that does not have these has not
@@ -85,7 +85,7 @@ fn reason_against(cell: &Cell, language: &str, needs: &[&str]) -> Option<String>
     (!missing.is_empty()).then(|| format!("does not keep {}", missing.join(", ")))
 }
 
-/// A test that failed while it asked has left what others learned as it was.
+/// A test that failed while it held the lock has left what is known as it was.
 fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -392,9 +392,16 @@ impl Scratch {
     #[allow(clippy::new_without_default, reason = "it makes a directory")]
     pub fn new() -> Scratch {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
-        fs::create_dir(&path).expect("the temporary directory is writable");
+        let path = loop {
+            let count = COUNT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("conformance-{}-{count}", std::process::id()));
+            match fs::create_dir(&path) {
+                Ok(()) => break path,
+                // Left by a test that was killed and had the same process id.
+                Err(fault) if fault.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(fault) => panic!("cannot make {}: {fault}", path.display()),
+            }
+        };
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).expect("it is ours");
         Scratch(path)
     }
@@ -436,8 +443,8 @@ pub fn process_holding(word: &str) -> Vec<u32> {
     pids.filter(|pid| command_line(*pid).contains(word)).collect()
 }
 
-/// The processes whose command line holds a word, and which do not go by themselves: after its last process was reaped, the
-/// kernel needs a moment to tear a namespace down.
+/// The processes whose command line holds a word and which do not go away. The kernel needs a moment to tear a namespace down
+/// after its last process was reaped, so this waits.
 #[must_use]
 pub fn survivors(word: &str) -> Vec<u32> {
     let until = Instant::now() + PATIENCE;

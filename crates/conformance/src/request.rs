@@ -104,6 +104,9 @@ struct Options {
 
 impl Options {
     fn read(&mut self, cell: &Cell) -> Result<(), Obstacle> {
+        if let Some(limit) = cell.time_limit() {
+            self.limit("timeout_ms", milliseconds(limit));
+        }
         let mut words = cell.options.iter().map(String::as_str);
         while let Some(name) = words.next() {
             let mut value = || words.next().expect("an option of a test has a value");

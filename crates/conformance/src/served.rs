@@ -14,8 +14,8 @@ use crate::cell::{self, Cell, Ran, Running, User};
 use crate::host::{self, PATIENCE, Scratch, eventually};
 use crate::request::{self, Asked, Obstacle};
 
-/// How often to ask for a run that begins as it is to. A server may prefer a cold start, when the machine is so busy that it
-/// takes a runtime seconds to enter its box.
+/// How often to ask for a run with a given start. When the machine is so busy that a runtime takes seconds to enter its box,
+/// the server starts the run cold instead.
 const TRIES: usize = 5;
 
 /// How a run begins.

@@ -1,5 +1,6 @@
-//! The promises of one test process: most are held side by side, and one that compares the process with what it was
-//! before is held alone. `cargo test` runs them as threads; `cargo nextest` gives each a process, and then nobody waits.
+//! Which tests of one process may run at the same time: most run side by side, but a test that compares the process before
+//! and after a run needs the process for itself. This matters for `cargo test`, which runs tests as threads; `cargo nextest`
+//! gives each test its own process.
 
 use std::cell::RefCell;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -10,12 +11,12 @@ thread_local! {
     static SHARED: RefCell<Option<RwLockReadGuard<'static, ()>>> = const { RefCell::new(None) };
 }
 
-/// A promise is being held, beside others. It goes with the thread that made it.
+/// Held while a test runs beside others. It must be dropped on the thread that made it.
 pub(crate) struct Shared;
 
 impl Shared {
     pub(crate) fn begin() -> Shared {
-        // A promise that was broken has nothing to say to this one.
+        // A test that failed while it held the lock does not affect this one.
         SHARED.set(Some(TURN.read().unwrap_or_else(PoisonError::into_inner)));
         Shared
     }
@@ -27,7 +28,7 @@ impl Drop for Shared {
     }
 }
 
-/// Waits until every other promise of this process has been held, and keeps the next from beginning.
+/// Waits until every other test of this process has ended, and keeps the next from starting.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     SHARED.take();
     TURN.write().unwrap_or_else(PoisonError::into_inner)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::RwLockWriteGuard;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::turn;
 /// Watches over the runs of one test. Others use the machine at the same time, so what is this test's own must be
 /// known: processes by their program, which is a link of its own, or by a word in their environment; cgroups by the
 /// process that they are named after, and containers by the one that is written on them; mounts by a mount namespace in
-/// which only this test's `belljar` runs.
+/// which only this test's `belljar` runs, with a `/dev/shm` and a `/var/tmp` of its own; files elsewhere by a process in
+/// their name.
 #[derive(Debug)]
 pub struct Watch {
     cell: Cell,
@@ -22,7 +23,7 @@ pub struct Watch {
     stage: Scratch,
     mounts: MountNamespace,
     before: BTreeSet<String>,
-    /// To whoever watches, what others of this process have open would be left behind.
+    /// Descriptors that other tests of this process have open would look like leaks.
     _alone: RwLockWriteGuard<'static, ()>,
 }
 
@@ -79,8 +80,11 @@ impl Watch {
         if self.cell.has_an_image() {
             containers(&started, &mut found);
         }
-        for dir in ["/tmp", "/var/tmp", "/dev/shm", "/run", "/var/lib"] {
-            named_like_us(Path::new(dir), &started, &mut found);
+        for dir in ["/tmp", "/run", "/var/lib"] {
+            named_after(&started, Path::new(dir), &mut found);
+        }
+        for dir in self.mounts.private_folders() {
+            everything(&dir, &mut found);
         }
         everything(self.stage.path(), &mut found);
         let table = fs::read_to_string(self.mounts.table()).expect("the namespace is held");
@@ -89,6 +93,9 @@ impl Watch {
         found
     }
 }
+
+/// Where programs leave temporary files, besides `TMPDIR`.
+const PRIVATE_FOLDERS: [&str; 2] = ["/dev/shm", "/var/tmp"];
 
 /// A mount namespace that a sleeping process holds, where the tests may make one; else the one that there is.
 #[derive(Debug)]
@@ -100,7 +107,11 @@ impl MountNamespace {
             return MountNamespace(None);
         }
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", "echo; exec sleep 1000000"]);
+        let script = format!(
+            "for dir in {}; do mount -t tmpfs -o mode=1777 none $dir || exit; done; echo; exec sleep 1000000",
+            PRIVATE_FOLDERS.join(" ")
+        );
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &script]);
         let mut holder = command.stdout(Stdio::piped()).spawn().expect("unshare is there");
         let mut ready = holder.stdout.take().expect("it is piped");
         std::io::Read::read_exact(&mut ready, &mut [0]).expect("it says when it is there");
@@ -109,6 +120,14 @@ impl MountNamespace {
 
     fn entrance(&self) -> Option<String> {
         self.0.as_ref().map(|holder| format!("/proc/{}/ns/mnt", holder.id()))
+    }
+
+    /// The folders of the namespace that only this test uses.
+    fn private_folders(&self) -> Vec<PathBuf> {
+        let root = self.0.as_ref().map(|holder| format!("/proc/{}/root", holder.id()));
+        root.iter()
+            .flat_map(|root| PRIVATE_FOLDERS.map(|dir| PathBuf::from(format!("{root}{dir}"))))
+            .collect()
     }
 
     fn table(&self) -> String {
@@ -166,21 +185,20 @@ fn containers(started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Files named after the program, but for those that are named after somebody else's process, too.
-fn named_like_us(dir: &Path, started: &BTreeSet<u32>, found: &mut BTreeSet<String>) {
+/// Files named after a process that this test has started. Others on this machine make files of every other name.
+fn named_after(started: &BTreeSet<u32>, dir: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let is_ours = number_in(&name).is_none_or(|owner| started.contains(&owner));
-        if name.contains("belljar") && !name.starts_with("belljar-conformance-") && is_ours {
+        if name.contains("belljar") && number_in(&name).is_some_and(|owner| started.contains(&owner)) {
             found.insert(format!("file {}", entry.path().display()));
         }
     }
 }
 
-/// The first number between hyphens, by which a process names what is its own.
+/// The first number between hyphens or dots, by which a process names what is its own.
 fn number_in(name: &str) -> Option<u32> {
-    name.split('-').find_map(|word| word.parse().ok())
+    name.split(['-', '.']).find_map(|word| word.parse().ok())
 }
 
 fn everything(dir: &Path, found: &mut BTreeSet<String>) {

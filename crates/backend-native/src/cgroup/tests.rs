@@ -174,8 +174,8 @@ fn cpu_time_is_counted_and_its_rate_is_kept() {
     };
     let tenth = used_at(0.1);
     assert!((0.01..0.16).contains(&tenth), "a tenth of a CPU came to {tenth}");
-    // How much of a whole one there is depends on what else the machine does.
-    eventually("more is had of a whole CPU", || used_at(1.0) > 0.2);
+    // How much of a whole CPU a program gets depends on what else the machine does.
+    eventually("more is had of a whole CPU", || used_at(1.0) > tenth);
 }
 
 #[test]

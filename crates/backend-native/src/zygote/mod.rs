@@ -57,7 +57,7 @@ const MEMORY: u64 = 1 << 30;
 /// The zygotes of a host, one for each language that has one.
 #[derive(Debug, Default)]
 pub(crate) struct Zygotes {
-    /// Locked for a moment only: a run that found it locked would start cold.
+    /// Never locked while a zygote is made or asked: a run that could not look into it would have to start cold.
     of: std::sync::Mutex<HashMap<&'static str, State>>,
     /// Held while one is made.
     making: Mutex<()>,
@@ -125,8 +125,8 @@ impl Zygotes {
         matches!(self.lock().get(language.name), Some(State::Failed(when)) if when.elapsed() < RESPITE)
     }
 
-    /// Gives up a zygote, unless it has been replaced by now. Returns whether that counts as a failure, after which the
-    /// next one is not made at once: it does where this one was never of use.
+    /// Gives up a zygote, unless it has been replaced by now. Returns whether it never served a run: that counts as a failure,
+    /// and the next one is not made at once.
     fn give_up(&self, language: Language, zygote: &Zygote) -> bool {
         let mut zygotes = self.lock();
         let is_current = matches!(

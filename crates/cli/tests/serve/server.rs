@@ -326,8 +326,8 @@ pub(crate) fn sleeper(mark: &str) -> Value {
     })
 }
 
-/// How many processes have this word among their arguments. A program that starts another one is counted twice until that
-/// one has become what it is to be: wait for a number, or ask for a process at least.
+/// How many processes have this word among their arguments. A child between fork and exec still has its parent's arguments
+/// and is counted, too: wait for an exact number with [`eventually`], or ask only whether there is any.
 pub(crate) fn alive(mark: &str) -> usize {
     let has_mark = |entry: fs::DirEntry| {
         let arguments = fs::read(entry.path().join("cmdline")).unwrap_or_default();

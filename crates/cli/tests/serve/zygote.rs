@@ -53,7 +53,7 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
     );
 }
 
-/// Whoever looks for the zygote finds it, also while others do.
+/// Concurrent runs and the pool look for the zygote at the same time. None of them may miss it and start cold.
 #[test]
 fn runs_that_come_together_are_all_forked() {
     let server = Server::with(&format!("[server]\nslots = 4\n{FORKED}"), &[]);

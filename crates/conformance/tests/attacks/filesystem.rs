@@ -93,7 +93,7 @@ fn what_is_shown_cannot_be_changed(cell: &Cell) {
     let targets = ["/usr/bin/env", "/bin/sh", "/etc/passwd", "/usr/lib", "/etc/hosts"];
     for target in targets {
         let ran = cell.run(&format!(
-            "(echo x >> {target}); chmod 777 {target}; rm -f {target}; mv {target} /tmp/; (: > {target}/new); \
+            "(echo x >> {target}); chmod 777 {target}; rm -f {target}; mv {target} {target}.moved; (: > {target}/new); \
             test -e {target}"
         ));
         assert_eq!(ran.exit_code, 0, "{target} is still there: {ran:?}");
@@ -187,13 +187,17 @@ promise!(collecting_into_a_directory_follows_no_link_that_is_there; cold: "it is
 /// F7, F8
 fn there_is_no_way_up_out_of_the_root(cell: &Cell) {
     let up = "../".repeat(60);
+    let mut attempts = Vec::new();
     for path in [
         format!("/{up}etc/shadow"),
         format!("/proc/self/root/{up}etc/shadow"),
         format!("/proc/self/cwd/{up}etc/shadow"),
         format!("/proc/1/root/{up}etc/shadow"),
     ] {
-        cell.probe(&format!("read {path}")).fails_with(ABSENT);
+        attempts.push(format!("read {path}"));
+    }
+    for seen in cell.probes(&attempts.iter().map(String::as_str).collect::<Vec<_>>()) {
+        seen.fails_with(ABSENT);
     }
     let (inside, outside) = (
         cell.run("stat -c %d:%i /").ok().to_owned(),

@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use belljar_conformance::{Cell, outside, promise, secret};
+use belljar_conformance::{Cell, Observation, outside, promise, secret};
 use rustix::process::Signal;
 
 /// Below those that the kernel gives to whoever asks for any: other tests hold thousands of them.
@@ -23,6 +23,13 @@ const UNREACHABLE: &[i32] = &[
     libc::EINVAL, // a link-local address without an interface
 ];
 
+/// What each of these attempts came to, all from one box.
+fn probe_all(cell: &Cell, attempts: &[String]) -> Vec<Observation> {
+    let seen = cell.probes(&attempts.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(seen.len(), attempts.len(), "one attempt, one line: {seen:?}");
+    seen
+}
+
 /// N1
 fn the_network_cannot_be_reached(cell: &Cell) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -33,6 +40,7 @@ fn the_network_cannot_be_reached(cell: &Cell) {
     assert_eq!(outside(&format!("connect 127.0.0.1 {port}"))[0].errno, 0, "the control");
     assert_eq!(outside(&format!("udp 127.0.0.1 {datagrams}"))[0].errno, 0, "the control");
     assert_eq!(receiver.recv(&mut [0; 8]).unwrap(), 1, "the control");
+    let mut attempts = Vec::new();
     for host in [
         "127.0.0.1",
         "10.0.0.1",
@@ -45,11 +53,13 @@ fn the_network_cannot_be_reached(cell: &Cell) {
         "fe80::1",
         "2001:db8::1",
     ] {
-        cell.probe(&format!("connect {host} {port}")).fails_with(UNREACHABLE);
+        attempts.push(format!("connect {host} {port}"));
     }
-    for host in ["127.0.0.1", "198.51.100.53", "169.254.169.254"] {
-        let _ = cell.probe(&format!("udp {host} {datagrams}"));
+    for seen in probe_all(cell, &attempts) {
+        seen.fails_with(UNREACHABLE);
     }
+    let hosts = ["127.0.0.1", "198.51.100.53", "169.254.169.254"];
+    let _ = probe_all(cell, &hosts.map(|host| format!("udp {host} {datagrams}")));
     assert!(receiver.recv(&mut [0; 8]).is_err(), "no datagram came out");
 }
 
@@ -123,18 +133,18 @@ fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
         0,
         "the control: root has a raw socket"
     );
-    for family in families {
-        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET] {
-            cell.probe(&socket(family, kind, 0)).fails_with(&[libc::EAFNOSUPPORT]);
-        }
+    let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
+    let odd: Vec<_> = families.iter().flat_map(|family| kinds.map(|kind| socket(*family, kind, 0))).collect();
+    for seen in probe_all(cell, &odd) {
+        seen.fails_with(&[libc::EAFNOSUPPORT]);
     }
-    for protocol in [4, 6, 9, 12] {
-        // SOCK_DIAG, XFRM, AUDIT, NETFILTER
-        cell.probe(&socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))
-            .fails_with(&[libc::EAFNOSUPPORT, libc::EPERM]);
+    // SOCK_DIAG, XFRM, AUDIT, NETFILTER
+    let netlink = [4, 6, 9, 12].map(|protocol| socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol));
+    for seen in probe_all(cell, &netlink) {
+        seen.fails_with(&[libc::EAFNOSUPPORT, libc::EPERM]);
     }
-    for (kind, protocol) in [(libc::SOCK_RAW, 1), (libc::SOCK_RAW, 255), (libc::SOCK_DGRAM, 1)] {
-        let seen = cell.probe(&socket(libc::AF_INET, kind, protocol));
+    let raw = [(libc::SOCK_RAW, 1), (libc::SOCK_RAW, 255), (libc::SOCK_DGRAM, 1)];
+    for seen in probe_all(cell, &raw.map(|(kind, protocol)| socket(libc::AF_INET, kind, protocol))) {
         assert_ne!(seen.errno, 0, "no raw socket and no ping: {seen:?}");
     }
     let plain = cell.probes(&[

@@ -152,11 +152,11 @@ promise!(a_sparse_file_is_no_way_to_a_terabyte);
 
 /// R12
 fn links_to_one_file_do_not_multiply_what_is_collected(cell: &Cell) {
-    let cell = cell.option("--collect", "*").limit("disk", "16M");
+    let cell = cell.option("--collect", "*").limit("disk", "4M");
     let ran = cell
-        .run("head -c 4000000 /dev/zero > big; i=0; while [ $i -lt 50 ]; do ln big link$i; i=$((i+1)); done");
+        .run("head -c 1000000 /dev/zero > big; i=0; while [ $i -lt 50 ]; do ln big link$i; i=$((i+1)); done");
     let total: u64 = ran.files.iter().flatten().map(|file| file.size).sum();
-    assert!(total <= 16 << 20, "not more than the disk: {total}");
+    assert!(total <= 4 << 20, "not more than the disk: {total}");
 }
 
 promise!(links_to_one_file_do_not_multiply_what_is_collected; cold: "the disk is made with the box");
@@ -271,8 +271,10 @@ fn priority_cannot_be_raised(cell: &Cell) {
     let seen = cell.probes(&[&nice, &format!("call {} 0 1 0", libc::SYS_sched_setscheduler)]);
     seen[0].fails_with(&[libc::EPERM, libc::EACCES]);
     assert_ne!(seen[1].errno, 0, "no real-time scheduling: {seen:?}");
-    let ran = cell.run("nice -n -5 true 2>&1; nice");
-    assert!(ran.stdout.trim().ends_with('0'), "{ran:?}");
+    // The tests themselves may run with a low priority.
+    let ran = cell.run("nice; nice -n -5 nice 2>/dev/null");
+    let (own, wanted) = ran.stdout.trim().split_once('\n').expect("two of them");
+    assert_eq!(own, wanted, "{ran:?}");
 }
 
 promise!(priority_cannot_be_raised; needs privileges);
