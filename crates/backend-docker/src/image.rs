@@ -65,7 +65,7 @@ pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
-    /// One is prepared at a time: others may be about to want the same.
+    /// Images are prepared one at a time: another run may be about to need the same.
     pub(crate) preparing: Mutex<()>,
     /// Where processes of this user lock each other out.
     pub(crate) state_dir: Option<PathBuf>,

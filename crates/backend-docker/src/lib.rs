@@ -84,9 +84,9 @@ pub struct Settings {
     pub images: ImagePolicy,
     /// Images for languages, in place of the defaults.
     pub of_languages: Vec<(Language, String)>,
-    /// This program, which becomes the first process of every container.
+    /// This binary, which becomes PID 1 of every container.
     pub init: PathBuf,
-    /// Whether the images of the languages are fetched before anybody asks, where runs keep coming.
+    /// Whether a server pulls the images of the languages before they are requested.
     pub pull: bool,
     /// The warm pool of a server.
     pub pool: Option<PoolSettings>,

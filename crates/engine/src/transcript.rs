@@ -16,7 +16,7 @@ pub trait Observer: Send + Debug {
     /// The run has its slot: it has left the queue.
     fn left_queue(&mut self) {}
 
-    /// An image is being fetched, for which the run waits. Comes before the program runs, if at all.
+    /// An image is being pulled, for which the run waits. Called before the program runs, if at all.
     fn pulling(&mut self, _: &PullEvent) {}
 
     /// The program runs; this is everything known about it in advance. Called once, before any output, unless the run

@@ -140,7 +140,7 @@ fn a_box_that_uses_more_than_its_new_limit_is_not_left_with_the_old_one_unsaid()
     eventually("it fills its memory", || cgroup.memory_in_use().unwrap() >= 30_000_000);
     let before = limits(LimitsRequest { memory: Some(256 << 20), ..Default::default() });
     let after = limits(LimitsRequest { memory: Some(8 << 20), ..Default::default() });
-    // Version 1 refuses, version 2 kills: either way nobody takes the box for one that is limited and well.
+    // Version 1 refuses, version 2 kills: either way, the box does not pass for a limited and healthy one.
     let refused = cgroup.relimit(&before, &after).is_err();
     let killed = cgroup.counters().unwrap().oom_kills > 0;
     assert!(refused || killed);

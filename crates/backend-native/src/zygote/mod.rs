@@ -42,7 +42,7 @@ use crate::parked::Stamped;
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 /// How long to wait for a zygote that is being made.
 const MAKING_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a child may take to enter its box, and how long somebody waits for that who could have another.
+/// How long a child may take to enter its box, and how long a caller that has an alternative waits for that.
 const BIRTH_LIMIT: Duration = Duration::from_secs(10);
 const HASTY_LIMIT: Duration = Duration::from_secs(3);
 /// A zygote is replaced after this many children, to get rid of whatever it has accumulated.
@@ -61,7 +61,7 @@ pub(crate) struct Zygotes {
     of: std::sync::Mutex<HashMap<&'static str, State>>,
     /// Held while one is made.
     making: Mutex<()>,
-    /// Whether each was made once, or tried.
+    /// Whether making each of them has been tried.
     attempted: watch::Sender<bool>,
 }
 
@@ -143,7 +143,7 @@ impl Zygotes {
 }
 
 impl Native {
-    /// The zygote of a language, waited for if it is just being made, but not for long: what it imports may hang.
+    /// The zygote of a language. Waits for one that is being made, but not for long: its imports may hang.
     pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
         script(language)?;
         if let Some(zygote) = self.living_zygote(language, runtime).await {
@@ -156,12 +156,12 @@ impl Native {
         self.living_zygote(language, runtime).await
     }
 
-    /// Every zygote that there is to be has been made once, or tried.
+    /// Records that making every zygote has been tried.
     pub(crate) fn attempted_zygotes(&self) {
         self.zygotes.attempted.send_replace(true);
     }
 
-    /// Makes the zygote of a language, if it can have one and has none that is good for this runtime.
+    /// Makes the zygote of a language, if it can have one and has none for this runtime.
     pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
         let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
         let Some(script) = script else { return };
@@ -177,7 +177,7 @@ impl Native {
         self.zygotes.lock().insert(language.name, state);
     }
 
-    /// The zygote of a language, if there is one that does its work: nobody waits for it to be made.
+    /// The zygote of a language, if there is a working one. Does not wait for one that is being made.
     pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
         let zygote = self.zygotes.find(language)?;
         zygote.is_good_for(runtime).await.then_some(zygote)
@@ -189,7 +189,8 @@ impl Native {
         self.zygotes.lock().clear();
     }
 
-    /// Has the next zygote made anew: this one does not do what it should. Unless it ever did, not at once.
+    /// Gives up a zygote that does not work, so that the next one is made. If it never worked, that is not done at
+    /// once.
     pub(crate) fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
         if !self.zygotes.give_up(language, zygote) {
             return;
