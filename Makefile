@@ -1,9 +1,22 @@
 # The recipes that people and CI share.
 
-.PHONY: all help test check check-wasm bench openapi tools
+.PHONY: all install help test check check-wasm bench openapi tools
 
 all: ## build the belljar binary and put it on the PATH (cargo's bin folder)
 	cargo install --locked --path crates/cli
+
+PREFIX ?= /usr/local
+SHARE = $(DESTDIR)$(PREFIX)/share
+BUILT = $(or $(CARGO_TARGET_DIR),target)/release/belljar
+
+install: ## build and install the binary, shell completions and man pages (PREFIX=/usr/local, DESTDIR=)
+	cargo build --release --locked --package belljar-cli
+	install -D $(BUILT) $(DESTDIR)$(PREFIX)/bin/belljar
+	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(BUILT) completions bash > $(SHARE)/bash-completion/completions/belljar
+	$(BUILT) completions zsh > $(SHARE)/zsh/site-functions/_belljar
+	$(BUILT) completions fish > $(SHARE)/fish/vendor_completions.d/belljar.fish
+	$(BUILT) man $(SHARE)/man/man1
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1  /p' $(MAKEFILE_LIST)

@@ -49,11 +49,7 @@ fn text(values: fn() -> Vec<PossibleValue>) -> Offered<StringValueParser> {
 }
 
 fn is_offered(name: BackendName) -> bool {
-    match name {
-        BackendName::Native | BackendName::Docker | BackendName::Process | BackendName::None => true,
-        BackendName::Wasm => cfg!(feature = "wasm"),
-        BackendName::Kubernetes => false,
-    }
+    !name.is_planned() && (name != BackendName::Wasm || cfg!(feature = "wasm"))
 }
 
 impl<P: TypedValueParser> TypedValueParser for Offered<P> {

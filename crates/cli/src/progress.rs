@@ -202,8 +202,7 @@ mod tests {
     fn each_layer_has_a_bar_which_is_cleared_in_the_end() {
         let screen = Screen::default();
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen.clone()), 250);
-        let mut bars =
-            PullBars { all: MultiProgress::with_draw_target(target), layers: BTreeMap::default() };
+        let mut bars = PullBars { all: MultiProgress::with_draw_target(target), layers: BTreeMap::default() };
         bars.show(&event("one", "Downloading", Some((1, 2))));
         bars.show(&event("two", "Waiting", None));
         bars.show(&event("one", "Pull complete", None));

@@ -198,7 +198,10 @@ fn narrate_end(report: &Report, verbosity: Verbosity) {
     let Usage { wall, cpu, memory_peak, .. } = report.usage;
     let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
     let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
-    problem::note(&format!("{} after {wall} ({cpu} of CPU time, peak memory {memory})", ending(report.outcome)));
+    problem::note(&format!(
+        "{} after {wall} ({cpu} of CPU time, peak memory {memory})",
+        ending(report.outcome)
+    ));
     if !report.enforcement.waived().is_empty() {
         let waived: Vec<_> = report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect();
         problem::note(&format!("not guaranteed: {}", waived.join(", ")));
@@ -279,7 +282,8 @@ fn standard_input(given: Option<&Path>, meant: &Meant) -> Result<Option<Box<dyn 
         Some(path) => match open_for_reading(path) {
             Ok(file) => Ok(Some(Box::new(file))),
             Err(cause) => {
-                let message = format!("cannot read the input of the program from {}: {cause}", path.display());
+                let message =
+                    format!("cannot read the input of the program from {}: {cause}", path.display());
                 let hint = "name a readable file, or - to pass your own standard input through";
                 Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
             }

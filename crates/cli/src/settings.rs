@@ -224,8 +224,7 @@ impl Sources<'_> {
 
     fn docker(&mut self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
         let mut choices = DockerChoices::read(file, self.config)?;
-        choices.runtime =
-            self.pick(&DOCKER_RUNTIME, flag, choices.runtime.take())?.map(|given| given.text);
+        choices.runtime = self.pick(&DOCKER_RUNTIME, flag, choices.runtime.take())?.map(|given| given.text);
         let host = self.variable(DOCKER_HOST)?;
         self.origins.note("docker.host", host.as_ref());
         choices.host = host.map(|given| given.text);

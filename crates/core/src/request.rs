@@ -272,7 +272,7 @@ impl Network {
             _ => Err(Invalid::new(
                 Field::Network,
                 format!("'{}' is not a network", text.escape_debug()),
-                "write none, full, or allow:HOST[:PORT],…",
+                "write none or full",
             )),
         }
     }
@@ -341,6 +341,12 @@ impl BackendName {
 }
 
 impl BackendName {
+    /// Whether the contract names it but no build has it yet. Such a backend is understood and refused, and not offered.
+    #[must_use]
+    pub fn is_planned(self) -> bool {
+        self == BackendName::Kubernetes
+    }
+
     /// Whether it is no box but a process of the caller's own, so that somebody has to ask for it by name: that counts as
     /// doing without everything that it does not keep.
     #[must_use]
@@ -369,9 +375,18 @@ impl BackendChoice {
             Invalid::new(
                 Field::Backend,
                 format!("unknown backend '{}'", text.escape_debug()),
-                "the backends are auto, native, docker, wasm, kubernetes, process and none",
+                format!("the backends are auto, {}", listed(BackendName::ALL.into_iter())),
             )
         })
+    }
+}
+
+/// The names of those that exist, as a sentence lists them.
+fn listed(backends: impl Iterator<Item = BackendName>) -> String {
+    let names: Vec<_> = backends.filter(|name| !name.is_planned()).map(BackendName::name).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
     }
 }
 

@@ -32,7 +32,7 @@ pub enum RunError {
         unmet: Unmet,
     },
     /// This build or this composition has no such backend.
-    #[error("the {backend} backend is not part of this belljar")]
+    #[error("the {backend} backend is {}", if backend.is_planned() { "not available yet" } else { "not part of this belljar" })]
     NoSuchBackend {
         /// The one that was named.
         backend: BackendName,

@@ -76,7 +76,7 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
     if !backend.provides(network) {
         return Err(RunError::Invalid(Invalid {
             field: Field::Network,
-            message: format!("the {} backend cannot give a box the network '{network}'", backend.name()),
+            message: network_message(backend, network),
             hint: network_hint(backend).to_owned(),
             too_large: false,
         }));
@@ -85,6 +85,15 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
         return Ok(concede(backend.offer(), waived));
     }
     resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}
+
+fn network_message(backend: &dyn Backend, network: &Network) -> String {
+    match network {
+        Network::Allow(_) => format!("a network of allowed hosts is not available yet: '{network}'"),
+        Network::None | Network::Full => {
+            format!("the {} backend cannot give a box the network '{network}'", backend.name())
+        }
+    }
 }
 
 fn network_hint(backend: &dyn Backend) -> &'static str {
