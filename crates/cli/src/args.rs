@@ -37,11 +37,8 @@ Examples:
 }
 
 pub(crate) const RUN_EXAMPLES: &str = run_examples!();
-const RUN_HELP: &str = concat!(
-    "{about-with-newline}\n{usage-heading} {usage}\n\n",
-    run_examples!(),
-    "\n{all-args}{after-help}"
-);
+const RUN_HELP: &str =
+    concat!("{about-with-newline}\n{usage-heading} {usage}\n\n", run_examples!(), "\n{all-args}{after-help}");
 
 /// The end of `belljar --help` and of the man page.
 fn details() -> String {

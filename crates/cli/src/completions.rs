@@ -60,7 +60,7 @@ fn script(shell: Shell) -> String {
             // `run` takes a language or a file first. bash completes files wherever nothing else matches, so only
             // there the languages can be offered as well.
             Shell::Bash => run.mut_arg("words", offer_languages),
-            _ => run,
+            Shell::Elvish | Shell::Fish | Shell::PowerShell | Shell::Zsh | _ => run,
         }
     });
     let mut script = Vec::new();

@@ -169,7 +169,17 @@ fn fault(usage: &clap::Error, found: &dyn Fn(ContextKind) -> String) -> String {
             format!("{arg} cannot be used together with {}", found(ContextKind::PriorArg))
         }
         ErrorKind::InvalidUtf8 => "an argument is not valid UTF-8".to_owned(),
-        other => other.to_string(),
+        // The parser has no arguments that could cause these, or they are reported elsewhere.
+        ErrorKind::NoEquals
+        | ErrorKind::TooFewValues
+        | ErrorKind::WrongNumberOfValues
+        | ErrorKind::MissingSubcommand
+        | ErrorKind::DisplayHelp
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::DisplayVersion
+        | ErrorKind::Io
+        | ErrorKind::Format
+        | _ => usage.kind().to_string(),
     }
 }
 

@@ -273,7 +273,10 @@ fn every_shell_gets_a_script() {
     }
     let refused = belljar.run(&["completions", "x"]);
     assert_eq!(refused.status.code(), Some(2));
-    assert!(stderr(&refused).contains("hint: the values are bash, elvish, fish, powershell, zsh"), "{refused:?}");
+    assert!(
+        stderr(&refused).contains("hint: the values are bash, elvish, fish, powershell, zsh"),
+        "{refused:?}"
+    );
 }
 
 #[test]
