@@ -48,31 +48,30 @@ fn details() -> String {
 
 const LEVELS: &str = "\
 What -v and -q change:
-  run           -v prints the backend, the limits and how the run ended to stderr;
-                -q hides warnings and the progress of image downloads
+  run           -v reports the backend, the limits and how the run ended;
+                -q hides warnings and the progress of downloads
   doctor        -v is the same as --all
   languages     -v adds aliases and file extensions
   pool          -v adds columns
-  serve, mcp    -v logs debug messages, -q logs errors only; BELLJAR_LOG overrides both
+  serve, mcp    -v logs debug messages, -q only errors
   bench         -q hides progress
 ";
 const WASM_LEVELS: &str = "  wasm install  -v prints each step, -q hides progress
   wasm list     -v adds columns
 ";
-const ENVIRONMENT: &str = "\
+const ENVIRONMENT: &str = "
 Results and errors are always printed. Other commands ignore -v and -q.
 
 Environment:
   BELLJAR_CONFIG     Configuration file
-  BELLJAR_BACKEND, BELLJAR_NETWORK, BELLJAR_IMAGE, BELLJAR_WAIVE, BELLJAR_TIMEOUT, BELLJAR_CPU_TIME,
-  BELLJAR_MEMORY, BELLJAR_CPUS, BELLJAR_PIDS, BELLJAR_DISK, BELLJAR_OUTPUT_LIMIT
-                     Defaults for the options of the same name
   BELLJAR_STATE_DIR  Directory for caches and other state
   BELLJAR_API_KEY    API key that `belljar pool` sends
-  BELLJAR_LOG        What `serve` and `mcp` log, such as debug
+  BELLJAR_LOG        What serve and mcp log, such as debug; overrides -v, -q
+  BELLJAR_BACKEND, BELLJAR_TIMEOUT, BELLJAR_MEMORY and so on
+                     Defaults for the options of `belljar run`
   NO_COLOR           Turns colors off
 
-`belljar config` shows the settings in effect and where each one comes from.";
+`belljar config` shows the settings in effect and their sources.";
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())

@@ -53,7 +53,7 @@ pub(crate) fn write_man_pages(args: &ManArgs) -> ExitCode {
 }
 
 fn script(shell: Shell) -> String {
-    let mut command = Cli::command().mut_subcommand("run", |run| {
+    let mut command = visible(&Cli::command()).mut_subcommand("run", |run| {
         // A colon in the name of a value ends it in the scripts for zsh.
         let run = run.mut_arg("file", |file| file.value_name("FILE"));
         match shell {
@@ -66,6 +66,20 @@ fn script(shell: Shell) -> String {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "belljar", &mut script);
     String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The command without its hidden subcommands, which the scripts would offer otherwise.
+fn visible(command: &clap::Command) -> clap::Command {
+    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible);
+    // clap wants names that live as long as the process, which ends once the script is printed.
+    let mut copy = clap::Command::new(&*command.get_name().to_owned().leak());
+    if let Some(about) = command.get_about() {
+        copy = copy.about(about.clone());
+    }
+    if command.get_version().is_some() {
+        copy = copy.version(env!("CARGO_PKG_VERSION"));
+    }
+    copy.args(command.get_arguments().cloned()).subcommands(shown)
 }
 
 fn offer_languages(words: clap::Arg) -> clap::Arg {
@@ -102,6 +116,11 @@ mod tests {
             let script = script(shell);
             assert!(script.contains("native") && !script.contains("kubernetes"), "{shell}");
             assert!(!script.contains("allow:"), "{shell}");
+        }
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            assert!(!script.contains("openapi") && !script.contains("fixtures"), "{shell}");
+            assert!(cfg!(feature = "wasm") || !script.contains("wasm"), "{shell}");
         }
     }
 

@@ -256,7 +256,7 @@ mod tests {
         hint: see belljar mcp install --help
         ");
         insta::assert_snapshot!(usage(&["key", "new", "--name", ""]), @"
-        error: '' is not a value for --name <NAME>: a key needs a name of 1 to 64 bytes, without control characters, and other than 'anonymous'
+        error: '' is not a value for --name <NAME>: a name has 1 to 64 bytes, no control characters, and is not 'anonymous'
         hint: see belljar key new --help
         ");
         insta::assert_snapshot!(usage(&["key", "old"]), @"

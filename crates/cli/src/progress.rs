@@ -142,8 +142,12 @@ fn style(template: &'static str) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::language::Language;
+    use belljar_core::outcome::Start;
+    use belljar_core::request::BackendName;
+    use belljar_engine::Unobserved;
     use indicatif::{ProgressDrawTarget, TermLike};
-    use std::io;
+    use std::io::{self, IsTerminal};
     use std::sync::{Arc, Mutex};
 
     /// A terminal that keeps what was written last.
@@ -189,6 +193,35 @@ mod tests {
 
     fn event(layer: &str, status: &str, progress: Option<(u64, u64)>) -> PullEvent {
         PullEvent { image: "alpine".into(), layer: Some(layer.into()), status: status.into(), progress }
+    }
+
+    #[test]
+    fn bars_are_gone_when_the_program_starts_and_quiet_has_none() {
+        let language = Language::by_name("sh").unwrap();
+        let started = Started {
+            language,
+            runtime: "dash",
+            backend: BackendName::Docker,
+            start: Start::Cold,
+            image: None,
+            queue: Duration::ZERO,
+        };
+        for (verbosity, shown) in [(Verbosity::Quiet, false), (Verbosity::Normal, true)] {
+            let mut unobserved = Unobserved;
+            let mut progress = PullProgress::new(verbosity, &mut unobserved);
+            progress.pulling(&event("one", "Downloading", None));
+            assert_eq!(progress.bars.is_some(), shown, "{verbosity:?}");
+            progress.started(&started);
+            assert!(progress.bars.is_none());
+        }
+    }
+
+    #[test]
+    fn nothing_is_drawn_off_a_terminal() {
+        // The runner of the tests captures stderr, and so has no terminal there.
+        if !io::stderr().is_terminal() {
+            assert!(PullBars::default().all.is_hidden());
+        }
     }
 
     #[test]

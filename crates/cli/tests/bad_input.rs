@@ -81,7 +81,7 @@ fn a_file_that_cannot_be_read_is_a_clear_error() {
     fs::write(belljar.path().join("notes"), "hello").unwrap();
     let (message, hint) = refusal(&belljar.run(&["run", "notes"]));
     assert_eq!(message, "cannot tell which language notes is written in");
-    assert_eq!(hint, "name it, as in belljar run python notes");
+    assert_eq!(hint, "name the language, as in belljar run python notes");
 }
 
 #[test]

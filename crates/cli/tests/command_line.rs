@@ -293,7 +293,7 @@ fn man_pages_are_written_for_every_command() {
             let request = line.split(' ').next().unwrap();
             let known = [
                 ".TH", ".SH", ".SS", ".TP", ".RS", ".RE", ".PP", ".br", ".ie", ".el", ".ds", ".sp", ".nf",
-                ".fi",
+                ".fi", ".IP",
             ];
             assert!(known.contains(&request), "{name}: {line}");
         }

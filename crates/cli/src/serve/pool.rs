@@ -159,8 +159,8 @@ mod tests {
             "a name of [pool.languages] in belljar.toml: unknown language 'cobol'"
         );
         assert!(read("[languages.java]").unwrap_err().contains("java cannot be in the warm pool"));
-        assert!(read("[languages.sh]\nmin = 3\nmax = 2").unwrap_err().contains("3 to 2 boxes"));
-        assert!(read("[languages.sh]\nmax = 100000").unwrap_err().contains("at most 1000"));
+        assert!(read("[languages.sh]\nmin = 3\nmax = 2").unwrap_err().contains("min is 3 and max is 2"));
+        assert!(read("[languages.sh]\nmax = 100000").unwrap_err().contains("max not larger than 1000"));
         assert!(read("[languages.py]\n[languages.python]").unwrap_err().contains("configured twice"));
         assert!(read("memroy = 1").unwrap_err().contains("unknown field `memroy`"));
         assert!(read("[languages.sh]\nsize = 1").unwrap_err().contains("unknown field `size`"));

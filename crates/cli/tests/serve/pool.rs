@@ -381,7 +381,7 @@ fn the_command_line_shows_the_pool_of_a_server() {
     assert_eq!(nobody.status.code(), Some(2));
     let said = String::from_utf8(nobody.stderr).unwrap();
     assert!(said.starts_with("error: cannot reach the server at http://127.0.0.1:1"), "{said}");
-    assert!(said.contains("hint: start one with `belljar serve`"), "{said}");
+    assert!(said.contains("hint: start a server with `belljar serve`"), "{said}");
 }
 
 #[test]
