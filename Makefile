@@ -1,6 +1,8 @@
 # The recipes that people and CI share. `make help` lists them.
 
 PREFIX ?= /usr/local
+SHARE = $(DESTDIR)$(PREFIX)/share
+BUILT = $(or $(CARGO_TARGET_DIR),target)/release/belljar
 RELEASE_TARGET ?= $(shell uname -m)-unknown-linux-musl
 
 .PHONY: all help release install check check-wasm test test-all bench openapi
@@ -8,8 +10,17 @@ RELEASE_TARGET ?= $(shell uname -m)-unknown-linux-musl
 all: ## build belljar for this machine: target/release/belljar
 	cargo build --release
 
+install: ## build and install the binary, shell completions and man pages (PREFIX=/usr/local, DESTDIR=)
+	cargo build --release --locked --package belljar-cli
+	install -D $(BUILT) $(DESTDIR)$(PREFIX)/bin/belljar
+	install -d $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	$(BUILT) completions bash > $(SHARE)/bash-completion/completions/belljar
+	$(BUILT) completions zsh > $(SHARE)/zsh/site-functions/_belljar
+	$(BUILT) completions fish > $(SHARE)/fish/vendor_completions.d/belljar.fish
+	$(BUILT) man $(SHARE)/man/man1
+
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1:/p' $(MAKEFILE_LIST) | awk -F: '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F'\t' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 	@echo '  make test-X       one phase of the tests:'
 	@ci/test | sed 's/^/    /'
 
@@ -17,8 +28,8 @@ release: ## build the static binary that is shipped (needs the musl target of ru
 	@rustc --print target-libdir --target $(RELEASE_TARGET) 2>/dev/null | xargs -I{} test -d {} || { \
 		echo "error: the Rust toolchain has no standard library for $(RELEASE_TARGET)"; \
 		echo "hint: get it with: rustup target add $(RELEASE_TARGET)"; exit 1; }
-	cargo build --release --target $(RELEASE_TARGET)
-	@echo "built target/$(RELEASE_TARGET)/release/belljar"
+	cargo build --release --locked --target $(RELEASE_TARGET)
+	@echo "built $(or $(CARGO_TARGET_DIR),target)/$(RELEASE_TARGET)/release/belljar"
 
 check: ## formatting, lints, dependencies and spelling; warnings are errors
 	cargo fmt --all --check

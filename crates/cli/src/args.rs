@@ -21,41 +21,57 @@ use crate::wasm::WasmArgs;
 
 const RUN_ABOUT: &str = "Run code in a sandbox";
 const RUN_USAGE: &str = "belljar run [LANGUAGE] [FILE | -] [-c CODE] [OPTIONS] [-- ARGS...]";
-const RUN_HELP: &str = "\
-{about-with-newline}
-{usage-heading} {usage}
 
+/// A macro, because `concat!` takes no constants.
+macro_rules! run_examples {
+    () => {
+        "\
 Examples:
   belljar run python -c 'print(2**64)'
   belljar run script.rb -- first second
   curl -s https://example.org/install.sh | belljar run bash
   belljar run python plot.py --file data.csv --collect '*.png'
   belljar run node app.js --workspace . -m 512M --timeout 30s
+"
+    };
+}
 
-{all-args}{after-help}";
+pub(crate) const RUN_EXAMPLES: &str = run_examples!();
+const RUN_HELP: &str =
+    concat!("{about-with-newline}\n{usage-heading} {usage}\n\n", run_examples!(), "\n{all-args}{after-help}");
+
+/// The end of `belljar --help` and of the man page.
+fn details() -> String {
+    let wasm = if cfg!(feature = "wasm") { WASM_LEVELS } else { "" };
+    format!("{LEVELS}{wasm}{ENVIRONMENT}")
+}
 
 const LEVELS: &str = "\
 What -v and -q change:
-  run           -v prints the backend, the limits and how the run ended to stderr;
-                -q hides warnings and the progress of image downloads
+  run           -v reports the backend, the limits and how the run ended;
+                -q hides warnings and the progress of downloads
   doctor        -v is the same as --all
   languages     -v adds aliases and file extensions
   pool          -v adds columns
-  serve, mcp    -v logs debug messages, -q logs errors only (BELLJAR_LOG overrides both)
-  wasm install  -v prints each step, -q hides progress
-  wasm list     -v adds columns
+  serve, mcp    -v logs debug messages, -q only errors
   bench         -q hides progress
-Errors and results are always printed. Other commands print the same with and without them.
+";
+const WASM_LEVELS: &str = "  wasm install  -v prints each step, -q hides progress
+  wasm list     -v adds columns
+";
+const ENVIRONMENT: &str = "
+Results and errors are always printed. Other commands ignore -v and -q.
 
 Environment:
-  BELLJAR_BACKEND, BELLJAR_TIMEOUT, BELLJAR_MEMORY, ...  defaults for the options of `belljar run`
-  BELLJAR_CONFIG     the configuration file
-  BELLJAR_STATE_DIR  where Belljar keeps its state
-  BELLJAR_API_KEY    the key that `belljar pool` sends
-  BELLJAR_LOG        what `belljar serve` and `belljar mcp` log, such as debug
-  NO_COLOR           no colors if set to anything
+  BELLJAR_CONFIG     Configuration file
+  BELLJAR_STATE_DIR  Directory for caches and other state
+  BELLJAR_API_KEY    API key that `belljar pool` sends
+  BELLJAR_LOG        What serve and mcp log, such as debug; overrides -v, -q
+  BELLJAR_BACKEND, BELLJAR_TIMEOUT, BELLJAR_MEMORY and so on
+                     Defaults for the options of `belljar run`
+  NO_COLOR           Turns colors off
 
-`belljar config` shows the settings in effect and where each one comes from.";
+`belljar config` shows the settings in effect and their sources.";
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -71,7 +87,7 @@ const STYLES: Styles = Styles::styled()
     version,
     styles = STYLES,
     after_help = "Start with:  belljar run python -c 'print(2**64)'",
-    after_long_help = LEVELS
+    after_long_help = details()
 )]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -85,10 +101,9 @@ pub(crate) struct Cli {
 // What every command takes.
 #[derive(Debug, Args)]
 pub(crate) struct Globals {
-    /// When to use colors
-    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t = ColorChoice::Auto,
-          help_heading = "Global options")]
-    pub(crate) color: ColorChoice,
+    /// When to use colors [default: auto]
+    #[arg(long, global = true, value_name = "WHEN", value_enum, help_heading = "Global options")]
+    color: Option<ColorChoice>,
 
     /// Print more details
     #[arg(short, long, global = true, help_heading = "Global options")]
@@ -108,6 +123,10 @@ pub(crate) enum Verbosity {
 }
 
 impl Globals {
+    pub(crate) fn color(&self) -> ColorChoice {
+        self.color.unwrap_or(ColorChoice::Auto)
+    }
+
     pub(crate) fn verbosity(&self) -> Verbosity {
         match self {
             Globals { quiet: true, .. } => Verbosity::Quiet,
@@ -154,34 +173,35 @@ impl Cli {
     /// Reads the words that were typed. For `run`, only the parser of `run` is made: making the parsers of all
     /// commands takes longer than reading the words.
     pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
-        if words.get(1).is_some_and(|word| word == "run") {
-            let matches = Cli::for_run().try_get_matches_from(words)?;
-            return Cli::from_arg_matches(&matches);
+        match words {
+            [_, command, ..] if command == "run" => Cli::read_run(&words[1..]),
+            _ => Cli::try_parse_from(words),
         }
-        Cli::try_parse_from(words)
     }
 
-    fn for_run() -> clap::Command {
-        let whole = clap::Command::new("belljar").styles(STYLES).subcommand_required(true);
-        Globals::augment_args(whole).subcommand(Command::run(clap::Command::new("run")))
+    fn read_run(words: &[OsString]) -> Result<Cli, clap::Error> {
+        let mut matches = Cli::run_parser().try_get_matches_from(words)?;
+        let globals = Globals::from_arg_matches_mut(&mut matches)?;
+        let command = Command::Run(Box::new(RunArgs::from_arg_matches_mut(&mut matches)?));
+        Ok(Cli { globals, command })
     }
-}
 
-impl Command {
-    fn run(command: clap::Command) -> clap::Command {
-        // Augmenting sets another description, that of the last struct that was flattened in.
-        RunArgs::augment_args(command).about(RUN_ABOUT).help_template(RUN_HELP).override_usage(RUN_USAGE)
+    fn run_parser() -> clap::Command {
+        let command = clap::Command::new("run").bin_name("belljar run").styles(STYLES);
+        let command = Globals::augment_args(RunArgs::augment_args(command));
+        // Set last: augmenting sets another description, that of the last struct that was flattened in.
+        command.about(RUN_ABOUT).help_template(RUN_HELP).override_usage(RUN_USAGE)
     }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// Language, file with the code, or both; `-` reads the code from standard input
-    #[arg(value_name = "LANGUAGE] [FILE", num_args = 0..=2, value_hint = ValueHint::FilePath)]
+    #[arg(index = 1, value_name = "LANGUAGE] [FILE", num_args = 0..=2, value_hint = ValueHint::FilePath)]
     pub(crate) words: Vec<OsString>,
 
     /// Arguments for the program
-    #[arg(last = true, value_name = "ARGS")]
+    #[arg(index = 2, last = true, value_name = "ARGS")]
     pub(crate) args: Vec<String>,
 
     /// Code to run
@@ -330,11 +350,10 @@ mod tests {
 
     #[test]
     fn the_parser_of_run_alone_is_that_of_the_whole() {
-        let help = |mut command: clap::Command| {
-            command.build();
-            command.find_subcommand_mut("run").unwrap().render_long_help().to_string()
-        };
-        assert_eq!(help(Cli::for_run()), help(Cli::command()));
+        let mut whole = Cli::command();
+        whole.build();
+        let whole = whole.find_subcommand_mut("run").unwrap().render_long_help().to_string();
+        assert_eq!(Cli::run_parser().render_long_help().to_string(), whole);
         let wrong = ["belljar", "run", "python", "--nonsense"].map(OsString::from);
         let (alone, whole) = (Cli::read(&wrong).unwrap_err(), Cli::try_parse_from(&wrong).unwrap_err());
         assert_eq!(alone.to_string(), whole.to_string());

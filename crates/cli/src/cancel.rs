@@ -1,4 +1,4 @@
-//! Ctrl-C and its kin: the first asks the run to end and waits until the box is gone, the second does not wait.
+//! Ctrl-C and similar signals: the first one ends the run and waits until the box is gone, the second does not wait.
 
 use std::future::poll_fn;
 use std::io;
@@ -22,15 +22,15 @@ pub(crate) struct Signals {
 pub(crate) struct Impatient(Arc<AtomicBool>);
 
 impl Impatient {
-    /// No box is left that would have to be waited for.
+    /// Called once the box is gone.
     pub(crate) fn now(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 }
 
 impl Signals {
-    /// Begins to listen. A signal that we were started with ignoring stays ignored: that is how `nohup` and a
-    /// shell's background jobs say that it is not meant for us.
+    /// Starts to listen. A signal that was ignored when we were started stays ignored: `nohup` and shells use that
+    /// for background jobs.
     pub(crate) fn listen() -> io::Result<Signals> {
         let ignored = ignored_signals(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let impatient = Impatient(Arc::default());
@@ -39,7 +39,7 @@ impl Signals {
             if ignored >> (code - 1) & 1 == 1 {
                 continue;
             }
-            // In this order: a signal finds the flag as the one before it left it.
+            // In this order, so that the first signal sees the flag unset and the second sees it set.
             flag::register_conditional_shutdown(number, 128 + number, impatient.0.clone())?;
             flag::register(number, impatient.0.clone())?;
             streams.push((code, signal(SignalKind::from_raw(number))?));

@@ -1,5 +1,5 @@
-//! Puts what a run left into a directory of the caller's. The names and the bytes are a stranger's making: each
-//! step goes through a directory that is held open, and none follows a link.
+//! Writes the files that a run left to a directory of the caller. Their names and contents are untrusted: every step
+//! goes through an open directory, and none follows a link.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 const DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const NEW_FILE: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::WRONLY).union(OFlags::CLOEXEC);
 
-/// Writes the files beneath `directory`, which is made if it is not there.
+/// Writes the files beneath `directory`, which is created if it does not exist.
 ///
 /// # Errors
 /// The path at fault and what the system said.
@@ -29,7 +29,7 @@ pub(crate) fn write_beneath(directory: &Path, files: &[CollectedFile]) -> Result
 
 fn open_root(directory: &Path) -> io::Result<OwnedFd> {
     std::fs::create_dir_all(directory)?;
-    // Links on the way to it are the caller's own.
+    // Links in this path are the caller's own, so they are followed.
     Ok(openat(CWD, directory, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
@@ -51,15 +51,15 @@ fn enter(parent: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     Ok(openat(parent, name, DIRECTORY, Mode::empty())?)
 }
 
-/// Writes aside and renames, so that whatever had the name before (a link, a device, a file with a second name
-/// elsewhere) is replaced and never written through.
+/// Writes a new file and renames it, so that what had the name before (a link, a device, a file with a second hard
+/// link) is replaced and never written through.
 fn replace(parent: &OwnedFd, name: &str, content: &[u8]) -> io::Result<()> {
     let aside = format!(".belljar-{}", std::process::id());
     let file = openat(parent, &aside, NEW_FILE, Mode::from_raw_mode(0o666))?;
     let written = File::from(file).write_all(content);
     let placed = written.and_then(|()| Ok(renameat(parent.as_fd(), &aside, parent.as_fd(), name)?));
     if placed.is_err() {
-        // The failure to report is the one before.
+        // The earlier failure is the one to report.
         let _ = unlinkat(parent, &aside, AtFlags::empty());
     }
     placed

@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, CommandFactory, ValueHint};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::args::{Cli, RUN_EXAMPLES};
 use crate::offered;
 use crate::problem;
 
@@ -53,15 +53,33 @@ pub(crate) fn write_man_pages(args: &ManArgs) -> ExitCode {
 }
 
 fn script(shell: Shell) -> String {
-    // The parser takes the first two words of `run` together, as a language or a file. bash completes files where
-    // nothing else matches, so there the languages can be offered as well.
-    let mut command = match shell {
-        Shell::Bash => Cli::command().mut_subcommand("run", |run| run.mut_arg("words", offer_languages)),
-        _ => Cli::command(),
-    };
+    let mut command = visible(&Cli::command()).mut_subcommand("run", |run| {
+        // A colon in the name of a value ends it in the scripts for zsh.
+        let run = run.mut_arg("file", |file| file.value_name("FILE"));
+        match shell {
+            // `run` takes a language or a file first. bash completes files wherever nothing else matches, so only
+            // there the languages can be offered as well.
+            Shell::Bash => run.mut_arg("words", offer_languages),
+            Shell::Elvish | Shell::Fish | Shell::PowerShell | Shell::Zsh | _ => run,
+        }
+    });
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut command, "belljar", &mut script);
     String::from_utf8_lossy(&script).into_owned()
+}
+
+/// The command without its hidden subcommands, which the scripts would offer otherwise.
+fn visible(command: &clap::Command) -> clap::Command {
+    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set()).map(visible);
+    // clap wants names that live as long as the process, which ends once the script is printed.
+    let mut copy = clap::Command::new(&*command.get_name().to_owned().leak());
+    if let Some(about) = command.get_about() {
+        copy = copy.about(about.clone());
+    }
+    if command.get_version().is_some() {
+        copy = copy.version(env!("CARGO_PKG_VERSION"));
+    }
+    copy.args(command.get_arguments().cloned()).subcommands(shown)
 }
 
 fn offer_languages(words: clap::Arg) -> clap::Arg {
@@ -70,7 +88,9 @@ fn offer_languages(words: clap::Arg) -> clap::Arg {
 
 fn pages_beneath(directory: &Path) -> io::Result<()> {
     std::fs::create_dir_all(directory)?;
-    clap_mangen::generate_to(Cli::command(), directory)
+    // The examples are in the template of the help text, which man pages do not use.
+    let command = Cli::command().mut_subcommand("run", |run| run.after_help(RUN_EXAMPLES));
+    clap_mangen::generate_to(command, directory)
 }
 
 #[cfg(test)]
@@ -92,10 +112,15 @@ mod tests {
 
     #[test]
     fn what_this_build_does_not_have_is_not_completed() {
-        for shell in Shell::value_variants() {
-            let script = script(*shell);
+        for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+            let script = script(shell);
             assert!(script.contains("native") && !script.contains("kubernetes"), "{shell}");
             assert!(!script.contains("allow:"), "{shell}");
+        }
+        for shell in Shell::value_variants() {
+            let script = script(*shell);
+            assert!(!script.contains("openapi") && !script.contains("fixtures"), "{shell}");
+            assert!(cfg!(feature = "wasm") || !script.contains("wasm"), "{shell}");
         }
     }
 
@@ -107,6 +132,7 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
         assert!(page("belljar.1").contains(".TH belljar 1"), "{}", page("belljar.1"));
         assert!(page("belljar-run.1").contains("\\-\\-timeout"), "{}", page("belljar-run.1"));
+        assert!(page("belljar-run.1").contains("belljar run script.rb"), "{}", page("belljar-run.1"));
         for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let text = page(&format!("belljar-{}.1", command.get_name()));
             for section in [".TH ", ".SH NAME", ".SH SYNOPSIS"] {

@@ -217,10 +217,11 @@ impl Lines<'_> {
 
     fn of_host(&mut self, environment: Environment<'_>) {
         let from = ["BELLJAR_STATE_DIR", "XDG_STATE_HOME", "HOME"].into_iter();
-        let set = |name: &&str| environment(name).is_some_and(|path| path.as_encoded_bytes().starts_with(b"/"));
+        let set =
+            |name: &&str| environment(name).is_some_and(|path| path.as_encoded_bytes().starts_with(b"/"));
         let origin = from.clone().find(set).map_or(Origin::Default, Origin::Variable);
         let path = self.settings.host.state_dir.as_ref().map(|path| path.display().to_string());
-        self.add("state directory", path, origin);
+        self.add("state-dir", path, origin);
     }
 
     /// Whatever else the file says: tables that have no defaults to show, such as keys and runtimes.

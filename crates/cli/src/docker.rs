@@ -55,10 +55,8 @@ impl DockerChoices {
     pub(crate) fn read(mut table: DockerTable, config: &str) -> Result<DockerChoices, Problem> {
         let language = |(name, image): (String, String)| {
             let language = Language::by_name(&name).ok_or_else(|| {
-                let message = format!(
-                    "{config}: unknown language '{}' in [docker.languages]",
-                    name.escape_debug()
-                );
+                let message =
+                    format!("{config}: unknown language '{}' in [docker.languages]", name.escape_debug());
                 Problem::new(Code::InvalidRequest, message, "`belljar languages` lists them")
             })?;
             Ok((language, image))

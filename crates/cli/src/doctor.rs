@@ -30,13 +30,14 @@ pub(crate) struct DoctorArgs {
 pub(crate) fn run(args: &DoctorArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     let json = args.host.json;
     match examine(&args.host, environment) {
-        Ok(backends) => {
+        Ok((mut backends, choice)) => {
             let everything = args.all || verbosity == Verbosity::Verbose;
-            say(&match (json, everything) {
-                (true, _) => to_json(&backends),
-                (false, true) => in_full(&backends),
-                (false, false) => in_short(&backends),
-            });
+            if json {
+                say(&to_json(&backends));
+            } else {
+                put_first(&mut backends, choice);
+                say(&if everything { in_full(&backends) } else { in_short(&backends) });
+            }
             if backends.default.is_some() { ExitCode::SUCCESS } else { ExitCode::from(CANNOT_RUN) }
         }
         Err(problem) => {
@@ -51,20 +52,23 @@ pub(crate) fn backend_choice(settings: &Settings) -> Result<BackendChoice, Probl
     Ok(settings.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?)
 }
 
-/// What this host has. The backend that was chosen comes first.
-fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<Backends, Problem> {
+/// What this host has, and which backend was chosen.
+fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<(Backends, BackendChoice), Problem> {
     let mut settings = Settings::gather(&args.choices(), args.config.as_deref(), environment)?;
     settings.host.docker.anew = true;
     let choice = backend_choice(&settings)?;
     let waived: Vec<Guarantee> = parse_waivers(&settings.waive)?;
     let engine = compose::engine(settings.host, None);
-    let mut backends = Backends::of(&engine, choice, &waived);
+    Ok((Backends::of(&engine, choice, &waived), choice))
+}
+
+/// Moves the backend that was chosen, or that `auto` chooses, to the front.
+fn put_first(backends: &mut Backends, choice: BackendChoice) {
     let first = match choice {
         BackendChoice::Named(name) => Some(name.name()),
         BackendChoice::Auto => backends.default,
     };
     backends.backends.sort_by_key(|backend| Some(backend.name) != first);
-    Ok(backends)
 }
 
 /// The backend that would be used, and one line about the others.
@@ -100,6 +104,9 @@ fn section(backend: &BackendStatus) -> String {
         if let Some(line) = line {
             text += &format!("  {label}: {}\n", inert(line));
         }
+    }
+    if backend.only_by_name {
+        text += &format!("  used only with --backend {}\n", backend.name);
     }
     if backend.ready {
         text += "\n";
@@ -151,7 +158,7 @@ fn state(backend: &BackendStatus) -> &'static str {
     match (backend.ready, backend.only_by_name) {
         (false, _) => "not available",
         (true, false) => "ready",
-        (true, true) => "not a sandbox, used only if named",
+        (true, true) => "not a sandbox",
     }
 }
 
@@ -171,14 +178,17 @@ fn remedies(guarantees: &[GuaranteeStatus]) -> String {
             None => remedies.push((fix, vec![guarantee.name])),
         }
     }
-    let lines: Vec<_> =
-        remedies.iter().map(|(fix, names)| format!("\nTo guarantee {}:\n  {fix}\n", names.join(", "))).collect();
+    let lines: Vec<_> = remedies
+        .iter()
+        .map(|(fix, names)| format!("\nTo guarantee {}:\n  {fix}\n", names.join(", ")))
+        .collect();
     lines.concat()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::request::BackendName;
 
     fn keeps(name: &'static str, how: &str) -> GuaranteeStatus {
         GuaranteeStatus { name, kept: true, how: Some(how.into()), why: None, fix: None }
@@ -202,8 +212,30 @@ mod tests {
         let hint = "systemctl --user start x; or do without: --waive memory --waive pids";
         let problem = Problem::new(belljar_wire::Code::GuaranteeUnmet, "cannot keep 'memory', 'pids'", hint);
         let backends = Backends { default: None, problem: Some(problem), backends: vec![native] };
-        insta::assert_snapshot!(in_full(&backends), @"");
-        insta::assert_snapshot!(in_short(&backends), @"");
+        insta::assert_snapshot!(in_full(&backends), @"
+        Runs are refused: cannot keep 'memory', 'pids'
+        hint: systemctl --user start x; or do without: --waive memory --waive pids
+
+        GUARANTEE   native
+        filesystem  yes
+        network     -
+        memory      NO
+        pids        NO
+        cpu         -
+        disk        -
+        syscalls    -
+        privileges  -
+
+        native: ready
+
+        GUARANTEE   KEPT  HOW OR WHY NOT
+        filesystem  yes   pivot_root
+        memory      NO    no cgroup is delegated
+        pids        NO    no cgroup is delegated
+
+        To guarantee memory, pids:
+          systemctl --user start x
+        ");
     }
 
     #[test]
@@ -233,8 +265,47 @@ mod tests {
             guarantees: vec![unmet("filesystem")],
         };
         let all = vec![native, docker, none];
-        let backends = Backends { default: Some("docker"), problem: None, backends: all };
-        insta::assert_snapshot!(in_full(&backends), @"");
-        insta::assert_snapshot!(in_short(&backends), @"");
+        let mut backends = Backends { default: Some("docker"), problem: None, backends: all };
+        insta::assert_snapshot!(in_full(&backends), @"
+        Runs use the docker backend.
+
+        GUARANTEE   native  docker  none
+        filesystem  -       yes     NO
+        network     -       -       -
+        memory      -       -       -
+        pids        -       -       -
+        cpu         -       -       -
+        disk        -       -       -
+        syscalls    -       -       -
+        privileges  -       -       -
+
+        native: not available
+          why: user namespaces are forbidden
+          fix: sysctl -w user.max_user_namespaces=10000
+
+        docker: ready
+
+        GUARANTEE   KEPT  HOW OR WHY NOT
+        filesystem  yes   a mount namespace
+
+        none: not a sandbox
+          used only with --backend none
+
+        No guarantees: no cgroup is delegated
+        ");
+        put_first(&mut backends, BackendChoice::Named(BackendName::Native));
+        assert!(in_short(&backends).contains("\nnative: not available\n  why: user namespaces"));
+        put_first(&mut backends, BackendChoice::Auto);
+        insta::assert_snapshot!(in_short(&backends), @"
+        Runs use the docker backend.
+
+        docker: ready
+
+        GUARANTEE   KEPT  HOW OR WHY NOT
+        filesystem  yes   a mount namespace
+
+        Other backends: native (not available), none (not a sandbox)
+        Details: belljar doctor --all
+        ");
     }
 }

@@ -84,7 +84,15 @@ mod tests {
         };
         let python = status("python", Some(("CPython 3.11.7", "/usr/bin/python3")));
         let languages = Languages { languages: vec![python, status("lua", None)] };
-        insta::assert_snapshot!(table(&languages), @"");
-        insta::assert_snapshot!(wide_table(&languages), @"");
+        insta::assert_snapshot!(table(&languages), @"
+        LANGUAGE  RUNTIME         PATH OR HOW TO INSTALL
+        python    CPython 3.11.7  /usr/bin/python3
+        lua       missing         apt install lua5.4
+        ");
+        insta::assert_snapshot!(wide_table(&languages), @"
+        LANGUAGE  ALIASES               EXTENSIONS  RUNTIME         PATH OR HOW TO INSTALL
+        python    py, python3, cpython  py, pyw     CPython 3.11.7  /usr/bin/python3
+        lua       -                     lua         missing         apt install lua5.4
+        ");
     }
 }

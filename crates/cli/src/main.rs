@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     }
     match Cli::read(&argv) {
         Ok(cli) => {
-            problem::choose_colors(cli.globals.color);
+            problem::choose_colors(cli.globals.color());
             dispatch(cli, standby)
         }
         Err(usage) => problem::report_usage(&usage, &argv),

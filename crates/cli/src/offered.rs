@@ -19,7 +19,7 @@ pub(crate) struct Offered<P> {
 /// The backends of this build.
 pub(crate) fn backends() -> Offered<StringValueParser> {
     text(|| {
-        let names = BackendName::ALL.into_iter().filter(|name| is_offered(*name)).map(BackendName::name);
+        let names = BackendName::BUILDABLE.into_iter().filter(|name| is_built(*name)).map(BackendName::name);
         std::iter::once("auto").chain(names).map(PossibleValue::new).collect()
     })
 }
@@ -48,12 +48,8 @@ fn text(values: fn() -> Vec<PossibleValue>) -> Offered<StringValueParser> {
     Offered { parser: StringValueParser::new(), values }
 }
 
-fn is_offered(name: BackendName) -> bool {
-    match name {
-        BackendName::Native | BackendName::Docker | BackendName::Process | BackendName::None => true,
-        BackendName::Wasm => cfg!(feature = "wasm"),
-        BackendName::Kubernetes => false,
-    }
+fn is_built(name: BackendName) -> bool {
+    name != BackendName::Wasm || cfg!(feature = "wasm")
 }
 
 impl<P: TypedValueParser> TypedValueParser for Offered<P> {

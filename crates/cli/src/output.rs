@@ -1,5 +1,5 @@
-//! The program's output on its way to the caller: live, byte for byte into a file or a pipe, and without the
-//! power to drive a terminal.
+//! Passes the program's output on: live, byte for byte into a file or a pipe, and with escape sequences made visible
+//! on a terminal.
 
 use std::fmt;
 use std::io::{self, IsTerminal};
@@ -50,8 +50,8 @@ impl Observer for PassThrough {
 /// is free (pipe(7), `PIPE_BUF`).
 const PIECE: usize = 4096;
 
-/// One stream of ours. The thread that writes to it is the one that watches the clock, so it must not wait for
-/// whoever reads: a reader that stalls is given a thread of its own, and only then.
+/// Our stdout or stderr. The thread that writes to it also watches the clock, so it must not wait for the reader:
+/// once a reader stalls, another thread takes over the writing.
 #[derive(Debug)]
 struct Outlet {
     fd: BorrowedFd<'static>,
@@ -109,7 +109,7 @@ impl Outlet {
         ControlFlow::Continue(())
     }
 
-    /// Beyond the head there is nothing to write until the end, so a reader's leaving has to be looked for.
+    /// After the head of the output nothing is written until the end, so check whether the reader has left.
     fn is_listened_to(&self) -> ControlFlow<()> {
         let gone = match &self.state {
             State::Direct => has_no_reader(self.fd),
@@ -119,7 +119,7 @@ impl Outlet {
         if gone { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// A reader that left early is its own business; anything else that kept us from writing is an error.
+    /// A reader that leaves early is not an error; anything else that keeps us from writing is.
     fn close(mut self) -> io::Result<()> {
         if let Some(rest) = self.filter.as_mut().map(Inert::finish) {
             let _ = self.write(rest.as_bytes());

@@ -130,8 +130,20 @@ mod tests {
             max_age_ms: 1.0,
             languages: vec![python, lua],
         };
-        insta::assert_snapshot!(shown(&pool, Verbosity::Normal), @"");
-        insta::assert_snapshot!(shown(&pool, Verbosity::Verbose), @"");
+        insta::assert_snapshot!(shown(&pool, Verbosity::Normal), @"
+        LANGUAGE  READY  BOOTING  TARGET  MIN  MAX  HITS  MISSES  UNFIT  REFILL  MEMORY
+        python    2      1        3       1    16   70    1       0      35ms    14.0M
+        lua       0      1        3       1    16   70    1       0      -       0.0M
+        memory 14.0M of 256.0M
+        lua: no runtime for lua was found
+        ");
+        insta::assert_snapshot!(shown(&pool, Verbosity::Verbose), @"
+        LANGUAGE  READY  BOOTING  TARGET  MIN  MAX  HITS  MISSES  UNFIT  REFILL  MEMORY  REFILLS  LOSSES  OLDEST
+        python    2      1        3       1    16   70    1       0      35ms    14.0M   4        0       1000ms
+        lua       0      1        3       1    16   70    1       0      -       0.0M    4        0       1000ms
+        memory 14.0M of 256.0M
+        lua: no runtime for lua was found
+        ");
         let disabled = Pool { enabled: false, ..pool };
         assert_eq!(shown(&disabled, Verbosity::Normal), "this server has no warm pool\n");
     }

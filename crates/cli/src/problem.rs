@@ -131,15 +131,18 @@ fn command_path(argv: &[OsString]) -> String {
 
 fn in_our_words(usage: &clap::Error, path: &str) -> Problem {
     let found = |kind| usage.get(kind).map(ToString::to_string).unwrap_or_default();
-    let suggestion = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
-        .into_iter()
-        .find_map(|kind| usage.get(kind));
+    let suggestion =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
+            .into_iter()
+            .find_map(|kind| usage.get(kind));
     let values = found(ContextKind::ValidValue);
     let help = format!("see {path} --help");
     let hint = match suggestion {
         Some(near) => format!("did you mean '{near}'? {}", capitalized(&help)),
         None if !values.is_empty() => format!("the values are {values}"),
-        None if path == "belljar run" => format!("{help}; arguments for the program go after --"),
+        None if path == "belljar run" && is_stray(usage.kind()) => {
+            format!("{help}; arguments for the program go after --")
+        }
         None => help,
     };
     Problem::new(Code::InvalidRequest, fault(usage, &found), hint)
@@ -160,14 +163,29 @@ fn fault(usage: &clap::Error, found: &dyn Fn(ContextKind) -> String) -> String {
             let why = usage.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             format!("'{value}' is not a value for {arg}{why}")
         }
-        ErrorKind::MissingRequiredArgument => format!("{arg} is required here"),
+        ErrorKind::MissingRequiredArgument => format!("{arg} is required"),
         ErrorKind::ArgumentConflict if arg == found(ContextKind::PriorArg) => format!("{arg} is given twice"),
         ErrorKind::ArgumentConflict => {
             format!("{arg} cannot be used together with {}", found(ContextKind::PriorArg))
         }
         ErrorKind::InvalidUtf8 => "an argument is not valid UTF-8".to_owned(),
-        other => other.to_string(),
+        // The parser has no arguments that could cause these, or they are reported elsewhere.
+        ErrorKind::NoEquals
+        | ErrorKind::TooFewValues
+        | ErrorKind::WrongNumberOfValues
+        | ErrorKind::MissingSubcommand
+        | ErrorKind::DisplayHelp
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::DisplayVersion
+        | ErrorKind::Io
+        | ErrorKind::Format
+        | _ => usage.kind().to_string(),
     }
+}
+
+/// Whether a word was found where none belongs.
+fn is_stray(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::UnknownArgument | ErrorKind::TooManyValues)
 }
 
 fn capitalized(text: &str) -> String {
@@ -197,19 +215,58 @@ mod tests {
 
     #[test]
     fn usage_errors_are_one_error_and_one_hint() {
-        insta::assert_snapshot!(usage(&["run", "--tiemout", "1s"]), @"");
-        insta::assert_snapshot!(usage(&["run", "python", "a.py", "b"]), @"");
-        insta::assert_snapshot!(usage(&["run", "--memory"]), @"");
-        insta::assert_snapshot!(usage(&["doktor"]), @"");
-        insta::assert_snapshot!(usage(&["run", "python", "--collect-to", "x"]), @"");
-        insta::assert_snapshot!(usage(&["run", "--json", "--json"]), @"");
-        insta::assert_snapshot!(usage(&["run", "-v", "-q"]), @"");
-        insta::assert_snapshot!(usage(&["doctor", "--color", "sometimes"]), @"");
-        insta::assert_snapshot!(usage(&["mcp", "install", "--client", "cursr"]), @"");
-        insta::assert_snapshot!(usage(&["mcp", "install"]), @"");
-        insta::assert_snapshot!(usage(&["key", "new", "--name", ""]), @"");
-        insta::assert_snapshot!(usage(&["key", "old"]), @"");
-        insta::assert_snapshot!(usage(&["bench", "--runs", "0"]), @"");
+        insta::assert_snapshot!(usage(&["run", "--tiemout", "1s"]), @"
+        error: unknown option '--tiemout'
+        hint: did you mean '--timeout'? See belljar run --help
+        ");
+        insta::assert_snapshot!(usage(&["run", "python", "a.py", "b"]), @"
+        error: unexpected argument 'b'
+        hint: see belljar run --help; arguments for the program go after --
+        ");
+        insta::assert_snapshot!(usage(&["run", "--memory"]), @"
+        error: --memory <SIZE> needs a value
+        hint: see belljar run --help
+        ");
+        insta::assert_snapshot!(usage(&["doktor"]), @"
+        error: unknown command 'doktor'
+        hint: did you mean 'doctor'? See belljar --help
+        ");
+        insta::assert_snapshot!(usage(&["run", "python", "--collect-to", "x"]), @"
+        error: --collect <GLOB> is required
+        hint: see belljar run --help
+        ");
+        insta::assert_snapshot!(usage(&["run", "--json", "--json"]), @"
+        error: --json is given twice
+        hint: see belljar run --help
+        ");
+        insta::assert_snapshot!(usage(&["run", "-v", "-q"]), @"
+        error: --verbose cannot be used together with --quiet
+        hint: see belljar run --help
+        ");
+        insta::assert_snapshot!(usage(&["doctor", "--color", "sometimes"]), @"
+        error: 'sometimes' is not a value for --color <WHEN>
+        hint: the values are auto, always, never
+        ");
+        insta::assert_snapshot!(usage(&["mcp", "install", "--client", "cursr"]), @"
+        error: 'cursr' is not a value for --client <CLIENT>
+        hint: did you mean 'cursor'? See belljar mcp install --help
+        ");
+        insta::assert_snapshot!(usage(&["mcp", "install"]), @"
+        error: --client <CLIENT> is required
+        hint: see belljar mcp install --help
+        ");
+        insta::assert_snapshot!(usage(&["key", "new", "--name", ""]), @"
+        error: '' is not a value for --name <NAME>: a name has 1 to 64 bytes, no control characters, and is not 'anonymous'
+        hint: see belljar key new --help
+        ");
+        insta::assert_snapshot!(usage(&["key", "old"]), @"
+        error: unknown command 'old'
+        hint: see belljar key --help
+        ");
+        insta::assert_snapshot!(usage(&["bench", "--runs", "0"]), @"
+        error: '0' is not a value for --runs <N>: 0 is not in 1..=65535
+        hint: see belljar bench --help
+        ");
     }
 
     #[test]

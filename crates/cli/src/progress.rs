@@ -142,8 +142,12 @@ fn style(template: &'static str) -> ProgressStyle {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::language::Language;
+    use belljar_core::outcome::Start;
+    use belljar_core::request::BackendName;
+    use belljar_engine::Unobserved;
     use indicatif::{ProgressDrawTarget, TermLike};
-    use std::io;
+    use std::io::{self, IsTerminal};
     use std::sync::{Arc, Mutex};
 
     /// A terminal that keeps what was written last.
@@ -192,6 +196,35 @@ mod tests {
     }
 
     #[test]
+    fn bars_are_gone_when_the_program_starts_and_quiet_has_none() {
+        let language = Language::by_name("sh").unwrap();
+        let started = Started {
+            language,
+            runtime: "dash",
+            backend: BackendName::Docker,
+            start: Start::Cold,
+            image: None,
+            queue: Duration::ZERO,
+        };
+        for (verbosity, shown) in [(Verbosity::Quiet, false), (Verbosity::Normal, true)] {
+            let mut unobserved = Unobserved;
+            let mut progress = PullProgress::new(verbosity, &mut unobserved);
+            progress.pulling(&event("one", "Downloading", None));
+            assert_eq!(progress.bars.is_some(), shown, "{verbosity:?}");
+            progress.started(&started);
+            assert!(progress.bars.is_none());
+        }
+    }
+
+    #[test]
+    fn nothing_is_drawn_off_a_terminal() {
+        // The runner of the tests captures stderr, and so has no terminal there.
+        if !io::stderr().is_terminal() {
+            assert!(PullBars::default().all.is_hidden());
+        }
+    }
+
+    #[test]
     fn every_template_is_well_formed() {
         for template in [LAYER, LINE, SPINNER, COUNTER] {
             assert!(ProgressStyle::with_template(template).is_ok(), "{template}");
@@ -202,8 +235,7 @@ mod tests {
     fn each_layer_has_a_bar_which_is_cleared_in_the_end() {
         let screen = Screen::default();
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(screen.clone()), 250);
-        let mut bars =
-            PullBars { all: MultiProgress::with_draw_target(target), layers: BTreeMap::default() };
+        let mut bars = PullBars { all: MultiProgress::with_draw_target(target), layers: BTreeMap::default() };
         bars.show(&event("one", "Downloading", Some((1, 2))));
         bars.show(&event("two", "Waiting", None));
         bars.show(&event("one", "Pull complete", None));

@@ -83,7 +83,7 @@ fn attempt(
     }
 }
 
-/// What the caller gets, and where.
+/// What the caller gets, and where it goes.
 enum Delivery {
     Plan { json: bool },
     PassThrough { collect_to: PathBuf },
@@ -112,7 +112,7 @@ fn explain(engine: &Engine, request: domain::RunRequest, json: bool) -> Result<u
     Ok(0)
 }
 
-/// Runs it on one thread, and lets signals cancel it.
+/// Runs the request on one thread; signals cancel it.
 fn drive(
     engine: &Engine,
     request: domain::RunRequest,
@@ -141,7 +141,7 @@ fn drive(
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.
 #[derive(Debug)]
 struct Narrator<'a> {
-    /// The limits in words, if anything is to be said.
+    /// The limits in words, with `--verbose`.
     limits: Option<String>,
     observer: &'a mut dyn Observer,
 }
@@ -198,7 +198,10 @@ fn narrate_end(report: &Report, verbosity: Verbosity) {
     let Usage { wall, cpu, memory_peak, .. } = report.usage;
     let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
     let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
-    problem::note(&format!("{} after {wall} ({cpu} of CPU time, peak memory {memory})", ending(report.outcome)));
+    problem::note(&format!(
+        "{} after {wall} ({cpu} of CPU time, peak memory {memory})",
+        ending(report.outcome)
+    ));
     if !report.enforcement.waived().is_empty() {
         let waived: Vec<_> = report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect();
         problem::note(&format!("not guaranteed: {}", waived.join(", ")));
@@ -257,7 +260,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
     Ok((request.parse(Local { code, stdin, files })?, settings.host))
 }
 
-/// Code without a file's name that is text needs no place of its own beside the request.
+/// Code that is text and has no file name goes into the request itself.
 fn as_text(code: LocalCode) -> (String, Option<LocalCode>) {
     let LocalCode { bytes, file_name } = code;
     match (file_name, String::from_utf8(bytes)) {
@@ -279,7 +282,8 @@ fn standard_input(given: Option<&Path>, meant: &Meant) -> Result<Option<Box<dyn 
         Some(path) => match open_for_reading(path) {
             Ok(file) => Ok(Some(Box::new(file))),
             Err(cause) => {
-                let message = format!("cannot read the input of the program from {}: {cause}", path.display());
+                let message =
+                    format!("cannot read the input of the program from {}: {cause}", path.display());
                 let hint = "name a readable file, or - to pass your own standard input through";
                 Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Stdin))
             }

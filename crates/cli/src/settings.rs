@@ -198,13 +198,13 @@ impl Sources<'_> {
     ) -> Result<Option<Given>, Problem> {
         let given = match flag {
             Some(text) => Some(from_flag(names, text)),
-            None => self.variable(names.variable)?.or_else(|| self.from_file(names, file)),
+            None => self.variable(names.variable)?.or_else(|| self.in_file(names, file)),
         };
         self.origins.note(names.key, given.as_ref());
         Ok(given)
     }
 
-    fn from_file(&self, names: &Names, text: Option<impl Into<String>>) -> Option<Given> {
+    fn in_file(&self, names: &Names, text: Option<impl Into<String>>) -> Option<Given> {
         let place = format!("{} in {}", names.key, self.config);
         text.map(|text| Given { text: text.into(), origin: Origin::File, place })
     }
@@ -215,7 +215,7 @@ impl Sources<'_> {
             Some(text) => Some(from_flag(&BACKEND, text)),
             None => match self.variable(BACKEND.variable)? {
                 Some(given) => Some(given),
-                None => self.variable(SANDBOX_VARIABLE)?.or_else(|| self.from_file(&BACKEND, file)),
+                None => self.variable(SANDBOX_VARIABLE)?.or_else(|| self.in_file(&BACKEND, file)),
             },
         };
         self.origins.note(BACKEND.key, given.as_ref());
@@ -224,8 +224,7 @@ impl Sources<'_> {
 
     fn docker(&mut self, flag: Option<&str>, file: DockerTable) -> Result<DockerChoices, Problem> {
         let mut choices = DockerChoices::read(file, self.config)?;
-        choices.runtime =
-            self.pick(&DOCKER_RUNTIME, flag, choices.runtime.take())?.map(|given| given.text);
+        choices.runtime = self.pick(&DOCKER_RUNTIME, flag, choices.runtime.take())?.map(|given| given.text);
         let host = self.variable(DOCKER_HOST)?;
         self.origins.note("docker.host", host.as_ref());
         choices.host = host.map(|given| given.text);
@@ -259,7 +258,7 @@ impl Sources<'_> {
         Ok(Some(Given { text, origin: Origin::Variable(name), place: name.to_owned() }))
     }
 
-    /// How MCP is to behave; what is not set keeps its default.
+    /// The settings of MCP; what is not set keeps its default.
     fn mcp(&mut self, table: McpTable) -> Result<mcp::Config, Problem> {
         let mut config = mcp::Config::default();
         if let Some(given) = self.pick(&TOOL_NAME, None, table.tool_name)? {

@@ -1,4 +1,4 @@
-//! Which code is meant, where it is, and what it is written in.
+//! Finds out which code to run, where it is, and in which language.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -37,7 +37,7 @@ pub(crate) fn meant(
         [] => (None, None),
         [only] => match (by_word(only), code) {
             (Some(language), _) => (Some(language), None),
-            // With the code given, a lone word can only have been meant as a language.
+            // With -c, a single word can only be meant as a language.
             (None, Some(_)) if flagged.is_none() => return Err(unknown_language(only).into()),
             (None, _) => (None, Some(only)),
         },
@@ -47,21 +47,21 @@ pub(crate) fn meant(
         }
     };
     if let (Some(flagged), Some(spoken)) = (flagged, spoken) {
-        let message = format!("the language is given twice, as --language {flagged} and as {spoken}");
-        let hint = format!("leave one out; a file called {spoken} is written ./{spoken}");
+        let message = format!("the language is given twice: --language {flagged} and {spoken}");
+        let hint = format!("leave one out; write ./{spoken} for a file of that name");
         return Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Language));
     }
     let place = match (code, file) {
         (Some(_), Some(file)) => {
-            let message = format!("the code is given twice, with -c and as {}", file.display());
-            let hint = "leave one out; arguments to the program go after --";
+            let message = format!("the code is given twice: with -c and in {}", file.display());
+            let hint = "leave one out; arguments for the program go after --";
             return Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Code));
         }
         (Some(code), None) => Place::CommandLine(code.to_owned()),
         (None, Some(file)) if file == "-" => Place::Stdin,
         (None, Some(file)) => Place::File(file.into()),
         (None, None) if stdin_is_a_terminal => {
-            let hint = "try belljar run python -c 'print(2**64)', name a file, or pipe the code in";
+            let hint = "try belljar run python -c 'print(2**64)', or name a file, or pipe the code in";
             return Err(Problem::new(Code::InvalidRequest, "there is no code to run", hint).at(Field::Code));
         }
         (None, None) => Place::Stdin,
@@ -70,7 +70,7 @@ pub(crate) fn meant(
 }
 
 impl Meant {
-    /// Reads the code and settles its language.
+    /// Reads the code and determines its language.
     pub(crate) fn read(self) -> Result<(Language, LocalCode), Problem> {
         let (bytes, file_name) = match &self.place {
             Place::CommandLine(text) => (text.clone().into_bytes(), None),
@@ -91,7 +91,7 @@ impl Meant {
         Ok((language, LocalCode { bytes, file_name }))
     }
 
-    /// What a lone word that is no file was perhaps meant to be.
+    /// The error for a single word that is not a file but similar to a language.
     fn slip(&self, path: &Path) -> Option<Invalid> {
         let plain = self.language.is_none() && path.extension().is_none() && path.components().count() == 1;
         plain
@@ -106,7 +106,7 @@ fn by_word(word: &OsStr) -> Option<Language> {
 
 fn unknown_language(word: &OsStr) -> Invalid {
     let word = word.to_string_lossy();
-    // Whoever asks has just found that no language has this name.
+    // The caller has checked that no language has this name, so this is always an error.
     Language::parse(&word).err().unwrap_or_else(|| Invalid {
         field: Field::Language,
         message: format!("unknown language '{word}'"),
@@ -115,7 +115,7 @@ fn unknown_language(word: &OsStr) -> Invalid {
     })
 }
 
-/// Enough to see that code is too long, and by how much, without taking in whatever a device yields.
+/// Reads enough to report how much too long the code is, but not all of an endless device.
 fn bounded(stream: impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     stream.take(16 * MAX_CODE as u64).read_to_end(&mut bytes)?;
@@ -132,7 +132,7 @@ fn unreadable(what: &dyn std::fmt::Display, cause: &io::Error, slip: Option<Inva
         return Problem::new(Code::InvalidRequest, message, slip.hint).at(Field::Language);
     }
     let message = format!("cannot read the code from {what}: {cause}");
-    let hint = "name a readable file, give the code with -c, or pipe it in";
+    let hint = "name a readable file, pass the code with -c, or pipe it in";
     Problem::new(Code::InvalidRequest, message, hint).at(Field::Code)
 }
 
@@ -143,7 +143,8 @@ fn undetermined(place: &Place) -> Problem {
         Place::File(path) => (path.display().to_string(), format!("belljar run python {}", path.display())),
     };
     let message = format!("cannot tell which language {what} is written in");
-    Problem::new(Code::InvalidRequest, message, format!("name it, as in {example}")).at(Field::Language)
+    Problem::new(Code::InvalidRequest, message, format!("name the language, as in {example}"))
+        .at(Field::Language)
 }
 
 #[cfg(test)]
@@ -210,9 +211,9 @@ mod tests {
     #[test]
     fn what_is_given_twice_is_refused() {
         let twice = of(&["a.py"], Some("python"), Some("1"), PIPE);
-        assert_eq!(twice, Err("the code is given twice, with -c and as a.py".into()));
+        assert_eq!(twice, Err("the code is given twice: with -c and in a.py".into()));
         let twice = of(&["bash"], Some("python"), None, PIPE);
-        assert_eq!(twice, Err("the language is given twice, as --language python and as bash".into()));
+        assert_eq!(twice, Err("the language is given twice: --language python and bash".into()));
     }
 
     #[test]
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!((language.name, code.file_name.as_deref()), ("python", Some("tool")));
         let unknown = read("notes.txt", "hello").unwrap_err().error;
         assert!(unknown.message.starts_with("cannot tell which language"), "{}", unknown.message);
-        assert!(unknown.hint.starts_with("name it, as in belljar run python"), "{}", unknown.hint);
+        assert!(unknown.hint.starts_with("name the language, as in belljar run python"), "{}", unknown.hint);
     }
 
     #[test]

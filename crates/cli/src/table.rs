@@ -2,13 +2,13 @@
 
 use crate::output::inert;
 
-/// A heading and rows, each column as wide as its widest cell, the last one as it comes.
+/// A heading and rows, each column as wide as its widest cell.
 pub(crate) fn aligned<const N: usize>(heading: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let heading = heading.map(str::to_owned).to_vec();
     columns(&std::iter::once(heading).chain(rows.map(Vec::from)).collect::<Vec<_>>())
 }
 
-/// Rows with as many cells each as the first one has.
+/// Rows that all have the same number of cells.
 pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let rows: Vec<Vec<String>> =
         rows.iter().map(|row| row.iter().map(|cell| inert(cell)).collect()).collect();

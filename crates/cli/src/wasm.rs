@@ -203,7 +203,8 @@ mod shelf {
         match verbosity {
             Verbosity::Quiet | Verbosity::Normal => aligned(narrow, lines.iter().map(|line| row(line).0)),
             Verbosity::Verbose => {
-                let wide = |(narrow, more): ([String; 6], [String; 2])| narrow.into_iter().chain(more).collect();
+                let wide =
+                    |(narrow, more): ([String; 6], [String; 2])| narrow.into_iter().chain(more).collect();
                 let heading = narrow.into_iter().chain(["COMPILED", "ORIGIN"]).map(str::to_owned).collect();
                 let rows = lines.iter().map(|line| wide(row(line)));
                 columns(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())

@@ -81,7 +81,7 @@ fn a_file_that_cannot_be_read_is_a_clear_error() {
     fs::write(belljar.path().join("notes"), "hello").unwrap();
     let (message, hint) = refusal(&belljar.run(&["run", "notes"]));
     assert_eq!(message, "cannot tell which language notes is written in");
-    assert_eq!(hint, "name it, as in belljar run python notes");
+    assert_eq!(hint, "name the language, as in belljar run python notes");
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn a_workspace_must_be_a_directory_and_not_the_whole_machine() {
     let belljar = Belljar::new();
     fs::write(belljar.path().join("file"), "").unwrap();
     let refused = |name: &str| refusal(&belljar.run(&["run", "python", "-c", "1", "--workspace", name])).0;
-    assert_eq!(refused("gone"), "cannot show the workspace gone: No such file or directory (os error 2)");
-    assert_eq!(refused("file"), "cannot show the workspace file: not a directory");
+    assert_eq!(refused("gone"), "cannot mount the workspace gone: No such file or directory (os error 2)");
+    assert_eq!(refused("file"), "cannot mount the workspace file: not a directory");
     assert_eq!(refused("/"), "the workspace '/' would show the whole machine to the code");
     assert_eq!(refused("/usr/.."), "the workspace '/' would show the whole machine to the code");
 }
@@ -138,20 +138,18 @@ fn the_remaining_options_say_what_they_want() {
         refused("--waive", "all").starts_with("'all' is not a guarantee | the guarantees are filesystem,")
     );
     assert!(refused("--collect", "../*").contains("leads out of the working directory"));
-    assert!(refused("--stdin", "gone").starts_with("cannot read standard input from gone:"));
-    assert!(refused("--config", "gone").starts_with("cannot read the configuration gone:"));
-    assert!(
-        refused("--backend", "kubernetes").starts_with("the kubernetes backend is not part of this belljar")
-    );
+    assert!(refused("--stdin", "gone").starts_with("cannot read the input of the program from gone:"));
+    assert!(refused("--config", "gone").starts_with("cannot read the configuration file gone:"));
+    assert!(refused("--backend", "kubernetes").starts_with("the kubernetes backend is not available yet"));
     let both = belljar.run_reading(&["run", "python", "-", "--stdin", "-"], b"print(1)");
-    assert_eq!(refusal(&both).0, "standard input cannot be both the code and what the code reads");
+    assert_eq!(refusal(&both).0, "standard input cannot be both the code and the input of the program");
 }
 
 #[test]
 fn usage_errors_of_run_are_failures_of_ours() {
     let belljar = Belljar::new();
-    assert_eq!(refusal(&belljar.run(&["run", "--tiemout", "1s"])).0, "unexpected argument '--tiemout' found");
-    assert_eq!(refusal(&belljar.run(&["run", "python", "a", "b"])).0, "unexpected argument 'b' found");
+    assert_eq!(refusal(&belljar.run(&["run", "--tiemout", "1s"])).0, "unknown option '--tiemout'");
+    assert_eq!(refusal(&belljar.run(&["run", "python", "a", "b"])).0, "unexpected argument 'b'");
 }
 
 #[test]
@@ -186,8 +184,8 @@ fn with_json_a_failure_is_the_error_object_on_stdout() {
     {
       "error": {
         "code": "invalid_request",
-        "message": "unexpected argument '--tiemout' found",
-        "hint": "a similar argument exists: '--timeout'; see belljar run --help"
+        "message": "unknown option '--tiemout'",
+        "hint": "did you mean '--timeout'? See belljar run --help"
       }
     }
     "#);
@@ -205,7 +203,7 @@ fn the_environment_and_the_working_directorys_configuration_are_honoured() {
     assert!(with("BELLJAR_TIMEOUT", "soon").starts_with("BELLJAR_TIMEOUT: 'soon' is not a duration"));
     fs::write(belljar.path().join("belljar.toml"), "[limits]\nmemory = \"lots\"\n").unwrap();
     let (message, _) = refusal(&belljar.run(&["run", "python", "-c", "1"]));
-    assert_eq!(message, "memory in belljar.toml: 'lots' is not a size such as 512K, 64M or 1G");
+    assert_eq!(message, "limits.memory in belljar.toml: 'lots' is not a size such as 512K, 64M or 1G");
 }
 
 #[test]

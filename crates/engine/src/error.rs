@@ -32,7 +32,7 @@ pub enum RunError {
         unmet: Unmet,
     },
     /// This build or this composition has no such backend.
-    #[error("the {backend} backend is not part of this belljar{}", if BackendName::BUILDABLE.contains(.backend) { "" } else { ": it is not available yet" })]
+    #[error("the {backend} backend is {}", if BackendName::BUILDABLE.contains(backend) { "not part of this belljar" } else { "not available yet" })]
     NoSuchBackend {
         /// The one that was named.
         backend: BackendName,

@@ -1,5 +1,5 @@
-//! Who is measured: the bare interpreter, belljar, and what else on this host makes boxes, each asked for about the
-//! same: no network, 256 MB, 50 processes, one processor, a read-only root, 64 MB to write in, no privileges.
+//! The contenders: the bare interpreter, belljar, and the other sandboxes on this host, each with about the same
+//! limits: no network, 256 MB of memory, 50 processes, one CPU, a read-only root, 64 MB of disk, no privileges.
 
 use std::env;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ pub(super) fn values() -> Vec<PossibleValue> {
     NAMES.into_iter().map(|name| PossibleValue::new(name).hide(hidden(name))).collect()
 }
 
-/// Long for any of them, short for a person who waits.
+/// Much longer than any of them takes.
 const DEADLINE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
 /// What belljar's own filter refuses and nsjail's language for filters has a name for.
@@ -43,21 +43,21 @@ const NSJAIL_FILTER: &str = "POLICY bench { KILL { ptrace, process_vm_readv, pro
     pivot_root, chroot, unshare, setns, bpf, perf_event_open, userfaultfd, keyctl, add_key, request_key, \
     open_by_handle_at, init_module, delete_module, kexec_load, reboot } } USE bench DEFAULT ALLOW";
 
-/// One that can run the snippet here: it has just done so.
+/// A contender that works here: it has just run the snippet.
 #[derive(Debug)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
     argv: Vec<String>,
 }
 
-/// One that cannot.
+/// A contender that does not work here.
 #[derive(Debug, Serialize)]
 pub(super) struct Absent {
     pub(super) name: &'static str,
     pub(super) why: String,
 }
 
-/// What else makes boxes on this host.
+/// The other sandboxes on this host.
 #[derive(Debug)]
 pub(super) struct Peers {
     docker_image: String,

@@ -1,4 +1,4 @@
-//! What many times come to.
+//! Summarizes measured times.
 
 use serde::Serialize;
 

@@ -71,7 +71,9 @@ fn key_header(key: &OsStr) -> Result<HeaderValue, Problem> {
     Ok(header)
 }
 
-async fn exchange(request: Request<Empty<Bytes>>) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+async fn exchange(
+    request: Request<Empty<Bytes>>,
+) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
     let mut connector = HttpConnector::new();
     connector.set_connect_timeout(Some(PATIENCE));
     let client = Client::builder(TokioExecutor::new()).build(connector);

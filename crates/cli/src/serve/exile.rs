@@ -1,5 +1,5 @@
-//! Where the server lives: with what it was started with, or, if that was root, in exile, without any of root's rights.
-//! What stays behind then is the steward, which passes on what it is told and does three things that the server asks it for.
+//! Drops root privileges. A server that is started as root continues in an unprivileged process, in exile. The process
+//! that was started stays behind as its steward: it forwards signals and output, and does three things on request.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -27,29 +27,29 @@ use super::{callers, notify};
 use crate::problem;
 use crate::settings::{Configuration, Environment, Host, Settings};
 
-/// How long the server may take to end after the runs that it waits for.
+/// How long the server may take to end after its last run.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Where the server lives.
+/// Which process the server is.
 pub(super) enum Home {
-    /// Where it was started, with the rights that it was started with.
+    /// The one that was started, with the privileges that it had.
     Here,
-    /// In exile, with a line to its steward.
+    /// An unprivileged one, with a line to its steward.
     Exile(Line),
 }
 
-/// What becomes of this process.
+/// What this process is from now on.
 pub(super) enum Fate {
-    /// It is the server, which listens here.
+    /// The server, which listens here.
     Server(Home, TcpListener),
-    /// The server has come and gone.
+    /// The steward; the server has ended with this status.
     Steward(ExitCode),
 }
 
-/// What the server asks for, as the byte that it says.
+/// A request of the server to its steward: one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plea {
-    /// Say what the configuration is now.
+    /// Send the current configuration.
     Configuration = b'c' as isize,
     /// Tell systemd that the server is ready.
     Ready = b'r' as isize,
@@ -66,16 +66,16 @@ impl Plea {
 }
 
 impl Home {
-    /// What an operator should know of it.
+    /// Logs whether the server runs as root.
     pub(super) fn tell(&self) {
         match self {
-            Home::Here if geteuid().is_root() => tracing::warn!("the server keeps root's rights"),
+            Home::Here if geteuid().is_root() => tracing::warn!("the server runs as root"),
             Home::Here => {}
-            Home::Exile(_) => tracing::info!("the server has left root's rights behind"),
+            Home::Exile(_) => tracing::info!("the server has dropped root privileges"),
         }
     }
 
-    /// The configuration that there is now.
+    /// Reads the current configuration.
     pub(super) fn configuration(
         &self,
         named: Option<&Path>,
@@ -87,20 +87,20 @@ impl Home {
         }
     }
 
-    /// Has systemd told how the server is: it listens to the process that it started.
+    /// Tells systemd the state of the server. systemd accepts that only from the process that it started.
     pub(super) fn say(&self, environment: Environment<'_>, plea: Plea) {
         match self {
             Home::Here => tell_systemd(environment, plea),
             Home::Exile(line) => {
                 if let Err(cause) = rustix::io::write(&line.pleas, &[plea.byte()]) {
-                    tracing::warn!(%cause, "the steward does not listen");
+                    tracing::warn!(%cause, "cannot reach the steward process");
                 }
             }
         }
     }
 }
 
-/// Leaves root's rights behind, if this is root.
+/// Drops root privileges, if this is root.
 pub(super) fn depart(
     settings: &mut Settings,
     config: &Config,
@@ -113,7 +113,7 @@ pub(super) fn depart(
     }
     match travel(&settings.host, config) {
         Ok((Departure::Left(line), passage)) => {
-            // The first of a language counts.
+            // The first runtime of a language is the one that is used.
             let others = std::mem::take(&mut settings.host.runtimes);
             settings.host.runtimes = passage.runtimes.into_iter().chain(others).collect();
             settings.host.swept = passage.swept;
@@ -128,8 +128,8 @@ pub(super) fn depart(
         }
         Err(Obstruction::Needless) => Ok(Fate::Server(Home::Here, listener)),
         Err(Obstruction::Cannot(why)) => {
-            let message = format!("cannot leave root's rights behind: {why}");
-            let hint = "start the server as an ordinary user, or write keep-root = true in [server] for one that is root";
+            let message = format!("cannot drop root privileges: {why}");
+            let hint = "start the server as an ordinary user, or write keep-root = true in [server] to run it as root";
             Err(Problem::new(Code::Internal, message, hint))
         }
     }
@@ -159,8 +159,8 @@ fn surroundings(host: &Host) -> Surroundings {
     }
 }
 
-/// Docker obeys whoever reaches its socket, as root. So the server reaches it only where somebody said that it is to use it,
-/// and only by a group that is for that.
+/// Access to the socket of Docker amounts to root. So the server gets it only if the settings mention Docker, and only
+/// through the group of the socket.
 fn reach_docker(host: &Host, passage: &mut Passage) {
     const GROUP_MAY_USE: u32 = 0o060;
     let Some(socket) = host.docker.socket().filter(|_| host.docker.is_wanted()) else { return };
@@ -178,8 +178,8 @@ fn reach_docker(host: &Host, passage: &mut Passage) {
 
 fn ask_for_configuration(line: &Line) -> Result<Configuration, Problem> {
     let unheard = |cause: io::Error| {
-        let message = format!("the steward does not answer: {cause}");
-        Problem::new(Code::Internal, message, "start the server anew")
+        let message = format!("the steward process does not answer: {cause}");
+        Problem::new(Code::Internal, message, "restart the server")
     };
     rustix::io::write(&line.pleas, &[Plea::Configuration.byte()]).map_err(|cause| unheard(cause.into()))?;
     let heard = message::receive(&line.answers).map_err(unheard)?;
@@ -206,21 +206,21 @@ fn tell_systemd(environment: Environment<'_>, plea: Plea) {
     }
 }
 
-/// Who stays behind as root. Whatever the server does, it waits for nothing but the server's end.
+/// The process that stays behind as root. Whatever the server does, it waits only for the end of the server.
 struct Steward<'a> {
     server: &'a Exiled,
     environment: Environment<'a>,
     choose: &'a dyn Fn() -> Result<Configuration, Problem>,
-    /// How long the server may take after it was told to stop.
+    /// How long the server may take to stop.
     patience: Duration,
 }
 
 impl Steward<'_> {
-    /// Until the server is gone.
+    /// Works until the server has ended.
     fn serve(&self) -> ExitCode {
         if let Err(cause) = self.attend() {
-            let message = format!("cannot look after the server: {cause}");
-            problem::report(&Problem::new(Code::Internal, message, "start it anew"), false);
+            let message = format!("cannot supervise the server: {cause}");
+            problem::report(&Problem::new(Code::Internal, message, "restart the server"), false);
             let _ = pidfd_send_signal(&self.server.pidfd, Signal::KILL);
         }
         let ended = self.server.end().map(Ended::from_status);
@@ -229,7 +229,10 @@ impl Steward<'_> {
             Ok(Ended::Exited(code)) => ExitCode::from(code),
             Ok(Ended::Killed(signal)) => {
                 let message = format!("the server was killed by signal {signal}");
-                problem::report(&Problem::new(Code::Internal, message, "its log may tell why"), false);
+                problem::report(
+                    &Problem::new(Code::Internal, message, "see the server's log for the cause"),
+                    false,
+                );
                 ExitCode::from(128_u8.saturating_add(signal))
             }
             Err(_) => ExitCode::FAILURE,
@@ -281,7 +284,7 @@ impl Steward<'_> {
         Ok(Woken { ended, told, pleas: asks && next(), output: writes && next() })
     }
 
-    /// Does what the server asks for. `false`: it has hung up, or does not hear the answer.
+    /// Answers the requests of the server. `false`: it has closed the pipe, or cannot be answered.
     fn obey(&self) -> bool {
         let mut said = [0; 16];
         let Ok(length @ 1..) = rustix::io::read(&self.server.pleas, &mut said) else { return false };
@@ -316,7 +319,7 @@ impl Steward<'_> {
         }
     }
 
-    /// Writes what the server has written to the terminal. `false`: it will not write any more.
+    /// Copies the output of the server to stderr. `false`: there will be no more.
     fn pass_on_output(&self) -> bool {
         let mut piece = [0; 4096];
         loop {
@@ -329,14 +332,14 @@ impl Steward<'_> {
     }
 }
 
-/// Which of its pipes the server still has.
+/// Which of its pipes the server has not closed.
 #[derive(Clone, Copy)]
 struct Connected {
     asks: bool,
     writes: bool,
 }
 
-/// What there is to do.
+/// What woke the steward up.
 struct Woken {
     ended: bool,
     told: Vec<Signal>,
@@ -344,7 +347,7 @@ struct Woken {
     output: bool,
 }
 
-/// A signal that is passed on.
+/// A signal that is forwarded.
 struct Told {
     heard: UnixStream,
     signal: Signal,
@@ -364,7 +367,7 @@ impl Told {
     }
 }
 
-/// So much of it as goes into a message.
+/// As much of it as fits into a message.
 fn shown(text: &impl Display) -> String {
     text.to_string().chars().take(500).collect()
 }

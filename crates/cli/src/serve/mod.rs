@@ -64,11 +64,7 @@ pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environme
     }
 }
 
-fn serve(
-    args: &ServeArgs,
-    verbosity: Verbosity,
-    environment: Environment<'_>,
-) -> Result<ExitCode, Problem> {
+fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<ExitCode, Problem> {
     let choose = || Configuration::choose(args.config.as_deref(), environment);
     let mut settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
     let config = configured(args, &settings)?;
@@ -126,7 +122,8 @@ fn refuse_unusable_backend(settings: &Settings, config: &Config) -> Result<(), P
         return Ok(());
     }
     let message = format!("the default backend is '{name}', but no caller may use it");
-    let hint = format!("choose another backend, or write backends = [\"{name}\"] in [server.allow] or [keys.allow]");
+    let hint =
+        format!("choose another backend, or write backends = [\"{name}\"] in [server.allow] or [keys.allow]");
     Err(Problem::new(Code::Forbidden, message, hint).at(Field::Backend))
 }
 
@@ -170,7 +167,8 @@ fn listener(
     };
     if config.keys.is_empty() && is_exposed(&listener) {
         let message = "without API keys, the server listens on loopback addresses only";
-        let hint = "leave out --listen, or create a key with `belljar key new` and add it to the configuration";
+        let hint =
+            "leave out --listen, or create a key with `belljar key new` and add it to the configuration";
         return Err(Problem::new(Code::InvalidRequest, message, hint));
     }
     Ok(listener)
@@ -230,7 +228,11 @@ fn reloaded(
     pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {
         let message = "the configuration no longer has keys, and other machines can reach the server";
-        return Err(Problem::new(Code::InvalidRequest, message, "add a key to the configuration, or stop the server"));
+        return Err(Problem::new(
+            Code::InvalidRequest,
+            message,
+            "add a key to the configuration, or stop the server",
+        ));
     }
     app.replace_callers(&config);
     Ok(config.keys.len())

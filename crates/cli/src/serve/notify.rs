@@ -6,8 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::settings::Environment;
 
-/// Says it, if there is somebody to say it to. Nobody who started the server otherwise expects to hear of it, so a
-/// failure is no more than worth a line.
+/// Sends the state, if systemd started the server. A failure is only logged: the server works without it.
 pub(super) fn tell(environment: Environment<'_>, state: &str) {
     let Some(name) = environment("NOTIFY_SOCKET") else { return };
     let address = match name.as_bytes().strip_prefix(b"@") {

@@ -1,5 +1,5 @@
-//! Spans for a collector that speaks OTLP over HTTP. The exporter reads its settings from the variables that
-//! OpenTelemetry has for them; without `OTEL_EXPORTER_OTLP_ENDPOINT` nothing is sent anywhere.
+//! Sends spans to a collector by OTLP over HTTP. The exporter reads the usual variables of OpenTelemetry; without
+//! `OTEL_EXPORTER_OTLP_ENDPOINT` nothing is sent.
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::SpanExporter;
@@ -11,17 +11,17 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::settings::Environment;
 
-/// What sends the spans, from a thread of its own. Dropping it sends the last of them.
+/// Sends the spans from a thread of its own. Dropping it sends the remaining ones.
 pub(super) struct Exporter(SdkTracerProvider);
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        // The collector may be gone by now; then nobody wants them.
+        // The collector may be gone by now, and then the spans are lost.
         let _ = self.0.shutdown();
     }
 }
 
-/// A layer for the log that sends its spans, if there is somewhere to send them.
+/// A layer for the log that sends its spans, if an endpoint is set.
 pub(super) fn export<S>(environment: Environment<'_>) -> Option<(OpenTelemetryLayer<S, Tracer>, Exporter)>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,

@@ -1,4 +1,4 @@
-//! `[pool]` in `belljar.toml`, and what it comes to.
+//! `[pool]` in `belljar.toml`: the warm pool.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use serde::Deserialize;
 use super::tables::Place;
 use crate::settings::Scalar;
 
-/// The languages of which a box waits if the configuration names none.
+/// The languages of the warm pool if the configuration names none.
 const USUAL: [&str; 3] = ["python", "javascript", "bash"];
 const USUAL_BOUNDS: Bounds = Bounds { min: 1, max: 16 };
-/// A box takes some descriptors and a few processes; beyond this, something else would give way first.
+/// The most boxes of a language. Each takes some descriptors and a few processes, so other limits come first.
 const MOST: usize = 1000;
 const USUAL_MEMORY: u64 = 256 << 20;
 const USUAL_AGE: Duration = Duration::from_secs(300);
 
-/// The boxes that wait for runs.
+/// The table `[pool]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct PoolTable {
@@ -30,7 +30,7 @@ pub(crate) struct PoolTable {
     languages: Option<BTreeMap<String, BoundsTable>>,
 }
 
-/// How many boxes of a language wait.
+/// How many boxes of a language the pool keeps.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct BoundsTable {
@@ -39,7 +39,8 @@ struct BoundsTable {
     preload: Vec<String>,
 }
 
-/// The pool that is wanted, if one is. `place` is the file's name, for messages; `limits` are what boxes are made with.
+/// The settings of the pool, unless it is disabled. `place` is the name of the file, for messages; `limits` are those
+/// of its boxes.
 pub(crate) fn configured(
     table: &PoolTable,
     place: &str,
@@ -66,18 +67,18 @@ fn languages(
     for (name, table) in tables {
         let language = Language::parse(name).map_err(|fault| at("a name").blame(fault.into()))?;
         if language.parking.is_none() {
-            let message = format!("a box cannot wait with the runtime of {language}");
+            let message = format!("{language} cannot be in the warm pool");
             return Err(at(language.name).wrong(&message, "[pool.languages.python]"));
         }
         if languages.iter().any(|(other, _)| *other == language) {
-            return Err(at(language.name).wrong("it is there twice", "one [pool.languages.python]"));
+            return Err(at(language.name).wrong("it is configured twice", "one [pool.languages.python]"));
         }
         languages.push((language, bounds(table, &at(language.name))?));
     }
     Ok(languages)
 }
 
-/// Names of modules, and nothing else: they become part of a program.
+/// Checks that these are names of modules: they become part of a program.
 fn preload(table: &PoolTable, place: &str) -> Result<Vec<(Language, Vec<String>)>, Problem> {
     let is_name = |name: &str| {
         let plain = |part: &str| {
@@ -94,7 +95,7 @@ fn preload(table: &PoolTable, place: &str) -> Result<Vec<(Language, Vec<String>)
             return Err(at.wrong("modules can be preloaded for python only", "[pool.languages.python]"));
         }
         if let Some(wrong) = table.preload.iter().find(|name| !is_name(name)) {
-            return Err(at.wrong(&format!("{wrong:?} is no name of a module"), "preload = [\"numpy\"]"));
+            return Err(at.wrong(&format!("{wrong:?} is not the name of a module"), "preload = [\"numpy\"]"));
         }
         preload.push((language, table.preload.clone()));
     }
@@ -105,7 +106,9 @@ fn bounds(table: &BoundsTable, at: &Place<'_>) -> Result<Bounds, Problem> {
     let min = table.min.unwrap_or(USUAL_BOUNDS.min);
     let max = table.max.unwrap_or(USUAL_BOUNDS.max.max(min));
     if max > MOST || min > max {
-        let message = format!("{min} to {max} boxes; at most {MOST}, and not more at least than at most");
+        let message = format!(
+            "min is {min} and max is {max}; min must not be larger than max, and max not larger than {MOST}"
+        );
         return Err(at.wrong(&message, "min = 1 and max = 16"));
     }
     Ok(Bounds { min, max })
@@ -155,10 +158,10 @@ mod tests {
             read("[languages.cobol]").unwrap_err(),
             "a name of [pool.languages] in belljar.toml: unknown language 'cobol'"
         );
-        assert!(read("[languages.java]").unwrap_err().contains("cannot wait with the runtime of java"));
-        assert!(read("[languages.sh]\nmin = 3\nmax = 2").unwrap_err().contains("3 to 2 boxes"));
-        assert!(read("[languages.sh]\nmax = 100000").unwrap_err().contains("at most 1000"));
-        assert!(read("[languages.py]\n[languages.python]").unwrap_err().contains("there twice"));
+        assert!(read("[languages.java]").unwrap_err().contains("java cannot be in the warm pool"));
+        assert!(read("[languages.sh]\nmin = 3\nmax = 2").unwrap_err().contains("min is 3 and max is 2"));
+        assert!(read("[languages.sh]\nmax = 100000").unwrap_err().contains("max not larger than 1000"));
+        assert!(read("[languages.py]\n[languages.python]").unwrap_err().contains("configured twice"));
         assert!(read("memroy = 1").unwrap_err().contains("unknown field `memroy`"));
         assert!(read("[languages.sh]\nsize = 1").unwrap_err().contains("unknown field `size`"));
         assert!(read("max-age = 'long'").unwrap_err().contains("max-age of [pool] in belljar.toml"));

@@ -1,11 +1,10 @@
-//! What the server does when it is told: reload on SIGHUP, stop on SIGTERM and SIGINT.
+//! The signals of the server: SIGHUP reloads the configuration, SIGTERM and SIGINT stop the server.
 
 use belljar_server::http::App;
 use belljar_wire::Problem;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Says that the server is ready once it can be told something, reloads whenever that is asked for, and returns when the
-/// server is to stop.
+/// Calls `ready` once signals are handled, `reload` for each SIGHUP, and returns when the server should stop.
 pub(super) async fn obey(app: App, ready: impl FnOnce(), reload: impl Fn(&App) -> Result<usize, Problem>) {
     let streams = (|| {
         Ok::<_, std::io::Error>((
@@ -16,7 +15,7 @@ pub(super) async fn obey(app: App, ready: impl FnOnce(), reload: impl Fn(&App) -
     })();
     let (mut hangup, mut terminate, mut interrupt) = match streams {
         Ok(streams) => streams,
-        Err(cause) => return tracing::error!(%cause, "cannot listen to signals"),
+        Err(cause) => return tracing::error!(%cause, "cannot handle signals"),
     };
     ready();
     loop {
@@ -33,7 +32,7 @@ fn tell(reloaded: Result<usize, Problem>) {
         Ok(keys) => tracing::info!(keys, "the configuration was reloaded"),
         Err(problem) => {
             let (error, hint) = (problem.error.message, problem.error.hint);
-            tracing::error!(error, hint, "the configuration cannot be used; what was there before stays");
+            tracing::error!(error, hint, "cannot reload the configuration; the previous one stays in effect");
         }
     }
 }

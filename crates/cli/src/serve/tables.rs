@@ -1,4 +1,4 @@
-//! `[server]` and `[[keys]]` in `belljar.toml`, and what they come to.
+//! `[server]` and `[[keys]]` in `belljar.toml`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,18 +15,17 @@ use serde::Deserialize;
 
 use crate::settings::{LimitsTable, Scalar};
 
-/// What a key may be called.
-pub(crate) const KEY_NAMES: &str =
-    "a key needs a name of 1 to 64 bytes, without control characters, and other than 'anonymous'";
+/// Which names a key may have.
+pub(crate) const KEY_NAMES: &str = "a name has 1 to 64 bytes, no control characters, and is not 'anonymous'";
 /// The least memory for bodies.
 const LEAST_BODY_MEMORY: usize = 1 << 20;
 
-/// How the server is to behave.
+/// The table `[server]`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct ServerTable {
     pub(crate) listen: Option<String>,
-    /// Whether a server that root started stays root.
+    /// Whether a server that was started as root stays root.
     pub(crate) keep_root: bool,
     slots: Option<usize>,
     queue: Option<usize>,
@@ -41,7 +40,7 @@ pub(crate) struct ServerTable {
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
     allow_origins: Vec<String>,
-    /// What the caller of a server without keys may do.
+    /// What callers may do if the server has no keys.
     allow: AllowanceTable,
 }
 
@@ -57,7 +56,7 @@ pub(crate) struct KeyTable {
     allow: AllowanceTable,
 }
 
-/// What a caller may do; what is absent is as [`usual_allowance`] has it.
+/// What a caller may do; the defaults are those of [`usual_allowance`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct AllowanceTable {
@@ -69,7 +68,7 @@ struct AllowanceTable {
     limits: LimitsTable,
 }
 
-/// The two tables as the server has them. `place` is the file's name, for messages.
+/// The settings of the server. `place` is the name of the file, for messages.
 pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Result<Config, Problem> {
     let at = |option: &'static str| Place { place, table: "server", option };
     let mut config = Config::default();
@@ -89,7 +88,7 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     refuse_zero(&at("max-connections"), config.max_connections)?;
     refuse_narrow(&at("body-memory"), &config)?;
     if let Some(origin) = server.allow_origins.iter().find(|origin| !is_origin(origin)) {
-        let message = format!("'{}' is not the origin of a page", origin.escape_debug());
+        let message = format!("'{}' is not the origin of a web page", origin.escape_debug());
         return Err(at("allow-origins").wrong(&message, "allow-origins = [\"https://app.example.org\"]"));
     }
     config.origins.clone_from(&server.allow_origins);
@@ -101,11 +100,12 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
 
 /// Whether a key may have this name: [`KEY_NAMES`].
 pub(crate) fn is_key_name(name: &str) -> bool {
-    // Runs are found by the name of their caller, and those of the time before there were keys are anonymous.
+    // Runs are found by the name of their caller; those from before there were keys belong to 'anonymous'.
     (1..=64).contains(&name.len()) && !name.contains(char::is_control) && name != "anonymous"
 }
 
-/// A scheme, a name and perhaps a port, as browsers send it. Nothing else would ever match; `null` is anybody.
+/// A scheme, a host and an optional port, as browsers send it. Nothing else would ever match, and any page can have
+/// the origin `null`.
 fn is_origin(text: &str) -> bool {
     let name = text.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, name)| name);
     let plain = |name: &str| !name.is_empty() && !name.contains(['/', '*', '@', ' ', '?', '#']);
@@ -118,12 +118,13 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
         return Err(at("name").wrong(KEY_NAMES, "name = \"ci\""));
     }
     let hash = KeyHash::parse(&table.sha256).ok_or_else(|| {
-        let message = format!("the sha256 of '{}' is not 64 hexadecimal digits", table.name.escape_debug());
+        let message =
+            format!("the sha256 of key '{}' is not 64 hexadecimal digits", table.name.escape_debug());
         at("sha256").wrong(&message, "what `belljar key new` prints")
     })?;
     let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute };
     if quota.concurrent == Some(0) || quota.per_minute == Some(0) {
-        return Err(at("concurrent").wrong("a key that may do nothing", "concurrent = 4"));
+        return Err(at("concurrent").wrong("0 would allow no requests at all", "concurrent = 4"));
     }
     Ok(Key {
         name: table.name.clone(),
@@ -147,7 +148,7 @@ fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<
             match BackendChoice::parse(backend).map_err(|fault| at("backends").blame(fault.into()))? {
                 BackendChoice::Named(name) => names.push(name),
                 BackendChoice::Auto => {
-                    return Err(at("backends").wrong("'auto' is no backend", "backends = [\"native\"]"));
+                    return Err(at("backends").wrong("'auto' is not a backend", "backends = [\"native\"]"));
                 }
             }
         }
@@ -189,7 +190,7 @@ fn ceilings<'a>(
     })
 }
 
-/// Where a value stands, for the message about it.
+/// Where a value is written, for the message about it.
 pub(super) struct Place<'a> {
     pub(super) place: &'a str,
     pub(super) table: &'static str,
@@ -200,7 +201,7 @@ impl Place<'_> {
     pub(super) fn size(&self, text: Option<&Scalar>) -> Result<Option<usize>, Problem> {
         let Some(Scalar(text)) = text else { return Ok(None) };
         let size = Bytes::parse(text).map_err(|fault| self.wrong(&fault.to_string(), "512K, 64M or 1G"))?;
-        usize::try_from(size.get()).map(Some).map_err(|_| self.wrong("too much", "1G"))
+        usize::try_from(size.get()).map(Some).map_err(|_| self.wrong("it is too large", "1G"))
     }
 
     pub(super) fn time(&self, text: Option<&Scalar>) -> Result<Option<Duration>, Problem> {
@@ -208,23 +209,23 @@ impl Place<'_> {
         let time = parse_duration(text).map_err(|fault| self.wrong(&fault.to_string(), "500ms or 10s"))?;
         let most = Duration::from_secs(7 * 24 * 3600);
         let in_range = (Duration::from_millis(1)..=most).contains(&time);
-        in_range.then_some(Some(time)).ok_or_else(|| self.wrong("not between 1ms and a week", "10s"))
+        in_range.then_some(Some(time)).ok_or_else(|| self.wrong("it is not between 1ms and a week", "10s"))
     }
 
     fn rate(&self, text: Option<&Scalar>) -> Result<Option<Cpus>, Problem> {
         let Some(Scalar(text)) = text else { return Ok(None) };
-        let rate = text.parse().map_err(|_| self.wrong("not a number of CPUs", "0.5 or 2"))?;
+        let rate = text.parse().map_err(|_| self.wrong("it is not a number of CPUs", "0.5 or 2"))?;
         Cpus::parse(rate).map(Some).map_err(|fault| self.blame(fault.into()))
     }
 
     fn count(&self, text: Option<&Scalar>) -> Result<Option<u32>, Problem> {
         let Some(Scalar(text)) = text else { return Ok(None) };
-        text.parse().map(Some).map_err(|_| self.wrong("not a number of processes", "50"))
+        text.parse().map(Some).map_err(|_| self.wrong("it is not a number of processes", "50"))
     }
 
     pub(super) fn wrong(&self, message: &str, example: &str) -> Problem {
         let message = format!("{}: {message}", self.name());
-        Problem::new(Code::InvalidRequest, message, format!("write it as in {example}"))
+        Problem::new(Code::InvalidRequest, message, format!("write a value such as {example}"))
     }
 
     pub(super) fn blame(&self, mut problem: Problem) -> Problem {
@@ -244,26 +245,30 @@ fn set<T>(slot: &mut T, value: Option<T>) {
 }
 
 fn refuse_zero(place: &Place<'_>, number: usize) -> Result<(), Problem> {
-    if number == 0 { Err(place.wrong("nothing could ever run", "4")) } else { Ok(()) }
+    if number == 0 { Err(place.wrong("0 would allow no runs at all", "4")) } else { Ok(()) }
 }
 
-/// The largest request that is allowed must find room when it is the only one.
+/// There must be enough memory for the largest request.
 fn refuse_narrow(place: &Place<'_>, config: &Config) -> Result<(), Problem> {
     let least = config.max_body.max(LEAST_BODY_MEMORY);
     if config.body_memory >= least {
         return Ok(());
     }
     let message =
-        format!("less than the {least} bytes that one request can take (max-body, and at least 1M)");
+        format!("it is less than the {least} bytes that one request can have (max-body, and at least 1M)");
     Err(place.wrong(&message, "body-memory = \"256M\", or lower max-body"))
 }
 
-/// A name stands for one caller, and its runs are found by it.
+/// Each name stands for one caller: runs are found by it.
 fn refuse_twins(keys: &[Key], place: &str) -> Result<(), Problem> {
     for (at, key) in keys.iter().enumerate() {
         if keys[..at].iter().any(|other| other.name == key.name || other.hash == key.hash) {
-            let message = format!("the key '{}' is there twice in {place}", key.name.escape_debug());
-            return Err(Problem::new(Code::InvalidRequest, message, "give every key a name of its own"));
+            let message = format!("the key '{}' is configured twice in {place}", key.name.escape_debug());
+            return Err(Problem::new(
+                Code::InvalidRequest,
+                message,
+                "give every key a different name and a different hash",
+            ));
         }
     }
     Ok(())
@@ -326,18 +331,18 @@ mod tests {
             key("allow.languages = ['cobol']"),
             "languages of [keys.allow] in belljar.toml: unknown language 'cobol'"
         );
-        assert!(key("allow.backends = ['auto']").contains("'auto' is no backend"));
+        assert!(key("allow.backends = ['auto']").contains("'auto' is not a backend"));
         assert!(key("allow.workspace-roots = ['srv']").contains("not an absolute path"));
         assert!(key("allow.limits = { memory = 'much' }").contains("limits.memory of [keys.allow]"));
         assert!(key("allow.lanugages = []").contains("unknown field `lanugages`"));
         assert!(key("languages = []").contains("unknown field `languages`"));
-        assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("there twice"));
+        assert!(key(&format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'")).contains("configured twice"));
         assert!(read("[server]\nslot = 1").unwrap_err().contains("unknown field `slot`"));
         for origin in ["*", "null", "app.example.org", "https://app.example.org/", "https://*.example.org"] {
             let wrong = read(&format!("[server]\nallow-origins = ['{origin}']")).unwrap_err();
-            assert!(wrong.contains("is not the origin of a page"), "{wrong}");
+            assert!(wrong.contains("is not the origin of a web page"), "{wrong}");
         }
-        assert!(read("[server]\nslots = 0").unwrap_err().contains("nothing could ever run"));
+        assert!(read("[server]\nslots = 0").unwrap_err().contains("0 would allow no runs at all"));
         assert!(read("[server]\nbody-memory = '8M'").unwrap_err().contains("less than the 16777216 bytes"));
         assert!(read("[server]\nbody-memory = '1K'\nmax-body = '1K'").unwrap_err().contains("1048576"));
         assert!(read("[server]\nbody-memory = '8M'\nmax-body = '8M'").is_ok());

@@ -70,7 +70,7 @@ fn what_is_no_sandbox_is_forbidden_unless_the_configuration_allows_it_in_so_many
         open.post("/v1/runs", &json!({"language": "sh", "code": "true"})).result()["backend"],
         "native"
     );
-    assert!(open.log().contains("no sandbox"), "{}", open.log());
+    assert!(open.log().contains("not a sandbox"), "{}", open.log());
 }
 
 #[test]

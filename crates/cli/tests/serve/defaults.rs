@@ -68,5 +68,5 @@ fn a_default_that_no_request_could_have_keeps_the_server_from_starting() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("for requests that do not say: ") && text.contains("memory"), "{text}");
+    assert!(text.contains("the defaults for requests are not valid: ") && text.contains("memory"), "{text}");
 }

@@ -149,11 +149,11 @@ fn a_root_that_cannot_leave_its_rights_behind_does_not_serve_unless_it_is_told_t
     let refused = command().current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success());
-    assert!(said.contains("cannot leave root's rights behind") && said.contains("keep-root"), "{said}");
+    assert!(said.contains("cannot drop root privileges") && said.contains("keep-root"), "{said}");
     fs::write(folder.path().join("belljar.toml"), "[server]\nkeep-root = true\n").unwrap();
     let server = Server::spawn(command(), folder);
     assert_eq!(server.get("/healthz").status, 200);
-    assert!(server.log().contains("keeps root's rights"), "{}", server.log());
+    assert!(server.log().contains("the server runs as root"), "{}", server.log());
 }
 
 #[test]
@@ -221,7 +221,9 @@ fn a_configuration_that_only_root_can_read_is_read_again() {
     fs::remove_file(server.config_path()).unwrap();
     fs::create_dir(server.config_path()).unwrap();
     server.signal(Signal::HUP);
-    eventually("the error is logged", || server.log().contains("cannot read the configuration belljar.toml"));
+    eventually("the error is logged", || {
+        server.log().contains("cannot read the configuration file belljar.toml")
+    });
     assert_eq!(server.get("/v1/backends").status, 401);
 }
 
@@ -274,6 +276,6 @@ fn a_server_of_an_ordinary_user_is_one_process() {
     let server = Server::spawn_in(command, state, folder);
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.pid(), server.started());
-    assert!(!server.log().contains("root's rights"), "{}", server.log());
+    assert!(!server.log().contains("dropped root privileges"), "{}", server.log());
     assert!(Path::new("/proc").join(server.pid().as_raw_nonzero().to_string()).exists());
 }

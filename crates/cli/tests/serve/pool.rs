@@ -380,8 +380,8 @@ fn the_command_line_shows_the_pool_of_a_server() {
         .unwrap();
     assert_eq!(nobody.status.code(), Some(2));
     let said = String::from_utf8(nobody.stderr).unwrap();
-    assert!(said.starts_with("error: cannot ask the server at http://127.0.0.1:1"), "{said}");
-    assert!(said.contains("hint: start one with `belljar serve`"), "{said}");
+    assert!(said.starts_with("error: cannot reach the server at http://127.0.0.1:1"), "{said}");
+    assert!(said.contains("hint: start a server with `belljar serve`"), "{said}");
 }
 
 #[test]
@@ -410,7 +410,10 @@ fn a_pool_that_cannot_be_is_refused_with_its_place() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("rust of [pool.languages] in belljar.toml: a box cannot wait"), "{said}");
+    assert!(
+        said.contains("rust of [pool.languages] in belljar.toml: rust cannot be in the warm pool"),
+        "{said}"
+    );
 }
 
 #[test]
