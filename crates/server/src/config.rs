@@ -1,4 +1,4 @@
-//! What the server needs to know: plain values, already understood. Where they were written is no concern of its.
+//! The settings of the server, as plain values that have been parsed. Where they were written does not matter here.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub struct Config {
     pub heartbeat: Duration,
     /// How long runs may go on after the server was told to stop.
     pub drain: Duration,
-    /// Results that somebody may still come back for.
+    /// How many results are kept, and for how long.
     pub kept: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,

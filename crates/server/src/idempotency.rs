@@ -32,7 +32,7 @@ impl Key {
         match text {
             Some(text) if (1..=MAX_KEY).contains(&text.len()) => Ok(Key(text.to_owned())),
             _ => {
-                let message = "the Idempotency-Key is not a key";
+                let message = "the Idempotency-Key is not valid";
                 let hint = format!("use 1 to {MAX_KEY} visible ASCII characters, such as a UUID");
                 Err(Problem::new(Code::InvalidRequest, message, hint))
             }
@@ -75,7 +75,7 @@ impl Replays {
         request: RunRequest,
     ) -> Result<Origin, Problem> {
         let (now, body) = (Instant::now(), Sha256::digest(body).into());
-        // Whoever panicked while it held the lock had changed one map, whole or not at all.
+        // A panic while the lock was held left the map as it was before or after one change.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(earlier) = known.get(caller.name(), &key.0, now) {
             if earlier.body != body {

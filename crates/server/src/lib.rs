@@ -1,5 +1,5 @@
-//! Belljar over the network. Every surface is a thin adapter over [`Runs`]: one way for a run to go, one result
-//! object, one mapping of errors.
+//! Belljar over the network. Every interface is a thin adapter over [`Runs`]: one path for a run, one result object, one
+//! mapping of errors.
 //!
 //! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say;
 //! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, and `store` for results that

@@ -67,7 +67,7 @@ pub(crate) async fn accept(
                         let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
                         tokio::spawn(Repoll::new(serving));
                     }
-                    // It is told and let go at once: whoever waits in the kernel's queue waits for nothing.
+                    // It is told and let go at once: a connection that stayed in the kernel's queue would wait for nothing.
                     Err(_) => drop(stream.try_write(refusal.as_bytes())),
                 },
                 Err(cause) => {

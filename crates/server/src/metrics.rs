@@ -35,7 +35,7 @@ pub(crate) struct Metrics {
     pool: PoolMetrics,
 }
 
-/// What is read off when somebody asks.
+/// Gauges, which are read when the metrics are asked for.
 #[derive(Debug, Default)]
 struct State {
     slots: Gauge<u64, AtomicU64>,

@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::workspace::refuse_detours;
 
-/// Everything that runs or ran a short while ago. A clone is the same.
+/// The runs of a server, under way and ended. A clone is the same.
 #[derive(Debug, Clone)]
 pub struct Runs(Arc<Shared>);
 
@@ -42,12 +42,12 @@ struct Shared {
     metrics: Metrics,
 }
 
-/// The runs on their way, and whether there may be more of them: one lock, so that none slips in after the last.
+/// The runs that have not ended, and whether there may be more of them: one lock, so that none slips in after the last.
 #[derive(Debug, Default)]
 struct Living {
     runs: HashMap<String, Arc<Record>>,
     closed: bool,
-    /// Whether somebody wants to be told of the next one.
+    /// Whether a thread waits for the next one.
     awaited: bool,
 }
 
@@ -111,7 +111,7 @@ impl Finished {
     }
 }
 
-/// What became of a run that somebody asks after.
+/// What became of a run.
 #[derive(Debug, Clone)]
 pub enum Found {
     /// It has not ended yet.
@@ -129,20 +129,20 @@ pub(crate) struct Wanted {
     pub(crate) before: Option<String>,
 }
 
-/// What a run has to say.
+/// An event of a run.
 #[derive(Debug)]
 pub enum RunEvent {
-    /// It waits for an image that is being fetched. Comes before the program runs, if at all.
+    /// Its image is being pulled. Comes before the program starts, if at all.
     Pulling(ImagePull),
-    /// The program runs.
+    /// The program has started.
     Started(RunStarted),
-    /// It wrote something. Only the head of each stream is told live; the result has the tail, too.
+    /// The program wrote something. Events have only the head of each stream; the result has the tail, too.
     Output(Stream, Bytes),
     /// The box is gone.
     Ended(End),
 }
 
-/// A run that was started here. Dropping it cancels the run, because nobody waits for it any more;
+/// A run that was started here. Dropping it cancels the run, because its client has gone;
 /// [`detach`](Run::detach) lets it go on.
 #[must_use]
 pub struct Run {
@@ -182,7 +182,7 @@ impl Runs {
         self.begin(caller, request, Local::default())
     }
 
-    /// The same, for a request some of which is no text.
+    /// The same, for a request with parts that JSON cannot carry.
     ///
     /// # Errors
     /// As [`start`](Runs::start).

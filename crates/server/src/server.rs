@@ -92,7 +92,7 @@ impl Server {
                 let runs = self.app.runs.count();
                 tracing::error!(runs, "cannot end what still runs; the server exits without it");
             }
-            // Whoever was cut off is told so, if they listen.
+            // Clients whose runs were killed are told so, if they still listen.
             let telling = async {
                 open.close().await;
                 self.close_sockets().await;

@@ -1,14 +1,14 @@
-//! Results that somebody may still come back for: bounded by number, by size and by age.
+//! Values that are kept for a while, such as results: bounded by number, by size and by age.
 //!
-//! There is one bound for all callers. When it is reached, the oldest thing goes of whoever has the most: a caller that
-//! keeps to its share loses nothing to others, and one that is alone has everything.
+//! There is one bound for all callers. When it is reached, the oldest value of the caller that has the most is dropped: a
+//! caller that keeps to its share loses nothing to others, and one that is alone has everything.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use crate::config::Keep;
 
-/// Things that are kept by name, for each caller its own.
+/// Values that are kept by name, for each caller its own.
 #[derive(Debug)]
 pub(crate) struct Store<T> {
     keep: Keep,

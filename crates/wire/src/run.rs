@@ -141,8 +141,8 @@ pub struct OutputText {
     pub text: String,
 }
 
-/// The schema of an event of a run: the `event` and the `data` of a server-sent event. On the wire the data is JSON on one
-/// line. There are no values of this type.
+/// The schema of an event of a run: the `event` and the `data` of a server-sent event. There are no values of this
+/// type.
 #[derive(Debug)]
 pub enum RunEvent {}
 
@@ -176,8 +176,7 @@ impl PartialSchema for RunEvent {
         let discriminator = Discriminator::with_mapping("event", names);
         let events = EVENTS.iter().map(|(name, ..)| Ref::from_schema_name(*name));
         let any = events.fold(OneOfBuilder::new(), OneOfBuilder::item);
-        let description = "An event of a run: the `event` and the `data` of a server-sent event. On the wire the data is \
-                           JSON on one line.";
+        let description = "An event of a run: the `event` and the `data` of a server-sent event.";
         any.discriminator(Some(discriminator)).description(Some(description)).into()
     }
 }
@@ -192,20 +191,22 @@ impl ToSchema for RunEvent {
     }
 }
 
-/// The name is not fixed to one value here, so that generated clients have one enumeration of names; the discriminator says
-/// which name belongs to which schema.
+/// The data of a server-sent event is text, so that the schema is that of its content. The name is not fixed to one value, so
+/// that generated clients have one enumeration of names; the discriminator says which name belongs to which schema.
 fn event_schema(data: Ref, description: &str) -> Object {
-    let described = |mut reference: Ref, text: &str| {
-        reference.description = text.to_owned();
-        reference
-    };
-    let name = Ref::from_schema_name(schema::EventName::name());
+    let mut name = Ref::from_schema_name(schema::EventName::name());
+    name.description = "The name of the event.".to_owned();
+    let data = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .description(Some("The data of the event, as JSON on one line."))
+        .content_media_type("application/json")
+        .content_schema(Some(data));
     ObjectBuilder::new()
         .schema_type(Type::Object)
         .description(Some(description))
-        .property("event", described(name, "The name of the event."))
+        .property("event", name)
         .required("event")
-        .property("data", described(data, "The data of the event."))
+        .property("data", data)
         .required("data")
         .build()
 }

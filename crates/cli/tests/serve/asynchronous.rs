@@ -215,8 +215,8 @@ fn runs_are_listed_newest_first_by_status_and_language() {
         (&all[3]["status"], &all[3]["exit_code"], &all[3]["language"]),
         (&json!("exited"), &json!(3), &json!("sh"))
     );
-    assert_eq!(ids(&listed(&server, "status=timed_out")), [slow.clone()]);
-    assert_eq!(ids(&listed(&server, "status=exited&language=py")), [python.clone()]);
+    assert_eq!(ids(&listed(&server, "status=timed_out")), [slow.as_str()]);
+    assert_eq!(ids(&listed(&server, "status=exited&language=py")), [python.as_str()]);
     assert_eq!(ids(&listed(&server, "language=python")), [running.clone(), python]);
     assert!(listed(&server, "status=queued").is_empty());
     for (query, field) in [
@@ -269,8 +269,8 @@ fn a_run_that_waits_for_a_slot_is_queued() {
     assert_eq!(second.json()["status"], json!("queued"));
     let second = id_of(&second);
     assert_eq!(server.get(&format!("/v1/runs/{second}?wait_ms=20")).json()["status"], json!("queued"));
-    assert_eq!(ids(&listed(&server, "status=queued")), [second.clone()]);
-    assert_eq!(ids(&listed(&server, "status=running")), [first.clone()]);
+    assert_eq!(ids(&listed(&server, "status=queued")), [second.as_str()]);
+    assert_eq!(ids(&listed(&server, "status=running")), [first.as_str()]);
     let mut follower = follow(&server, &second);
     assert_eq!(server.post(&format!("/v1/runs/{first}/cancel"), &json!({})).status, 202);
     assert_eq!(wait_for(&server, &second)["status"], json!("exited"));

@@ -101,7 +101,7 @@ fn unknown_paths_runs_and_methods_have_the_error_object_too() {
     assert_eq!(server.post("/v1/runs/run_01J/cancel", &json!({})).error().0, 404);
     let wrong = server.ask("DELETE", "/v1/runs", &[], b"");
     assert_eq!(wrong.error(), (405, "invalid_request".into(), String::new()));
-    assert_eq!(wrong.headers["allow"], "POST");
+    assert_eq!(wrong.headers["allow"], "POST,GET,HEAD");
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub(super) fn json(answer: &impl Serialize) -> String {
 /// Renders so many bytes, if they are many on a thread of its own.
 ///
 /// # Errors
-/// That rendering failed, which is a fault of ours.
+/// That rendering failed, which is a bug.
 pub(crate) async fn elsewhere<T: Send + 'static>(
     bytes: usize,
     render: impl FnOnce() -> T + Send + 'static,

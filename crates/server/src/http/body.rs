@@ -82,7 +82,7 @@ impl Memory {
         Memory { free: Arc::new(Semaphore::new(all)), all }
     }
 
-    /// A share of so many bytes, for what is no body and costs as much.
+    /// A share of so many bytes, for something other than a body that takes as much memory.
     ///
     /// # Errors
     /// That too many others have one.
@@ -153,7 +153,7 @@ fn too_large(limit: usize) -> Problem {
 
 fn too_slow(patience: Duration) -> Problem {
     let message = format!("the body was not complete after {} s", patience.as_secs());
-    Problem::new(Code::InvalidRequest, message, "send it faster, or less of it")
+    Problem::new(Code::InvalidRequest, message, "send it faster, or send less")
 }
 
 fn broken(cause: &axum::Error) -> Problem {
@@ -162,7 +162,7 @@ fn broken(cause: &axum::Error) -> Problem {
 }
 
 fn no_memory() -> Problem {
-    let message = "the requests and answers under way take all the memory that is set aside for them";
+    let message = "the server has no memory left for requests and answers";
     let retry_after = Some(Duration::from_secs(1));
     Problem { retry_after, ..Problem::new(Code::Busy, message, "try again in a second") }
 }

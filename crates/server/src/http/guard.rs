@@ -1,8 +1,8 @@
-//! Who asks, before anything else: every request that passes carries its [`Caller`].
+//! Identifies the caller of every request before anything else; a request that passes carries its [`Caller`].
 //!
 //! With keys, a request needs one. Without, the server is on loopback, and every program of this machine may ask; but a
 //! page in a browser on this machine may not, whatever name its author has given to 127.0.0.1 (DNS rebinding), so that
-//! a foreign `Host` is refused. With keys or without, so is a foreign `Origin`: a page of somebody else's asks only if the
+//! a foreign `Host` is refused. With keys or without, so is a foreign `Origin`: a page of another site may ask only if the
 //! configuration says so.
 
 use std::net::IpAddr;

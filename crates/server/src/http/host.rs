@@ -48,7 +48,7 @@ impl LastAnswer {
         Ok(known)
     }
 
-    /// What the backend says of its runtimes. Whoever comes while one asks waits for that one's answer.
+    /// The runtimes of the backend. A caller that comes while another asks waits for the same answer.
     async fn ask(&self, runs: &Runs, of: BackendChoice) -> Result<Languages, Problem> {
         let mut last = self.0.lock().await;
         last.retain(|answer| answer.asked.elapsed() < FRESH);
@@ -116,7 +116,7 @@ pub(super) async fn backends(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Backends>, Refused> {
-    // Each of them may have to ask somebody else how it is.
+    // A backend may have to ask a daemon, which takes time.
     let asking = tokio::task::spawn_blocking(move || for_requests_of(&app, &caller));
     Ok(Json(asking.await.map_err(|_| lost())?))
 }

@@ -67,7 +67,7 @@ impl App {
 
     /// Who may ask, as of now.
     pub(crate) fn callers(&self) -> Arc<Callers> {
-        // Whoever panicked while it held the lock had not begun to change what is behind it.
+        // A panic while the lock was held left the callers as they were.
         self.callers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

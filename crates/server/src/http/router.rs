@@ -33,11 +33,11 @@ pub(crate) fn router(app: &App) -> Router {
 }
 
 async fn nothing_here() -> Refused {
-    Refused(Problem::new(Code::NotFound, "there is nothing at this path", "GET /docs lists what there is"))
+    Refused(Problem::new(Code::NotFound, "there is nothing at this path", "GET /docs lists the paths"))
 }
 
 async fn not_that_way() -> Response {
-    let hint = "the Allow header lists the methods that this path takes";
-    let problem = Problem::new(Code::InvalidRequest, "this path does not take that method", hint);
+    let hint = "the Allow header lists the methods that this path accepts";
+    let problem = Problem::new(Code::InvalidRequest, "this path does not accept that method", hint);
     with_status(StatusCode::METHOD_NOT_ALLOWED, &problem)
 }

@@ -1,4 +1,4 @@
-//! Bytes that come in pieces, as text. A character that was cut in two waits for its other half; what is no UTF-8 is
+//! Bytes that come in pieces, as text. A character that was cut in two waits for its other half; invalid UTF-8 is
 //! replaced.
 
 /// One stream of bytes on its way to being text.

@@ -212,7 +212,7 @@ impl ServerHandler for Service {
         ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
             .with_server_info(implementation)
             .with_instructions(format!(
-                "Belljar runs code that nobody has read in a sandbox that is gone afterwards. Use {name} to compute, \
+                "Belljar runs untrusted code in a sandbox that exists for one run. Use {name} to compute, \
                  to test code, or to work on data that you pass as files; {LIST_LANGUAGES} says what can run."
             ))
     }

@@ -1,4 +1,4 @@
-//! The boxes that wait for a run, as they are when somebody asks.
+//! Metrics of the warm pool, read when they are asked for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -100,7 +100,7 @@ fn label(engine: &Engine, defaults: &Defaults, language: Language) -> Result<Opt
 
 fn lost() -> Problem {
     let message = "the question what can run here was not answered";
-    Problem::new(Code::Internal, message, "this is a fault of Belljar's own; see its log")
+    Problem::new(Code::Internal, message, "this is a bug in Belljar; see the server's log")
 }
 
 #[cfg(test)]
