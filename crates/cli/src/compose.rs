@@ -7,9 +7,7 @@ use belljar_core::backend::Backend;
 use belljar_core::language::Preparation;
 use belljar_core::request::BackendName;
 use belljar_docker::Docker;
-#[cfg(not(feature = "wasm"))]
-use belljar_engine::Absent;
-use belljar_engine::{Deferred, Engine, Prepared, SyntaxError};
+use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
@@ -75,7 +73,16 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
     }
 }
 
+/// Whether this binary needs no shared library (ci/rustc). Containers have their own libraries, or none.
+const IS_STATIC: bool = cfg!(target_feature = "crt-static");
+
 fn docker(host: &Host, runs: &Runs) -> Arc<dyn Backend> {
+    if !IS_STATIC {
+        let reason = "this belljar is linked dynamically, so it cannot start inside a container";
+        let hint = "install the static C library (Debian: libc6-dev, Fedora: glibc-static) and build belljar again, \
+                    or build it with: make release";
+        return Arc::new(Absent::new(BackendName::Docker, reason, hint));
+    }
     let (audience, pool) = match runs {
         Runs::One(_) => (Audience::Oneself, None),
         Runs::Many(pool) => (Audience::Others, pool.as_ref()),
