@@ -143,12 +143,13 @@ fn kept(backend: &BackendStatus, guarantee: Guarantee) -> &'static str {
     }
 }
 
-/// How each guarantee is kept, or why not; in one line if there is one reason for all.
+/// How each guarantee is kept, or why not; without a table if there is one reason for all.
 fn details(guarantees: &[GuaranteeStatus]) -> String {
     let reason = |guarantee: &GuaranteeStatus| guarantee.why.clone().filter(|_| !guarantee.kept);
     match guarantees.first().and_then(reason) {
         Some(why) if guarantees.iter().all(|guarantee| reason(guarantee).as_ref() == Some(&why)) => {
-            format!("No guarantees: {}\n", inert(&why))
+            let names: Vec<_> = guarantees.iter().map(|guarantee| guarantee.name).collect();
+            format!("Not guaranteed: {}\n  why: {}\n", names.join(", "), inert(&why))
         }
         _ => aligned(["GUARANTEE", "KEPT", "HOW OR WHY NOT"], guarantees.iter().map(row)),
     }
@@ -291,7 +292,8 @@ mod tests {
         none: not a sandbox
           used only with --backend none
 
-        No guarantees: no cgroup is delegated
+        Not guaranteed: filesystem
+          why: no cgroup is delegated
         ");
         put_first(&mut backends, BackendChoice::Named(BackendName::Native));
         assert!(in_short(&backends).contains("\nnative: not available\n  why: user namespaces"));

@@ -369,6 +369,8 @@ fn doctor_is_short_and_shows_the_rest_on_request() {
         assert!(full.contains(&format!("\n{backend}: ")), "{backend}: {full}");
     }
     assert_eq!(shown(&["doctor", "--backend", "process", "-v"]), full);
+    let none = shown(&["doctor", "--backend", "none"]);
+    assert!(none.contains("Not guaranteed: filesystem, network, memory"), "{none}");
     let json: Value = serde_json::from_str(&shown(&["doctor", "--backend", "process", "--json"])).unwrap();
     let names: Vec<_> = json["backends"].as_array().unwrap().iter().map(|backend| &backend["name"]).collect();
     assert_eq!(names, ["native", "docker", "wasm", "process", "none"], "strongest first");
