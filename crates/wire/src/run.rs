@@ -6,8 +6,8 @@ use belljar_core::language::Language;
 use belljar_core::outcome::Outcome;
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
-use utoipa::openapi::schema::{Discriminator, Object, ObjectBuilder, Type};
-use utoipa::openapi::{OneOfBuilder, Ref, RefOr, Schema};
+use utoipa::openapi::schema::{AnyOfBuilder, Discriminator, Object, ObjectBuilder, Type};
+use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::problem::{Fault, Problem};
@@ -175,7 +175,7 @@ impl PartialSchema for RunEvent {
         let names = EVENTS.iter().map(|(name, event, ..)| ((*event).to_owned(), (*name).to_owned()));
         let discriminator = Discriminator::with_mapping("event", names);
         let events = EVENTS.iter().map(|(name, ..)| Ref::from_schema_name(*name));
-        let any = events.fold(OneOfBuilder::new(), OneOfBuilder::item);
+        let any = events.fold(AnyOfBuilder::new(), AnyOfBuilder::item);
         let description = "An event of a run: the `event` and the `data` of a server-sent event.";
         any.discriminator(Some(discriminator)).description(Some(description)).into()
     }
@@ -192,7 +192,8 @@ impl ToSchema for RunEvent {
 }
 
 /// The data of a server-sent event is text, so that the schema is that of its content. The name is not fixed to one value, so
-/// that generated clients have one enumeration of names; the discriminator says which name belongs to which schema.
+/// that generated clients have one enumeration of names; the discriminator says which name belongs to which schema. Hence
+/// `anyOf`: to a validator that does not know discriminators, an event of stdout could be one of stderr.
 fn event_schema(data: Ref, description: &str) -> Object {
     let mut name = Ref::from_schema_name(schema::EventName::name());
     name.description = "The name of the event.".to_owned();
