@@ -14,7 +14,7 @@ use belljar_engine::Observer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Passes both streams of a run through to our own.
+/// Passes stdout and stderr of a run through to our own.
 #[derive(Debug)]
 pub(crate) struct PassThrough {
     stdout: Outlet,
@@ -29,7 +29,7 @@ impl PassThrough {
         }
     }
 
-    /// Shows what was held back until the end was known, and waits until everything has been taken.
+    /// Writes what was held back until the end of the run, and waits until all output is written.
     pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
         let _ = self.stdout.pass(&report.stdout.after_head());
         let _ = self.stderr.pass(&report.stderr.after_head());
@@ -154,7 +154,7 @@ fn is_writable(fd: BorrowedFd<'_>) -> bool {
     poll(&mut [PollFd::new(&fd, PollFlags::OUT)], Some(&now)).map_or(true, |ready| ready > 0)
 }
 
-/// A pipe or socket whose other end is closed is in error, as far as writing goes.
+/// poll(2) reports an error for a pipe or socket whose reading end is closed.
 fn has_no_reader(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let mut fds = [PollFd::new(&fd, PollFlags::empty())];
@@ -179,7 +179,7 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The text with everything in it made visible that a terminal would obey.
+/// The text with control characters made visible.
 pub(crate) fn inert(text: &str) -> String {
     let mut filter = Inert::default();
     filter.push(text.as_bytes()) + &filter.finish()

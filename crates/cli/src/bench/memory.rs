@@ -1,5 +1,5 @@
-//! How much memory belljar's own processes take while a box runs: the one that was started, and every descendant
-//! that is still the same program.
+//! Measures the memory of belljar's own processes while a box runs: the one that was started, and every descendant
+//! that runs the same program.
 
 use std::fmt;
 use std::fs;
@@ -14,8 +14,8 @@ use serde::Serialize;
 /// The processes around a box.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Supervisor {
-    /// The sum of the peaks. Two processes with one memory are counted once; of others, pages that they share are counted
-    /// for each, so the truth is less.
+    /// The sum of the peaks. Two processes that share one address space are counted once. Other shared pages are
+    /// counted for each process, so the actual use is lower.
     pub(super) peak_bytes: u64,
     pub(super) processes: Vec<Process>,
 }
@@ -25,14 +25,14 @@ pub(super) struct Supervisor {
 pub(super) struct Process {
     name: String,
     peak_bytes: u64,
-    /// What is where in its memory.
+    /// Its memory mappings.
     #[serde(skip)]
     maps: String,
 }
 
 impl Process {
-    /// Whether the two have one memory, as the undertaker and its maker have: what is random in it is the same, and they have
-    /// never had more than each other.
+    /// Whether the two share one address space, as the undertaker and its parent do: their randomized mappings and
+    /// their peaks are the same.
     fn shares_memory_with(&self, other: &Process) -> bool {
         self.peak_bytes == other.peak_bytes && !self.maps.is_empty() && self.maps == other.maps
     }
@@ -58,8 +58,8 @@ impl fmt::Display for Megabytes {
     }
 }
 
-/// Runs a box that sleeps, and looks at the processes around it until it ends. The kernel keeps the peak itself, so
-/// the last look tells all.
+/// Runs a box that sleeps, and reads the peaks of the processes around it until it ends. The kernel keeps the peak,
+/// so the last reading is the result.
 pub(super) fn of_supervisor() -> io::Result<Supervisor> {
     let mut run = Command::new("/proc/self/exe")
         .args(["run", "bash", "-c", "sleep 0.5"])
@@ -90,7 +90,7 @@ fn watch(run: &mut Child) -> io::Result<Option<Supervisor>> {
     Ok(last)
 }
 
-/// Collects a process and its descendants, as long as they are this program. Whatever ends meanwhile is skipped.
+/// Collects a process and its descendants that run this program. Processes that end meanwhile are skipped.
 fn look_at(pid: u32, program: &PathBuf, found: &mut Vec<Process>) {
     if fs::read_link(format!("/proc/{pid}/exe")).ok().as_ref() != Some(program) {
         return;
@@ -107,7 +107,7 @@ fn look_at(pid: u32, program: &PathBuf, found: &mut Vec<Process>) {
     }
 }
 
-/// Reads name and peak out of `/proc/PID/status`; a process that has ended has no peak any more.
+/// Reads name and peak from `/proc/PID/status`; a process that has ended has no peak.
 fn read_process(status: &str, maps: String) -> Option<Process> {
     let value = |key| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
     let kilobytes: u64 = value("VmHWM:")?.strip_suffix(" kB")?.parse().ok()?;

@@ -1,4 +1,4 @@
-//! What the project promises about speed and memory, as data that `--check` holds it to.
+//! The project's targets for speed and memory, which `--check` checks.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::Comparison;
 use super::contender::{BARE, BELLJAR, DOCKER, NSJAIL};
 use super::memory::Supervisor;
 
-/// A promise that could be weighed here.
+/// A target that could be checked here.
 #[derive(Debug, PartialEq, Serialize)]
 pub(super) struct Promise {
     pub(super) promise: String,
@@ -28,11 +28,11 @@ const MOST_OVER_BARE_MS: f64 = 4.0;
 /// What a box may cost in multiples of the bare interpreter, where that takes long enough for a ratio to mean
 /// something.
 const MOST_TIMES_BARE: &[(&str, f64)] = &[("python", 1.3), ("javascript", 1.1)];
-/// How much longer `docker run` takes, at the least, for the shortest program.
+/// How many times longer `docker run` must take for the shortest program.
 const LEAST_DOCKER_TIMES: f64 = 40.0;
 const MOST_MEMORY: u64 = 20_000_000;
 
-/// Weighs every promise for which there are figures. That belljar itself could be measured is one of them.
+/// Checks every target for which there are figures. One of them is that belljar itself works here.
 pub(super) fn weigh(comparisons: &[Comparison], supervisor: Option<&Supervisor>) -> Vec<Promise> {
     let speed = comparisons.iter().flat_map(weigh_speed);
     speed.chain(supervisor.map(weigh_memory)).collect()
