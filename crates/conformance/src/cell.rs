@@ -143,7 +143,8 @@ impl Cell {
 
     /// The time limit that is to be added to its options.
     pub(crate) fn time_limit(&self) -> Option<&'static str> {
-        let is_said = self.options.iter().any(|option| option == "--timeout");
+        let is_said =
+            self.options.iter().any(|option| option == "--timeout" || option.starts_with("--timeout="));
         (!is_said && self.time_limit == TimeLimit::Generous).then_some(GENEROUS)
     }
 

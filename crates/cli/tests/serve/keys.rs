@@ -200,7 +200,7 @@ fn without_keys_no_other_address_is_taken() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("loopback only") && text.contains("belljar key new"), "{text}");
+    assert!(text.contains("loopback addresses only") && text.contains("belljar key new"), "{text}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn a_reload_changes_who_may_ask_and_a_broken_file_changes_nothing() {
     assert_eq!(ask(), 200);
     fs::write(server.config_path(), "[[keys]]\nname = 'a'\nsha256 = 'no'\n").unwrap();
     server.signal(Signal::HUP);
-    eventually("the error is logged", || server.log().contains("what was there before stays"));
+    eventually("the error is logged", || server.log().contains("the previous one stays in effect"));
     assert_eq!(ask(), 200);
     let hash = "ab".repeat(32);
     fs::write(server.config_path(), format!("[[keys]]\nname = 'a'\nsha256 = '{hash}'\n")).unwrap();
