@@ -121,7 +121,10 @@ fn what_is_not_there_yet_says_so_with_the_code_of_the_contract() {
     assert_eq!((&network["code"], &network["field"]), (&json!("invalid_request"), &json!("network")));
     assert!(network["message"].as_str().unwrap().contains("not available yet"), "{network}");
     let unknown = error(&["--backend", "podman"]);
-    assert_eq!(unknown["hint"], "the backends are auto, native, docker, wasm, process and none");
+    assert_eq!(
+        unknown["hint"],
+        "the backends are auto, native, docker, wasm, process and none; gVisor is docker with the runtime runsc"
+    );
 }
 
 #[cfg(not(feature = "wasm"))]

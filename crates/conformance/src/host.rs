@@ -97,7 +97,9 @@ pub(crate) fn speaks(cell: &Cell, language: &str, nothing: &str) -> bool {
     let mut known = lock(KNOWN.get_or_init(Mutex::default));
     let key = (cell.backend().to_owned(), cell.user(), language.to_owned());
     let ask = || {
-        let words = ["run", language, "-c", nothing, "--json", "--backend", cell.backend()];
+        let mut words = vec!["run", language, "-c", nothing, "--json", "--backend", cell.backend()];
+        // A run that is refused for a guarantee does not get as far as its runtime.
+        words.extend(cell.waived().iter().flat_map(|waived| ["--waive", waived.as_str()]));
         !cell.belljar(&words).stdout_text().contains("no runtime for")
     };
     *known.entry(key).or_insert_with(ask)

@@ -379,7 +379,7 @@ impl BackendChoice {
             Invalid::new(
                 Field::Backend,
                 format!("unknown backend '{}'", text.escape_debug()),
-                "the backends are auto, native, docker, wasm, process and none",
+                "the backends are auto, native, docker, wasm, process and none; gVisor is docker with the runtime runsc",
             )
         })
     }

@@ -118,7 +118,7 @@ impl From<RunError> for Problem {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }
             RunError::NoSuchBackend { .. } | RunError::NoBackend => {
-                let hint = "`belljar doctor` shows what this host has; --backend auto picks the strongest";
+                let hint = "`belljar doctor --all` shows the backends that this host has";
                 Problem::new(Code::BackendUnavailable, message, hint)
             }
             RunError::Unkillable { .. } => {

@@ -166,7 +166,11 @@ fn listener(
         None => bind(args.listen.as_deref().or(settings.server.listen.as_deref()))?,
     };
     if config.keys.is_empty() && is_exposed(&listener) {
-        let message = "without API keys, the server listens on loopback addresses only";
+        let place =
+            listener.local_addr().map_or_else(|_| "this socket".to_owned(), |address| address.to_string());
+        let message = format!(
+            "cannot listen on {place}: without API keys, the server listens on loopback addresses only"
+        );
         let hint =
             "leave out --listen, or create a key with `belljar key new` and add it to the configuration";
         return Err(Problem::new(Code::InvalidRequest, message, hint));
