@@ -391,7 +391,11 @@ impl Record {
     }
 
     fn status(&self) -> RunStatus {
-        match &*self.end.borrow() {
+        self.status_at(self.end.borrow().as_ref())
+    }
+
+    fn status_at(&self, end: Option<&End>) -> RunStatus {
+        match end {
             Some(Ok(finished)) => RunStatus::of(finished.report.outcome),
             Some(Err(_)) => RunStatus::Failed,
             None => self.unfinished(),
@@ -403,12 +407,15 @@ impl Record {
     }
 
     fn summary(&self) -> RunSummary {
-        let (exit_code, error) = match &*self.end.borrow() {
+        // One look, so that the status and the exit code of a run that ends meanwhile agree.
+        let end = self.end.borrow().clone();
+        let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
             Some(Err(problem)) => (None, Some(problem.error.clone())),
             None => (None, None),
         };
-        RunSummary::new(self.id.as_str(), self.status(), self.language, self.created, exit_code, error)
+        let status = self.status_at(end.as_ref());
+        RunSummary::new(self.id.as_str(), status, self.language, self.created, exit_code, error)
     }
 
     fn events(self: &Arc<Record>) -> Events {
