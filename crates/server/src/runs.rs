@@ -391,7 +391,11 @@ impl Record {
     }
 
     fn status(&self) -> RunStatus {
-        match &*self.end.borrow() {
+        self.status_at(self.end.borrow().as_ref())
+    }
+
+    fn status_at(&self, end: Option<&End>) -> RunStatus {
+        match end {
             Some(Ok(finished)) => RunStatus::of(finished.report.outcome),
             Some(Err(_)) => RunStatus::Failed,
             None => self.unfinished(),
@@ -403,12 +407,15 @@ impl Record {
     }
 
     fn summary(&self) -> RunSummary {
-        let (exit_code, error) = match &*self.end.borrow() {
+        // One look, so that the status and the exit code of a run that ends meanwhile agree.
+        let end = self.end.borrow().clone();
+        let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
             Some(Err(problem)) => (None, Some(problem.error.clone())),
             None => (None, None),
         };
-        RunSummary::new(self.id.as_str(), self.status(), self.language, self.created, exit_code, error)
+        let status = self.status_at(end.as_ref());
+        RunSummary::new(self.id.as_str(), status, self.language, self.created, exit_code, error)
     }
 
     fn events(self: &Arc<Record>) -> Events {
@@ -465,6 +472,12 @@ impl Events {
         self.record.detach();
         let cancelled = *self.record.fate.borrow() == Fate::Cancelled;
         (!cancelled).then(|| self.record.status())
+    }
+
+    /// How many bytes of a result it holds, if the run has ended: the result stays in memory for as long as it is read.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let end = self.record.end.borrow();
+        end.as_ref().and_then(|end| end.as_ref().ok()).map_or(0, |finished| finished.bytes())
     }
 
     /// Waits for the end.

@@ -35,7 +35,7 @@ pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Respon
 
 /// Streams a run to somebody else, or again, from its start.
 pub(super) async fn follow(app: &App, events: Events) -> Result<Response, Refused> {
-    let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
+    let share = app.memory.share_within(UNREAD + events.held_bytes(), Duration::ZERO).await?;
     Ok(streamed(app, Source::Followed(events), None, share))
 }
 

@@ -1,4 +1,5 @@
-//! The query of a request. A value that is not what its parameter takes is refused by the parameter's name.
+//! The query of a request. A parameter that the path does not have, and a value that is not what its parameter takes, are
+//! refused by the parameter's name.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -43,8 +44,14 @@ impl<'a> Query<'a> {
         Query(form_urlencoded::parse(text.as_bytes()).collect())
     }
 
+    /// Refuses all parameters, on a path that has none.
+    pub(super) fn none(&self) -> Result<(), Problem> {
+        self.only(&[])
+    }
+
     /// How long to wait: not at all unless `wait_ms` says so.
     pub(super) fn wait(&self) -> Result<Duration, Problem> {
+        self.only(&["wait_ms"])?;
         let range = 0..=MAX_WAIT_MS;
         let millis = self.number("wait_ms", range.clone(), &format!("a number from 0 to {MAX_WAIT_MS}"))?;
         Ok(Duration::from_millis(millis.unwrap_or(0)))
@@ -52,6 +59,7 @@ impl<'a> Query<'a> {
 
     /// Which runs are to be listed.
     pub(super) fn page(&self) -> Result<Page, Problem> {
+        self.only(&["status", "language", "limit", "cursor"])?;
         let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
         let wanted = Wanted { status: self.status()?, language: self.language()?, before: self.cursor()? };
         Ok(Page { wanted, limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE) })
@@ -90,6 +98,14 @@ impl<'a> Query<'a> {
         number.map(Some).ok_or_else(|| wrong(name, text, expected))
     }
 
+    /// Refuses a parameter that would have no effect, such as a misspelt one.
+    fn only(&self, known: &[&str]) -> Result<(), Problem> {
+        match self.0.iter().find(|(name, _)| !known.contains(&name.as_ref())) {
+            Some((name, _)) => Err(unknown(name, known)),
+            None => Ok(()),
+        }
+    }
+
     fn one(&self, name: &str) -> Result<Option<&str>, Problem> {
         let mut values = self.0.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_ref());
         match (values.next(), values.next()) {
@@ -99,9 +115,22 @@ impl<'a> Query<'a> {
     }
 }
 
+fn unknown(name: &str, known: &[&str]) -> Problem {
+    let name = shown(name);
+    let hint = match known {
+        [] => "leave it out; this path has no parameters".to_owned(),
+        known => format!("the parameters of this path are: {}", known.join(", ")),
+    };
+    at(&name, format!("unknown parameter '{name}'"), &hint)
+}
+
 fn wrong(name: &str, text: &str, expected: &str) -> Problem {
-    let shown: String = text.chars().take(64).collect();
-    at(name, format!("'{}' is not a value of {name}", shown.escape_debug()), &format!("send {expected}"))
+    at(name, format!("'{}' is not a value of {name}", shown(text)), &format!("send {expected}"))
+}
+
+/// What a client sent, as far as it fits into a message.
+fn shown(text: &str) -> String {
+    text.chars().take(64).collect::<String>().escape_debug().to_string()
 }
 
 fn at(name: &str, message: String, hint: &str) -> Problem {
@@ -120,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_query_says_which_runs_are_wanted() {
-        let uri = uri("status=timed_out&language=py&limit=7&cursor=run_01J00000000000000000000000&other=1");
+        let uri = uri("status=timed_out&language=py&limit=7&cursor=run_01J00000000000000000000000");
         let page = Query::of(&uri).page().unwrap();
         assert_eq!((page.limit, page.wanted.status), (7, Some(RunStatus::TimedOut)));
         assert_eq!(page.wanted.language.unwrap().name, "python");
@@ -151,6 +180,8 @@ mod tests {
             ("limit=many", "limit"),
             ("cursor=run_%00", "cursor"),
             ("cursor=", "cursor"),
+            ("limit=1&Limit=1", "Limit"),
+            ("wait_ms=1", "wait_ms"),
         ] {
             let problem = Query::of(&uri(query)).page().unwrap_err().error;
             assert_eq!(
@@ -163,5 +194,8 @@ mod tests {
             let problem = Query::of(&uri(query)).wait().unwrap_err().error;
             assert_eq!(problem.field.as_deref(), Some("wait_ms"), "{query}");
         }
+        let refused = Query::of(&uri("wait=1")).wait().unwrap_err().error;
+        assert_eq!((refused.field.as_deref(), refused.hint.contains("wait_ms")), (Some("wait"), true));
+        assert!(Query::of(&uri("from=1")).none().is_err() && Query::of(&uri("")).none().is_ok());
     }
 }

@@ -91,6 +91,7 @@ pub(super) async fn create(
     request: Request,
 ) -> Result<Response, Response> {
     let (head, body) = request.into_parts();
+    Query::of(&head.uri).none().map_err(|problem| Refused(problem).into_response())?;
     let reply = Reply::wanted(&head.headers);
     let key = idempotency_key(&head.headers).map_err(IntoResponse::into_response)?;
     let received = body::read(&app, &head.headers, body).await?;
@@ -176,6 +177,7 @@ pub(super) async fn find(
     params(("id" = String, Path, description = "The identifier of the run")),
     responses(
         (status = 200, description = "The events", body = RunEvent, content_type = "text/event-stream"),
+        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
@@ -184,7 +186,9 @@ pub(super) async fn follow(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<Response, Refused> {
+    Query::of(&uri).none()?;
     let events = app.runs.events(&caller, &identifier(id)?)?;
     events::follow(&app, events).await
 }
@@ -197,6 +201,7 @@ pub(super) async fn follow(
     params(("id" = String, Path, description = "The identifier of the run")),
     responses(
         (status = 202, description = "The run was told to end", body = RunState),
+        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
         (status = 409, description = "The run has already ended", body = Problem),
     ),
@@ -206,7 +211,9 @@ pub(super) async fn cancel(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<(StatusCode, Json<RunState>), Refused> {
+    Query::of(&uri).none()?;
     let id = identifier(id)?;
     let status = app.runs.cancel(&caller, &id)?;
     Ok((StatusCode::ACCEPTED, Json(RunState { id, status })))
