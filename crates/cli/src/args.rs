@@ -296,11 +296,11 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "NAME", value_parser = offered::backends(), help_heading = "Isolation")]
     pub(crate) backend: Option<String>,
 
-    /// OCI image, for backends that use one [default: the language's]
+    /// Run in this OCI image, with the docker backend [default: the language's]
     #[arg(long, value_name = "REF", help_heading = "Isolation")]
     pub(crate) image: Option<String>,
 
-    /// Docker runtime, such as runsc for gVisor [default: the daemon's]
+    /// Docker runtime, such as runsc for gVisor, with the docker backend [default: the daemon's]
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     pub(crate) runtime: Option<String>,
 

@@ -84,7 +84,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
                 "none (the default), or full for the public internet. The operator may have forbidden full, \
                  and not every backend has it."},
             "backend": text(&backend),
-            "image": text("An OCI image, where the backend takes one."),
+            "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
         }),
