@@ -53,6 +53,7 @@ pub struct RunRequest {
     #[schema(default = json!([]))]
     pub files: Vec<InputFile>,
     /// Files to return from the working directory after the run, as glob patterns such as `*.png` or `out/**`.
+    /// Wildcards do not match a leading dot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64, default = json!([]))]
     pub collect: Vec<String>,
