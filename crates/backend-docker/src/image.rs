@@ -63,6 +63,8 @@ impl ImagePolicy {
 /// The images of this backend.
 pub(crate) struct Images {
     pub(crate) policy: ImagePolicy,
+    /// The image of runs that name none, in place of those of the languages.
+    pub(crate) default: Option<String>,
     pub(crate) of_languages: Vec<(Language, String)>,
     pub(crate) init: PathBuf,
     /// Images are prepared one at a time: another run may be about to need the same.
@@ -112,13 +114,16 @@ impl Images {
     pub(crate) fn choose(&self, language: Language, named: Option<&str>) -> Result<String, BackendError> {
         let own = self.of_languages.iter().find(|(of, _)| *of == language).map(|(_, image)| image.as_str());
         let own = own.or(language.image);
-        match (named, own) {
-            (Some(named), own) if Some(named) == own || self.permits(named)? => Ok(named.to_owned()),
+        let default = self.default.as_deref();
+        match (named, default.or(own)) {
+            (Some(named), _) if [default, own].contains(&Some(named)) || self.permits(named)? => {
+                Ok(named.to_owned())
+            }
             (Some(named), _) => Err(unusable(
                 format!("the image '{}' is not allowed here", named.escape_debug()),
                 "add it to `images` in the table [docker] of the configuration".into(),
             )),
-            (None, Some(own)) => Ok(own.to_owned()),
+            (None, Some(usual)) => Ok(usual.to_owned()),
             (None, None) => Err(BackendError::RuntimeMissing {
                 language,
                 hint: format!(
@@ -351,6 +356,7 @@ mod tests {
         let c = Language::parse("c").unwrap();
         Images {
             policy,
+            default: None,
             of_languages: vec![(c, "gcc:14".into())],
             init: "/proc/self/exe".into(),
             preparing: Mutex::new(()),
@@ -367,6 +373,17 @@ mod tests {
         assert_eq!(images.choose(Language::parse("c").unwrap(), None).unwrap(), "gcc:14");
         let none = images.choose(Language::parse("go").unwrap(), None);
         assert!(matches!(none, Err(BackendError::RuntimeMissing { .. })), "{none:?}");
+    }
+
+    #[test]
+    fn a_default_image_takes_the_place_of_those_of_the_languages() {
+        let images = Images { default: Some("our/all:1".into()), ..images(ImagePolicy::OfLanguages) };
+        let python = Language::parse("python").unwrap();
+        assert_eq!(images.choose(python, None).unwrap(), "our/all:1");
+        assert_eq!(images.choose(Language::parse("go").unwrap(), None).unwrap(), "our/all:1");
+        assert_eq!(images.choose(python, Some("our/all:1")).unwrap(), "our/all:1");
+        assert_eq!(images.choose(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
+        assert!(images.choose(python, Some("our/all:2")).is_err(), "the control");
     }
 
     #[test]

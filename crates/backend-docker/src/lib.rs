@@ -82,6 +82,8 @@ pub struct Settings {
     pub runtime: Option<String>,
     /// Which images a request may name.
     pub images: ImagePolicy,
+    /// The image of runs that name none, in place of those of the languages.
+    pub default_image: Option<String>,
     /// Images for languages, in place of the defaults.
     pub of_languages: Vec<(Language, String)>,
     /// This binary, which becomes PID 1 of every container.
@@ -123,6 +125,7 @@ impl Docker {
     pub fn open(settings: Settings) -> Docker {
         let images = Images {
             policy: settings.images,
+            default: settings.default_image,
             of_languages: settings.of_languages,
             init: settings.init,
             preparing: Mutex::new(()),

@@ -228,7 +228,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SRC[:DEST]", value_hint = ValueHint::FilePath, help_heading = "Files")]
     pub(crate) file: Vec<OsString>,
 
-    /// Copy matching files out of the working directory after the run; repeatable
+    /// Copy matching files out of the working directory after the run; `*` matches no leading dot; repeatable
     #[arg(long, value_name = "GLOB", help_heading = "Files")]
     pub(crate) collect: Vec<String>,
 
@@ -236,6 +236,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files",
           requires = "collect")]
     pub(crate) collect_to: Option<PathBuf>,
+
+    /// Let collected files replace existing ones, which are kept otherwise
+    #[arg(long, help_heading = "Files", requires = "collect")]
+    pub(crate) overwrite: bool,
 
     #[command(flatten)]
     pub(crate) choices: Choices,
@@ -296,11 +300,11 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "NAME", value_parser = offered::backends(), help_heading = "Isolation")]
     pub(crate) backend: Option<String>,
 
-    /// OCI image, for backends that use one [default: the language's]
+    /// Run in this OCI image, with the docker backend [default: the language's]
     #[arg(long, value_name = "REF", help_heading = "Isolation")]
     pub(crate) image: Option<String>,
 
-    /// Docker runtime, such as runsc for gVisor [default: the daemon's]
+    /// Docker runtime, such as runsc for gVisor, with the docker backend [default: the daemon's]
     #[arg(long, value_name = "NAME", help_heading = "Isolation")]
     pub(crate) runtime: Option<String>,
 
@@ -390,6 +394,8 @@ mod tests {
     #[test]
     fn options_that_mean_nothing_alone_are_refused() {
         assert!(run(&["python", "a.py", "--collect-to", "out"]).is_err());
+        assert!(run(&["python", "a.py", "--overwrite"]).is_err());
+        assert!(run(&["python", "a.py", "--overwrite", "--collect", "x"]).unwrap().overwrite);
         assert!(run(&["python", "a.py", "--base64"]).is_err());
     }
 

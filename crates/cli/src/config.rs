@@ -156,10 +156,10 @@ impl Lines<'_> {
     }
 
     fn of_runs(&mut self) -> Result<(), Problem> {
-        let Settings { backend, network, image, waive, .. } = self.settings;
+        let Settings { backend, network, host, waive, .. } = self.settings;
         self.chosen("backend", Some(backend.clone().unwrap_or_else(|| "auto".to_owned())));
         self.chosen("network", Some(network.clone().unwrap_or_else(|| "none".to_owned())));
-        self.chosen("image", image.clone());
+        self.chosen("image", host.docker.default_image.clone());
         self.chosen("waive", (!waive.is_empty()).then(|| waive.join(", ")));
         let request = any_run(self.settings.limits).parse(Local::default())?;
         let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;

@@ -30,6 +30,8 @@ pub(crate) struct DockerChoices {
     /// `DOCKER_HOST`.
     pub(crate) host: Option<String>,
     pub(crate) runtime: Option<String>,
+    /// The image of runs that name none: `image` in `belljar.toml`, for one.
+    pub(crate) default_image: Option<String>,
     images: Option<Vec<String>>,
     pull: Option<bool>,
     of_languages: Vec<(Language, String)>,
@@ -67,6 +69,7 @@ impl DockerChoices {
         Ok(DockerChoices {
             host: None,
             runtime,
+            default_image: None,
             images,
             pull,
             of_languages,
@@ -104,6 +107,7 @@ impl DockerChoices {
             state_dir: host.state_dir.clone(),
             runtime: self.runtime.clone(),
             images,
+            default_image: self.default_image.clone(),
             of_languages: self.of_languages.clone(),
             init: PathBuf::from("/proc/self/exe"),
             pull: audience == Audience::Others && self.pull.unwrap_or(self.preferred),

@@ -55,6 +55,13 @@ pub(crate) fn warn_of(backend: BackendName, waived: &[Guarantee], verbosity: Ver
     }
 }
 
+/// Warns about something that did not go as a user may expect.
+pub(crate) fn warn(text: &str, verbosity: Verbosity) {
+    if verbosity != Verbosity::Quiet {
+        tell(&format!("{WARNING}warning:{WARNING:#} {}\n", inert(text)));
+    }
+}
+
 /// Says something that only `--verbose` asks for.
 pub(crate) fn note(text: &str) {
     tell(&format!("{NOTE}info:{NOTE:#} {}\n", inert(text)));

@@ -24,7 +24,7 @@ use belljar_wire::{
 
 use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
-use crate::collect::write_beneath;
+use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::compose;
 use crate::output::PassThrough;
 use crate::problem::{self, say};
@@ -62,18 +62,18 @@ fn attempt(
     let engine = compose::engine(host, standby);
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
-        Delivery::PassThrough { collect_to } => {
+        Delivery::PassThrough { destination } => {
             let mut passed = PassThrough::to_our_own();
             let report = drive(&engine, request, &mut passed, verbosity)?;
             passed.finish(&report).map_err(|cause| undeliverable("its output", &cause))?;
-            bring_back(&report, &collect_to)?;
+            bring_back(&report, &destination, verbosity)?;
             narrate_end(&report, verbosity);
             Ok(report.outcome.exit_code())
         }
-        Delivery::Json { form, collect_to } => {
+        Delivery::Json { form, destination } => {
             let report = drive(&engine, request, &mut Unobserved, verbosity)?;
-            if let Some(directory) = collect_to {
-                bring_back(&report, &directory)?;
+            if let Some(destination) = destination {
+                bring_back(&report, &destination, verbosity)?;
             }
             let status = report.outcome.exit_code();
             say(&to_json(&RunResult::new(&report, form)));
@@ -86,18 +86,31 @@ fn attempt(
 /// What the caller gets, and where it goes.
 enum Delivery {
     Plan { json: bool },
-    PassThrough { collect_to: PathBuf },
-    Json { form: OutputForm, collect_to: Option<PathBuf> },
+    PassThrough { destination: Destination },
+    Json { form: OutputForm, destination: Option<Destination> },
+}
+
+/// Where collected files go.
+struct Destination {
+    directory: PathBuf,
+    existing: Existing,
 }
 
 impl Delivery {
     fn of(args: &RunArgs) -> Delivery {
         let form = if args.base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
+        let existing = if args.overwrite { Existing::Replace } else { Existing::Keep };
         let collect_to = args.collect_to.clone();
         match args {
             RunArgs { explain: true, json, .. } => Delivery::Plan { json: *json },
-            RunArgs { json: true, .. } => Delivery::Json { form, collect_to },
-            _ => Delivery::PassThrough { collect_to: collect_to.unwrap_or_else(|| ".".into()) },
+            RunArgs { json: true, .. } => {
+                let destination = collect_to.map(|directory| Destination { directory, existing });
+                Delivery::Json { form, destination }
+            }
+            _ => {
+                let directory = collect_to.unwrap_or_else(|| ".".into());
+                Delivery::PassThrough { destination: Destination { directory, existing } }
+            }
         }
     }
 }
@@ -221,9 +234,43 @@ fn ending(outcome: Outcome) -> String {
     }
 }
 
-fn bring_back(report: &Report, directory: &Path) -> Result<(), Problem> {
+/// The most files that are named in messages about files which were not written: the program chose their number.
+const MOST_NAMED: usize = 10;
+
+/// Writes the collected files. A file that is refused is a warning as long as there are others: the run took place, and
+/// its exit status says how it ended.
+fn bring_back(report: &Report, destination: &Destination, verbosity: Verbosity) -> Result<(), Problem> {
     let Some(files) = report.files.as_deref().filter(|files| !files.is_empty()) else { return Ok(()) };
-    write_beneath(directory, files).map_err(|(path, cause)| undeliverable(&path, &cause))
+    let Destination { directory, existing } = destination;
+    let unwritten =
+        write_beneath(directory, files, *existing).map_err(|(path, cause)| undeliverable(&path, &cause))?;
+    if unwritten.len() == files.len() {
+        return Err(nothing_written(&unwritten));
+    }
+    for line in named(&unwritten) {
+        problem::warn(&line, verbosity);
+    }
+    if unwritten.iter().any(|one| one.why == Refusal::Exists) {
+        problem::warn("existing files are replaced only with --overwrite", verbosity);
+    }
+    Ok(())
+}
+
+fn named(unwritten: &[Unwritten]) -> Vec<String> {
+    let mut lines: Vec<_> = unwritten.iter().take(MOST_NAMED).map(ToString::to_string).collect();
+    if unwritten.len() > MOST_NAMED {
+        lines.push(format!("{} more files were not written", unwritten.len() - MOST_NAMED));
+    }
+    lines
+}
+
+fn nothing_written(unwritten: &[Unwritten]) -> Problem {
+    let hint = match unwritten.iter().any(|one| one.why == Refusal::Exists) {
+        true => "replace existing files with --overwrite, or choose another directory with --collect-to",
+        false => "choose other files with --collect, or get them in the result with --json",
+    };
+    let message = format!("the program ran, but {}", named(unwritten).join("; "));
+    Problem::new(Code::InvalidRequest, message, hint).at(Field::Collect)
 }
 
 fn undeliverable(what: &str, cause: &io::Error) -> Problem {

@@ -29,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) backend: Option<String>,
     pub(crate) limits: Limits,
     pub(crate) network: Option<String>,
+    /// The image that `--image` names. One from elsewhere is a setting of the backends that take images.
     pub(crate) image: Option<String>,
     pub(crate) waive: Vec<String>,
     pub(crate) mcp: mcp::Config,
@@ -135,15 +136,17 @@ impl Settings {
         let file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
         let shown = path.display().to_string();
         let mut sources = Sources { environment, config: &shown, origins: Origins::default() };
-        let backend = sources.backend(flags.backend.as_deref(), file.backend)?;
+        let backend = sources.backend(flags, file.backend)?;
         let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
+        docker.default_image =
+            sources.pick(&IMAGE, flags.image.as_deref(), file.image)?.map(|given| given.text);
         docker.preferred = backend.as_ref().is_some_and(|given| given.text == "docker");
         Ok(Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
             network: understood(sources.pick(&NETWORK, flags.network.as_deref(), file.network)?, |text| {
                 Network::parse(text).map(drop)
             })?,
-            image: sources.pick(&IMAGE, flags.image.as_deref(), file.image)?.map(|given| given.text),
+            image: flags.image.clone(),
             waive: sources.waivers(&flags.waive, file.waive)?,
             limits: sources.limits(flags, file.limits)?,
             mcp: sources.mcp(file.mcp)?,
@@ -158,7 +161,8 @@ impl Settings {
 
     /// Whether a run can use the native backend.
     pub(crate) fn may_be_native(&self) -> bool {
-        self.backend.as_deref().is_none_or(|name| name == "auto" || name == BackendName::Native.name())
+        let backend = self.backend.as_deref().unwrap_or("auto");
+        backend == BackendName::Native.name() || (backend == "auto" && self.image.is_none())
     }
 
     /// What a request gets if it does not say otherwise.
@@ -209,14 +213,19 @@ impl Sources<'_> {
         text.map(|text| Given { text: text.into(), origin: Origin::File, place })
     }
 
-    /// The backend has a second variable, which stands between the first and the file.
-    fn backend(&mut self, flag: Option<&str>, file: Option<String>) -> Result<Option<Given>, Problem> {
-        let given = match flag {
+    /// The backend has a second variable, which stands between the first and the file. `--runtime` chooses the docker
+    /// backend, too: no other one takes it.
+    fn backend(&mut self, flags: &Choices, file: Option<String>) -> Result<Option<Given>, Problem> {
+        let given = match flags.backend.as_deref() {
             Some(text) => Some(from_flag(&BACKEND, text)),
             None => match self.variable(BACKEND.variable)? {
                 Some(given) => Some(given),
                 None => self.variable(SANDBOX_VARIABLE)?.or_else(|| self.in_file(&BACKEND, file)),
             },
+        };
+        let given = match &flags.runtime {
+            Some(runtime) => Some(with_runtime(given, runtime)?),
+            None => given,
         };
         self.origins.note(BACKEND.key, given.as_ref());
         Ok(given)
@@ -291,6 +300,20 @@ impl Sources<'_> {
 
 fn from_flag(names: &Names, text: &str) -> Given {
     Given { text: text.to_owned(), origin: Origin::Flag(names.flag), place: names.flag.to_owned() }
+}
+
+/// The backend for a run with this Docker runtime.
+fn with_runtime(backend: Option<Given>, runtime: &str) -> Result<Given, Problem> {
+    let docker = BackendName::Docker.name();
+    match backend {
+        Some(given) if given.text == docker => Ok(given),
+        Some(Given { text, .. }) if text != "auto" => {
+            let message = format!("the {text} backend takes no Docker runtime, but '{runtime}' is named");
+            let hint = "leave --runtime out, or write --backend docker";
+            Err(Problem::new(Code::InvalidRequest, message, hint).at(Field::Runtime))
+        }
+        Some(_) | None => Ok(Given { text: docker.to_owned(), ..from_flag(&DOCKER_RUNTIME, runtime) }),
+    }
 }
 
 fn understood(
@@ -607,8 +630,40 @@ mod tests {
         assert_eq!(settings.limits.memory_bytes, Some(256 << 20));
         assert_eq!(settings.limits.output_bytes, Some(1 << 20));
         assert_eq!(settings.waive, ["memory", "pids"]);
+        assert_eq!(settings.host.docker.default_image.as_deref(), Some("alpine:3.20"));
         assert_eq!(settings.host.runtimes[0].0.name, "javascript");
         assert_eq!(settings.host.runtimes[1].1, Path::new("/usr/bin/python3"));
+    }
+
+    #[test]
+    fn only_the_option_demands_an_image() {
+        let images = |flag: Option<&str>, case: Case, toml: &str| {
+            let flags = Choices { image: flag.map(str::to_owned), ..Choices::default() };
+            let settings = case.gather(&flags, toml).unwrap();
+            (settings.may_be_native(), settings.image, settings.host.docker.default_image)
+        };
+        let some = |image: &str| Some(image.to_owned());
+        let toml = "image = \"file:1\"";
+        assert_eq!(images(None, Case::new(), toml), (true, None, some("file:1")));
+        let variable = || Case::new().set("BELLJAR_IMAGE", "variable:1");
+        assert_eq!(images(None, variable(), toml), (true, None, some("variable:1")));
+        assert_eq!(images(Some("flag:1"), variable(), toml), (false, some("flag:1"), some("flag:1")));
+    }
+
+    #[test]
+    fn the_option_for_a_runtime_means_docker() {
+        let runtime = || Choices { runtime: Some("runsc".into()), ..Choices::default() };
+        let backend = |flags: &Choices, toml: &str| Case::new().gather(flags, toml).unwrap().backend;
+        assert_eq!(backend(&runtime(), "").as_deref(), Some("docker"));
+        assert_eq!(backend(&runtime(), "backend = \"auto\"").as_deref(), Some("docker"));
+        assert_eq!(backend(&runtime(), "backend = \"docker\"").as_deref(), Some("docker"));
+        assert_eq!(backend(&Choices::default(), "[docker]\nruntime = \"runsc\""), None, "a setting");
+        for name in ["native", "process", "none", "wasm"] {
+            let flags = Choices { backend: Some(name.into()), ..runtime() };
+            let problem = Case::new().gather(&flags, "").unwrap_err();
+            let said = format!("the {name} backend takes no Docker runtime, but 'runsc' is named");
+            assert_eq!((problem.error.message, problem.error.field.as_deref()), (said, Some("runtime")));
+        }
     }
 
     #[test]

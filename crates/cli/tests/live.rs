@@ -189,6 +189,36 @@ fn files_go_in_and_come_back() {
 }
 
 #[test]
+fn a_file_that_is_not_written_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("a"), "old").unwrap();
+    let code = r"echo new | tee a b $'c\x1b[2J' > $'d\xff'";
+    let collect = |more: &[&str]| {
+        let mut command = belljar(&["bash", "-c", code, "--collect", "*"]);
+        let output = command.args(more).current_dir(folder.path()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, said) = collect(&[]);
+    assert_eq!(
+        said,
+        "warning: 'a' was not written: it exists already\n\
+         warning: 'c\\u{1b}[2J' was not written: its name is not valid UTF-8, or has a control character\n\
+         warning: 'd\u{fffd}' was not written: its name is not valid UTF-8, or has a control character\n\
+         warning: existing files are replaced only with --overwrite\n"
+    );
+    assert_eq!((status, fs::read_to_string(folder.path().join("a")).unwrap().as_str()), (Some(0), "old"));
+    let (status, said) = collect(&[]);
+    assert_eq!(status, Some(125), "nothing is left to write: {said}");
+    assert!(
+        said.starts_with("error: the program ran, but 'a' was not written: it exists already; "),
+        "{said}"
+    );
+    assert!(said.contains("hint: replace existing files with --overwrite"), "{said}");
+    assert_eq!(collect(&["--overwrite"]).0, Some(0));
+    assert_eq!(fs::read_to_string(folder.path().join("a")).unwrap(), "new\n");
+}
+
+#[test]
 fn standard_input_is_passed_on_request_only() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input");

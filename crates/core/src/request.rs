@@ -357,6 +357,15 @@ impl BackendName {
     pub fn is_only_by_name(self) -> bool {
         matches!(self, BackendName::Process | BackendName::None)
     }
+
+    /// Whether its boxes are made from an OCI image. A request that names an image cannot run on any other backend.
+    #[must_use]
+    pub fn takes_image(self) -> bool {
+        match self {
+            BackendName::Docker | BackendName::Kubernetes => true,
+            BackendName::Native | BackendName::Wasm | BackendName::Process | BackendName::None => false,
+        }
+    }
 }
 
 impl fmt::Display for BackendName {

@@ -9,6 +9,7 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Language;
 use belljar_core::request::{BackendName, ExecutionRequest, RunRequest, SandboxRequest};
 
+use crate::placement::Demands;
 use crate::slots::Place;
 use crate::{Engine, RunError};
 
@@ -33,7 +34,7 @@ impl Engine {
         allowance.permits(&request)?;
         let RunRequest { sandbox, execution } = request;
         let permitted = |name: BackendName| allowance.backends.contains(&name);
-        let placement = self.place_among(permitted, sandbox.backend, &sandbox.network, &sandbox.waived)?;
+        let placement = self.place_among(permitted, &Demands::from(&sandbox))?;
         let place = Place::join(self.slots())?;
         let (backend, enforcement) = (placement.backend, placement.enforcement);
         Ok(Admitted { sandbox, execution, backend, enforcement, place })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::guarantee::{Enforcement, Guarantee, concede, resolve};
-use belljar_core::request::{BackendChoice, BackendName, Network};
+use belljar_core::request::{BackendChoice, BackendName, Network, SandboxRequest};
 use belljar_core::{Field, Invalid};
 
 use crate::{Engine, RunError};
@@ -16,6 +16,47 @@ pub struct Placement {
     pub backend: Arc<dyn Backend>,
     /// On which terms.
     pub enforcement: Enforcement,
+}
+
+/// What a request demands of a backend.
+#[derive(Debug)]
+pub(crate) struct Demands<'a> {
+    pub(crate) backend: BackendChoice,
+    pub(crate) network: &'a Network,
+    /// An image that the request names.
+    pub(crate) image: Option<&'a str>,
+    pub(crate) waived: &'a [Guarantee],
+}
+
+impl<'a> From<&'a SandboxRequest> for Demands<'a> {
+    fn from(request: &'a SandboxRequest) -> Demands<'a> {
+        let SandboxRequest { backend, network, image, waived, .. } = request;
+        Demands { backend: *backend, network, image: image.as_deref(), waived }
+    }
+}
+
+impl Demands<'_> {
+    /// Whether to ask this backend at all. One that was named is always asked, so that it can say why it refuses.
+    fn may_go_to(&self, backend: BackendName) -> bool {
+        match self.backend {
+            BackendChoice::Auto => {
+                !backend.is_only_by_name() && (self.image.is_none() || backend.takes_image())
+            }
+            BackendChoice::Named(name) => backend == name,
+        }
+    }
+
+    /// The refusal if there is no backend to ask.
+    fn nowhere_to_go(&self) -> RunError {
+        match (self.backend, self.image) {
+            (BackendChoice::Named(backend), _) => RunError::NoSuchBackend { backend },
+            (BackendChoice::Auto, Some(image)) => no_image(
+                format!("no backend that may be used here takes the image '{}'", image.escape_debug()),
+                "leave the image out; `belljar doctor --all` lists the backends",
+            ),
+            (BackendChoice::Auto, None) => RunError::NoBackend,
+        }
+    }
 }
 
 impl Engine {
@@ -30,7 +71,7 @@ impl Engine {
         network: &Network,
         waived: &[Guarantee],
     ) -> Result<Placement, RunError> {
-        self.place_among(|_| true, choice, network, waived)
+        self.place_among(|_| true, &Demands { backend: choice, network, image: None, waived })
     }
 
     /// The backend of that name, whatever it can enforce; the strongest for `auto`.
@@ -47,36 +88,33 @@ impl Engine {
     pub(crate) fn place_among(
         &self,
         permitted: impl Fn(BackendName) -> bool,
-        choice: BackendChoice,
-        network: &Network,
-        waived: &[Guarantee],
+        demands: &Demands<'_>,
     ) -> Result<Placement, RunError> {
+        let network = demands.network;
         if matches!(network, Network::Allow(_))
             && !self.backends.iter().any(|backend| backend.provides(network))
         {
             return Err(not_available_yet(network));
         }
-        let named = match choice {
-            BackendChoice::Auto => None,
-            BackendChoice::Named(name) => Some(name),
-        };
-        let eligible = |backend: &&Arc<dyn Backend>| match named {
-            None => !backend.name().is_only_by_name(),
-            Some(name) => backend.name() == name,
-        };
+        let eligible = |name: BackendName| demands.may_go_to(name) && permitted(name);
         let mut refusal = None;
-        for backend in self.backends.iter().filter(eligible).filter(|backend| permitted(backend.name())) {
-            match accept(backend.as_ref(), network, waived) {
+        for backend in self.backends.iter().filter(|backend| eligible(backend.name())) {
+            match accept(backend.as_ref(), demands) {
                 Ok(enforcement) => return Ok(Placement { backend: backend.clone(), enforcement }),
                 Err(refused) => refusal = refusal.or(Some(refused)),
             }
         }
-        let absent = named.map_or(RunError::NoBackend, |backend| RunError::NoSuchBackend { backend });
-        Err(refusal.unwrap_or(absent))
+        Err(refusal.unwrap_or_else(|| demands.nowhere_to_go()))
     }
 }
 
-fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Result<Enforcement, RunError> {
+fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, RunError> {
+    let Demands { network, image, waived, .. } = demands;
+    if let Some(image) = image.filter(|_| !backend.name().takes_image()) {
+        let message =
+            format!("the {} backend takes no image, but '{}' is named", backend.name(), image.escape_debug());
+        return Err(no_image(message, "leave the image out, or choose the backend docker"));
+    }
     backend.ready()?;
     if !backend.provides(network) {
         return Err(RunError::Invalid(Invalid {
@@ -90,6 +128,10 @@ fn accept(backend: &dyn Backend, network: &Network, waived: &[Guarantee]) -> Res
         return Ok(concede(backend.offer(), waived));
     }
     resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}
+
+fn no_image(message: String, hint: &str) -> RunError {
+    RunError::Invalid(Invalid { field: Field::Image, message, hint: hint.to_owned(), too_large: false })
 }
 
 fn not_available_yet(network: &Network) -> RunError {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use belljar_core::Field;
 use belljar_core::allowance::{Allowance, Permitted};
-use belljar_core::backend::{BackendError, Ending, PullEvent, Stream};
+use belljar_core::backend::{Backend, BackendError, Ending, PullEvent, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
@@ -374,6 +374,63 @@ async fn auto_never_chooses_a_backend_without_isolation() {
         named.sandbox.backend = BackendChoice::Named(name);
         assert_eq!(play(script, named).await.unwrap().backend, name);
     }
+}
+
+fn naming_an_image(backend: BackendChoice) -> RunRequest {
+    let mut request = defaults();
+    (request.sandbox.backend, request.sandbox.image) = (backend, Some("our/image:1".into()));
+    request
+}
+
+fn backends(names: &[BackendName]) -> Engine {
+    let scripted = |name: &BackendName| {
+        let script = Script { name: *name, ..Script::of(vec![], Ending::Exited(0)) };
+        script.backend() as Arc<dyn Backend>
+    };
+    Engine::new(names.iter().map(scripted).collect(), prepare)
+}
+
+fn is_about_the_image(refused: &RunError) -> bool {
+    matches!(refused, RunError::Invalid(invalid) if invalid.field == Field::Image)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_takes_no_image_refuses_a_request_that_names_one() {
+    for name in [BackendName::Native, BackendName::Wasm, BackendName::Process, BackendName::None] {
+        let (engine, choice) = (backends(&[name]), BackendChoice::Named(name));
+        let refused = engine.admit(&Allowance::everything(), naming_an_image(choice)).unwrap_err();
+        assert!(is_about_the_image(&refused), "{refused}");
+        assert_eq!(
+            refused.to_string(),
+            format!("the {name} backend takes no image, but 'our/image:1' is named")
+        );
+        let mut without = defaults();
+        without.sandbox.backend = choice;
+        assert_eq!(engine.admit(&Allowance::everything(), without).unwrap().backend(), name, "the control");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn auto_chooses_a_backend_that_takes_the_image() {
+    let all = Allowance::everything();
+    let both = backends(&[BackendName::Native, BackendName::Docker]);
+    let placed = both.admit(&all, naming_an_image(BackendChoice::Auto)).unwrap();
+    assert_eq!(placed.backend(), BackendName::Docker);
+    assert_eq!(both.admit(&all, defaults()).unwrap().backend(), BackendName::Native, "the control");
+
+    let only_native = Allowance { backends: Permitted::Only(vec![BackendName::Native]), ..all };
+    let refused = both.admit(&only_native, naming_an_image(BackendChoice::Auto)).unwrap_err();
+    assert!(is_about_the_image(&refused), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_no_backend_can_run_is_refused_with_the_reason_of_the_one_that_takes_it() {
+    let native = Script::of(vec![], Ending::Exited(0)).backend();
+    let mut docker = Script::of(vec![], Ending::Exited(0));
+    (docker.name, docker.not_ready) = (BackendName::Docker, true);
+    let engine = Engine::new(vec![native, docker.backend()], prepare);
+    let refused = engine.admit(&Allowance::everything(), naming_an_image(BackendChoice::Auto)).unwrap_err();
+    assert_eq!(refused.to_string(), "the docker backend cannot run here: the script says no");
 }
 
 #[tokio::test(start_paused = true)]

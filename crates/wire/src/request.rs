@@ -53,6 +53,7 @@ pub struct RunRequest {
     #[schema(default = json!([]))]
     pub files: Vec<InputFile>,
     /// Files to return from the working directory after the run, as glob patterns such as `*.png` or `out/**`.
+    /// Wildcards do not match a leading dot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 64, default = json!([]))]
     pub collect: Vec<String>,
@@ -63,8 +64,8 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::NetworkAccess>, default = "none")]
     pub network: Option<String>,
-    /// The OCI image to run in, such as `python:3.11-slim`, for backends that use images. Without it, the image of the
-    /// language.
+    /// The OCI image to run in, such as `python:3.11-slim`. The run then goes to the docker backend; a backend that
+    /// takes no image refuses it. Without it, a backend that uses images takes the image of the language.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub image: Option<String>,
     /// What is to isolate the run.

@@ -78,9 +78,9 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     home.tell();
     raise_open_files();
     warn_of_backends(&config);
-    if pool.is_some() && (config.defaults.image.is_some() || !config.defaults.waive.is_empty()) {
+    if pool.is_some() && !config.defaults.waive.is_empty() {
         tracing::warn!(
-            "the warm pool will not be used: by default, requests get an image or waivers that it does not have"
+            "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
     let engine = compose::pooled_engine(settings.host, pool);

@@ -43,6 +43,31 @@ fn a_backend_that_is_not_there_is_503_and_the_same_error_everywhere() {
 }
 
 #[test]
+fn an_image_is_for_a_backend_that_takes_one() {
+    let server = Server::start();
+    let plain = json!({"language": "sh", "code": "echo ran"});
+    assert_eq!(server.post("/v1/runs", &plain).result()["backend"], "native", "the control");
+    let mut body = naming("native");
+    body["image"] = json!("totally/bogus:9");
+    let answer = server.post("/v1/runs", &body);
+    assert_eq!(answer.error(), (400, "invalid_request".into(), "image".into()));
+    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("totally/bogus:9"));
+
+    body["backend"] = json!("auto");
+    let answer = server.post("/v1/runs", &body).json();
+    let (code, field) = (answer["error"]["code"].as_str(), answer["error"]["field"].as_str());
+    let refused_by_docker = [(Some("backend_unavailable"), None), (Some("invalid_request"), Some("image"))];
+    assert!(refused_by_docker.contains(&(code, field)), "with a daemon or without: {answer}");
+}
+
+#[test]
+fn a_default_image_does_not_keep_runs_from_other_backends() {
+    let server = Server::with("image = 'totally/bogus:9'\n", &[]);
+    let result = server.post("/v1/runs", &json!({"language": "sh", "code": "echo ran"})).result();
+    assert_eq!((&result["backend"], &result["image"]), (&json!("native"), &Value::Null));
+}
+
+#[test]
 fn a_network_of_some_hosts_is_not_available_yet() {
     let server = Server::with("[server.allow]\nnetwork = 'full'\n", &[]);
     let body = json!({"language": "sh", "code": "true", "network": "allow:example.org"});

@@ -177,12 +177,32 @@ fn collecting_into_a_directory_follows_no_link_that_is_there(cell: &Cell) {
     symlink(&target, here.path().join("out.txt")).unwrap();
     symlink(victim.path(), here.path().join("dir")).unwrap();
     let cell = cell.option("--collect", "**/*.txt").option("--collect-to", here.path().to_str().unwrap());
-    let _told = cell.plain("echo changed > out.txt; mkdir dir; echo planted > dir/planted.txt");
-    assert_eq!(fs::read_to_string(&target).unwrap(), "untouched");
-    assert!(!victim.path().join("planted.txt").exists());
+    for cell in [cell.clone(), cell.flag("--overwrite")] {
+        let _told = cell.plain("echo changed > out.txt; mkdir dir; echo planted > dir/planted.txt");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "untouched");
+        assert!(!victim.path().join("planted.txt").exists());
+    }
 }
 
 promise!(collecting_into_a_directory_follows_no_link_that_is_there; cold: "it is about the command line");
+
+/// F4
+fn a_collected_file_is_not_written_beneath_version_control(cell: &Cell) {
+    let here = Scratch::new();
+    let _ = here.file(".git/config", "own");
+    let code = "mkdir -p .git .GIT/hooks .config sub/.hg; echo x > .git/config; echo x > .GIT/hooks/h; \
+                echo x > sub/.hg/hgrc; echo x > .config/ok";
+    let cell = [".git/*", ".GIT/**", "sub/.hg/*", ".config/*"]
+        .iter()
+        .fold(cell.caller_cwd(here.path()), |cell, pattern| cell.option("--collect", pattern));
+    let told = cell.flag("--overwrite").plain(code);
+    assert_eq!(told.code(), 0, "{told:?}");
+    assert_eq!(fs::read_to_string(here.path().join(".config/ok")).unwrap(), "x\n", "the control");
+    assert_eq!(fs::read_to_string(here.path().join(".git/config")).unwrap(), "own");
+    assert!(!here.path().join(".GIT/hooks/h").exists() && !here.path().join("sub/.hg/hgrc").exists());
+}
+
+promise!(a_collected_file_is_not_written_beneath_version_control; cold: "it is about the command line");
 
 /// F7, F8
 fn there_is_no_way_up_out_of_the_root(cell: &Cell) {

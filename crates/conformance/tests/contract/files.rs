@@ -69,6 +69,40 @@ fn files_are_collected_however_the_run_ended(cell: &Cell) {
 
 promise!(files_are_collected_however_the_run_ended);
 
+fn a_wildcard_does_not_collect_what_is_hidden(cell: &Cell) {
+    let code = "mkdir -p .git a/.b; for f in .env .git/config a/.b/c a/.d a/e f; do echo $f > $f; done";
+    let collected = |pattern: &str| {
+        let ran = cell.option("--collect", pattern).run(code);
+        let files = ran.files.as_deref().expect("files were asked for");
+        files.iter().map(|file| file.path.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(collected("**"), ["a/e", "f"]);
+    assert_eq!(collected(".*"), [".env"], "the control");
+    assert_eq!(collected("**/.b/*"), ["a/.b/c"], "the control");
+}
+
+promise!(a_wildcard_does_not_collect_what_is_hidden);
+
+fn an_existing_file_is_kept_unless_it_may_be_overwritten(cell: &Cell) {
+    let here = Scratch::new();
+    let read = |name: &str| fs::read_to_string(here.path().join(name)).unwrap();
+    let _ = here.file("a.txt", "old");
+    let cell = cell.option("--collect", "*.txt").caller_cwd(here.path());
+    let code = "echo new > a.txt; echo new > b.txt; exit 3";
+    let told = cell.plain(code);
+    assert_eq!(
+        (told.code(), read("a.txt").as_str(), read("b.txt").as_str()),
+        (3, "old", "new\n"),
+        "{told:?}"
+    );
+    let none = cell.plain(code);
+    assert_eq!((none.code(), read("a.txt").as_str()), (125, "old"), "none could be written: {none:?}");
+    let told = cell.flag("--overwrite").plain(code);
+    assert_eq!((told.code(), read("a.txt").as_str()), (3, "new\n"), "{told:?}");
+}
+
+promise!(an_existing_file_is_kept_unless_it_may_be_overwritten; cold: "it is about the command line");
+
 fn collected_files_go_to_a_directory_or_the_current_one(cell: &Cell) {
     let here = Scratch::new();
     let there = Scratch::new();

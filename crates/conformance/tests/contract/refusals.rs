@@ -123,6 +123,22 @@ fn a_pattern_cannot_leave_the_working_directory(cell: &Cell) {
 
 promise!(a_pattern_cannot_leave_the_working_directory; cold: "it is about the command line");
 
+fn an_image_or_a_runtime_is_not_ignored(cell: &Cell) {
+    if cell.has_an_image() {
+        let refusal = cell.option("--image", "not a name").refuse("true");
+        return refusal.says("invalid_request", Some("image"), "not a name", "--image");
+    }
+    assert_eq!(cell.run("echo ran").ok(), "ran\n", "the control");
+    let refusal = cell.option("--image", "totally/bogus:9").refuse("echo ran");
+    refusal.says("invalid_request", Some("image"), "totally/bogus:9", "docker");
+    let refusal = cell.option("--runtime", "bogus").refuse("echo ran");
+    refusal.says("invalid_request", Some("runtime"), "bogus", "--backend docker");
+    let configured = cell.caller_env("BELLJAR_IMAGE", "totally/bogus:9").run("echo ran");
+    assert_eq!(configured.ok(), "ran\n", "a default is for the backends that take one");
+}
+
+promise!(an_image_or_a_runtime_is_not_ignored; cold: "it is about the command line");
+
 fn an_interpreter_that_is_not_installed_is_named_with_how_to_get_it(cell: &Cell) {
     if cell.has_an_image() {
         let refusal = cell.language("go").refuse("package main");

@@ -12,7 +12,8 @@ pub const MAX_PATTERNS: usize = 64;
 pub const MAX_PATTERN: usize = 1024;
 
 /// A pattern for files beneath the working directory. `?` matches one character of a name, `*` any number of them,
-/// `[a-z]` one character in the range and `[!a-z]` one outside it; `**` matches any number of directories.
+/// `[a-z]` one character in the range and `[!a-z]` one outside it; `**` matches any number of directories. None of them
+/// matches the dot that a hidden name begins with: that has to be written, as in a shell.
 #[derive(Debug, Clone)]
 pub struct Glob {
     text: String,
@@ -114,11 +115,12 @@ impl Part {
     fn extend(&self, covered: &[bool], names: &[&str]) -> Vec<bool> {
         match self {
             Part::Names => {
-                let so_far = |any: &mut bool, here: &bool| {
-                    *any |= *here;
-                    Some(*any)
+                let passable = once(false).chain(names.iter().map(|name| !is_hidden(name)));
+                let so_far = |before: &mut bool, (here, passable): (&bool, bool)| {
+                    *before = *here || (*before && passable);
+                    Some(*before)
                 };
-                covered.iter().scan(false, so_far).collect()
+                covered.iter().zip(passable).scan(false, so_far).collect()
             }
             Part::Name(tokens) => {
                 let fits = |(here, name): (&bool, &&str)| *here && is_name(tokens, name);
@@ -141,9 +143,16 @@ impl Token {
     }
 }
 
+fn is_hidden(name: &str) -> bool {
+    name.starts_with('.')
+}
+
 /// Whether the tokens match a name. Only the last `*` reached so far is ever extended: whatever an earlier one could
 /// match instead, this one can match as well.
 fn is_name(tokens: &[Token], name: &str) -> bool {
+    if is_hidden(name) && tokens.first() != Some(&Token::Char('.')) {
+        return false;
+    }
     let (mut tokens, mut left) = (tokens, name.chars());
     let mut again: Option<(&[Token], Chars<'_>)> = None;
     loop {
@@ -258,8 +267,24 @@ mod tests {
     }
 
     #[test]
-    fn a_star_means_hidden_files_too_and_two_mean_what_is_beneath() {
-        assert!(Glob::parse("*").unwrap().matches(".hidden"));
+    fn a_wildcard_does_not_match_a_leading_dot_but_a_dot_does() {
+        let matches = |pattern: &str, path: &str| Glob::parse(pattern).unwrap().matches(path);
+        for pattern in ["*", "**", "**/*", "?env", "[.]env", "[!a]env", "*env", "*.env"] {
+            assert!(!matches(pattern, ".env"), "{pattern}");
+        }
+        for path in [".git/config", "a/.git/config", "a/b/.git", ".git/hooks/x"] {
+            assert!(!matches("**", path) && !matches("**/*", path) && !matches("a/**", path), "{path}");
+        }
+        assert!(!matches("*/config", ".git/config") && !matches("**/config", ".git/config"));
+        for pattern in [".env", ".*", ".e?v", "**/.env", "**/.*", "./.env"] {
+            assert!(matches(pattern, ".env"), "{pattern}");
+        }
+        assert!(matches(".cache/**", ".cache/a/b") && !matches(".cache/**", ".cache/.a/b"));
+        assert!(matches("**/.cache/*", "a/.cache/b") && matches("*", "a.env") && matches("a*", "a.env"));
+    }
+
+    #[test]
+    fn two_stars_mean_what_is_beneath() {
         assert!(!Glob::parse("A").unwrap().matches("a"));
         let all = Glob::parse("out/**").unwrap();
         assert!(all.matches("out/a") && all.matches("out/a/b") && !all.matches("out"));
@@ -303,6 +328,10 @@ mod tests {
             let stripped = pattern.strip_prefix("./").unwrap_or(&pattern);
             let leads_out = stripped.starts_with('/') || stripped.split('/').any(|part| part == "..");
             match (Glob::parse(&pattern), glob::Pattern::new(stripped)) {
+                // Theirs lets `*.a` match `.a`, which shells do not.
+                (Ok(ours), Ok(theirs)) if path.split('/').any(is_hidden) => {
+                    prop_assert!(!ours.matches(&path) || theirs.matches_with(&path, options));
+                }
                 (Ok(ours), Ok(theirs)) => {
                     prop_assert_eq!(ours.matches(&path), theirs.matches_with(&path, options));
                 }

@@ -72,7 +72,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
                     "description": "Environment variables for the program. Nothing of the host's gets in."},
             "files": {"type": "array", "items": input_file(),
                       "description": "Files to put into the working directory before the program starts."},
-            "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**."),
+            "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**. Wildcards match no leading dot."),
             "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
             "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
             "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
@@ -84,7 +84,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
                 "none (the default), or full for the public internet. The operator may have forbidden full, \
                  and not every backend has it."},
             "backend": text(&backend),
-            "image": text("An OCI image, where the backend takes one."),
+            "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
         }),
