@@ -12,9 +12,10 @@ use tokio::time::{Instant, sleep_until};
 use crate::RunError;
 use crate::transcript::Transcript;
 
-/// How long killed processes may take to die. A process in an uninterruptible sleep can delay it; beyond this it is a
-/// fault of the host, and a caller must not wait for it.
-const GRACE: Duration = Duration::from_secs(5);
+/// How long killed processes may take to die. A fork bomb on a busy host takes seconds, because dying costs CPU time, too, and
+/// a process in an uninterruptible sleep can delay it. Beyond this it is a fault of the host, and a caller must not wait for
+/// it. A server that stops waits longer than this.
+const GRACE: Duration = Duration::from_secs(9);
 
 const SIGPIPE: u8 = 13;
 

@@ -246,7 +246,7 @@ async fn a_tree_that_will_not_die_does_not_hold_the_caller() {
     let began = Instant::now();
     let error = run(&engine(&backend), defaults(), &mut Unobserved, pending()).await.unwrap_err();
     assert!(matches!(error, RunError::Unkillable { .. }), "{error}");
-    assert_eq!(began.elapsed(), 15 * SECOND);
+    assert_eq!(began.elapsed(), 19 * SECOND, "the timeout, and the time that killed processes may take");
     assert_eq!(*backend.log.lock().unwrap(), ["start main.mjs", "kill", "drop"]);
 }
 
