@@ -34,6 +34,8 @@ use crate::zygote::{Entry, Readiness, Zygote};
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
 /// How often the counters of a running box are read.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a killed box may take to die before its limit on CPU is lifted. Almost all are dead by then.
+const DEATH_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to report that a killed box is dead.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -425,10 +427,10 @@ impl NativeExecution {
     }
 
     /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
-    /// them all (which cgroup v1 does not do itself). Also gives up on a keeper that does not react.
+    /// them all (which cgroup v1 does not do itself). Also looks after a killed box that takes long to die.
     fn look_at_counters(&mut self) {
-        if self.killed_at.is_some_and(|at| at.elapsed() > KILL_PATIENCE) {
-            self.keeper.kill();
+        if let Some(at) = self.killed_at {
+            self.wait_for_death(at);
         }
         let Some(Ok(counters)) = self.cgroup.as_ref().map(BoxCgroup::counters) else { return };
         let counters = counters.since(self.booting);
@@ -438,6 +440,17 @@ impl NativeExecution {
         }
         if self.killed_at.is_none() && counters.oom_kills > 0 {
             self.kill_tree();
+        }
+    }
+
+    /// Looks after a box that was killed and is not dead yet.
+    fn wait_for_death(&self, killed_at: Instant) {
+        let waited = killed_at.elapsed();
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|_| waited > DEATH_PATIENCE) {
+            cgroup.hasten_death();
+        }
+        if waited > KILL_PATIENCE {
+            self.keeper.kill();
         }
     }
 
