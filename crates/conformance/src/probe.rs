@@ -94,7 +94,7 @@ pub fn probe_program() -> &'static Path {
     Path::new(env!("BELLJAR_PROBE"))
 }
 
-/// The control: the same attempt on the bare host, as whoever runs the tests.
+/// The control: the same attempt on the bare host, as the user who runs the tests.
 #[must_use]
 pub fn outside(args: &str) -> Vec<Observation> {
     outside_with_env(args, &[])

@@ -56,7 +56,7 @@ fn a_guarantee_that_the_host_cannot_keep_is_named() {
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("memory"), "{:?}", refused.json());
     let ready = server.get("/readyz");
     assert_eq!(ready.error(), (503, "backend_unavailable".into(), String::new()));
-    // The control: the same host runs it for whoever does without.
+    // The control: the same host runs it for a request that waives the guarantee.
     let waived = json!({"language": "sh", "code": "echo hello", "waive": ["memory", "pids", "cpu"]});
     assert_eq!(server.post("/v1/runs", &waived).result()["stdout"], json!("hello\n"));
 }

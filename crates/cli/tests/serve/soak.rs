@@ -1,4 +1,4 @@
-//! Many runs in boxes that wait, with every ending, and nothing grows. The long one is `bench/soak`.
+//! Many runs in the warm pool, with every ending, during which nothing grows. `bench/soak` is the long version.
 
 use std::fs;
 use std::process::Command;

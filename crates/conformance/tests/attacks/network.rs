@@ -9,7 +9,7 @@ use std::time::Duration;
 use belljar_conformance::{Cell, Observation, outside, promise, secret};
 use rustix::process::Signal;
 
-/// Below those that the kernel gives to whoever asks for any: other tests hold thousands of them.
+/// Below the range of ephemeral ports: other tests hold thousands of those.
 const FIXED_PORT: u16 = 27_123;
 
 const UNREACHABLE: &[i32] = &[

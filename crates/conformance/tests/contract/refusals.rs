@@ -165,7 +165,7 @@ fn a_host_without_user_namespaces_is_told_so(cell: &Cell) {
     let (json, words) = (cell.without_user_namespaces(&["--json"]), cell.without_user_namespaces(&[]));
     let plan = cell.flag("--explain").plain("true");
     if !plan.stdout_text().starts_with("enter     user") && !plan.stdout_text().contains("\nenter     user") {
-        return assert_eq!(words.code(), 0, "whoever does without them runs: {words:?}");
+        return assert_eq!(words.code(), 0, "a request that waives them runs: {words:?}");
     }
     assert_eq!((json.code(), words.code()), (125, 125), "{words:?}");
     let told = words.stderr_text();

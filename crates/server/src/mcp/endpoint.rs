@@ -82,7 +82,7 @@ where
     served
 }
 
-/// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
+/// A service at `/mcp`. The router that mounts it adds the [`Caller`] to every request.
 fn mount<S>(service: S, app: App) -> Router
 where
     S: ServerHandler + Clone,
@@ -275,7 +275,7 @@ impl Flights {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Flight, watch::Sender<bool>>> {
-        // Whoever panicked while it held the lock had changed the map whole or not at all.
+        // A thread that panicked with the lock held has changed the map completely or not at all.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
