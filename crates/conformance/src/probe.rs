@@ -109,6 +109,19 @@ pub fn outside_with_env(args: &str, env: &[(&str, &str)]) -> Vec<Observation> {
     observations(&finish(start(command, None)).stdout_text())
 }
 
+/// [`outside`], for what only root may do. If the tests do not run as root, there is no such control, which is recorded.
+///
+/// # Panics
+/// If the tests do not run as root and `CI` or `BELLJAR_REQUIRE` is set.
+#[must_use]
+pub fn outside_as_root(attempt: &str) -> Option<Observation> {
+    if rustix::process::geteuid().is_root() {
+        return outside(attempt).into_iter().next();
+    }
+    host::skip("the control", "only root can do it, and the tests do not run as root");
+    None
+}
+
 /// [`outside`], as an ordinary user.
 #[must_use]
 pub fn outside_as_nobody(args: &str) -> Vec<Observation> {

@@ -40,7 +40,7 @@ fn a_file_that_cannot_be_read_is_refused(cell: &Cell) {
     assert!(refusal.error.message.contains("directory"), "{refusal:?}");
     if cell.user() == User::Nobody {
         let secret = scratch.file("secret.sh", "echo 1");
-        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o000)).unwrap();
         let refusal = cell.refuse_words(&[secret.to_str().unwrap()]);
         assert!(refusal.error.message.contains("secret.sh"), "{refusal:?}");
     }
