@@ -302,7 +302,7 @@ class Server:
         with open(f"{self.folder}/belljar.toml", "w") as file:
             file.write(self.config)
         log = open(f"{self.folder}/log", "w")
-        words = [belljar, "serve", "--listen", "127.0.0.1:0"]
+        words = [belljar, "serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]
         env = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"} | {"BELLJAR_LOG": "warn"}
         self.process = subprocess.Popen(words, cwd=self.folder, env=env, stderr=log)
         while not (found := [line for line in open(f"{self.folder}/log") if line.startswith("listening on ")]):

@@ -8,7 +8,8 @@
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `cloned` is PID 1 seen
 //! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
 //! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
-//! to itself before `exec`, and `leash` the same for a program without a box. [`ferry`] brings a program from a zygote
+//! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
+//! needs. [`ferry`] brings a program from a zygote
 //! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
 //! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper.
 //!
@@ -26,6 +27,7 @@ mod entrant;
 pub mod exile;
 mod fault;
 pub mod ferry;
+mod helper;
 mod init;
 mod keeper;
 pub mod landlock;
@@ -43,6 +45,7 @@ use std::process::ExitCode;
 
 pub use cloned::Order;
 pub use fault::Fault;
+pub use helper::{HelperLimits, confine_helper, confine_parser};
 pub use leash::leash;
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};

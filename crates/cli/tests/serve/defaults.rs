@@ -62,7 +62,7 @@ fn a_default_that_no_request_could_have_keeps_the_server_from_starting() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("belljar.toml"), "[limits]\nmemory = '1K'\n").unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_belljar"))
-        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"])
         .current_dir(folder.path())
         .output()
         .unwrap();

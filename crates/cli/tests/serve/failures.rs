@@ -82,7 +82,7 @@ fn of_nobody(config: &str) -> Server {
     let binary = folder.path().join("belljar");
     std::fs::copy(env!("CARGO_BIN_EXE_belljar"), &binary).unwrap();
     let mut command = Command::new(&binary);
-    command.args(["serve", "--listen", "127.0.0.1:0"]).uid(NOBODY).gid(NOBODY);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]).uid(NOBODY).gid(NOBODY);
     Server::spawn_in(command, folder.path().join("state"), folder)
 }
 

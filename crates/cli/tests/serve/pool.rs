@@ -404,7 +404,7 @@ fn a_pool_that_cannot_be_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("belljar.toml"), "[pool.languages.rust]\nmin = 1\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_belljar"))
-        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"])
         .current_dir(folder.path())
         .output()
         .unwrap();

@@ -544,6 +544,42 @@ static REAPER_GROUPS: &[Group] = &[
     group!(ALLOW, "the time, if the clock needs a call", SYS_clock_gettime),
 ];
 
+/// What a helper on the host may not ask of the kernel, on top of what [`STANDARD`] refuses: in a box, namespaces keep
+/// it from other processes and from the network.
+pub static APART: Policy = Policy { groups: APART_GROUPS, unlisted: Verdict::Allow };
+
+/// Signal 0 is none.
+const ONLY_WHETHER_IT_IS_THERE: Rule = only_if!(1 & ALL_BITS, &[0], else EPERM);
+
+static APART_GROUPS: &[Group] = &[
+    group!(REFUSE, "sockets lead to servers of the host and to the network", SYS_socket SYS_io_uring_setup),
+    group!(
+        ONLY_WHETHER_IT_IS_THERE,
+        "other processes of the same user; shells wait for their own in this way",
+        SYS_kill
+    ),
+    group!(REFUSE, "other processes of the same user", SYS_tkill SYS_rt_sigqueueinfo
+        SYS_rt_tgsigqueueinfo SYS_pidfd_send_signal SYS_pidfd_getfd SYS_ptrace SYS_process_vm_readv
+        SYS_process_vm_writev SYS_setpriority SYS_ioprio_set SYS_sched_setscheduler SYS_sched_setparam
+        SYS_sched_setattr),
+];
+
+/// What a parser may ask of the kernel: memory, time, and its two open files.
+pub static PARSER: Policy = Policy { groups: PARSER_GROUPS, unlisted: EPERM };
+
+static PARSER_GROUPS: &[Group] = &[
+    group!(ALLOW, "its input and output", SYS_read SYS_pread64 SYS_write SYS_writev SYS_lseek SYS_close
+        SYS_fstat SYS_newfstatat SYS_statx),
+    group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
+    group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
+    group!(ALLOW, "one thread with a large stack", SYS_clone SYS_clone3 SYS_set_robust_list SYS_rseq
+        SYS_set_tid_address SYS_sched_getaffinity SYS_sched_yield SYS_prctl SYS_gettid SYS_getpid SYS_futex),
+    group!(ALLOW, "signals: an overflow of the stack is one", SYS_rt_sigaction SYS_rt_sigprocmask
+        SYS_rt_sigreturn SYS_sigaltstack SYS_tgkill SYS_restart_syscall),
+    group!(ALLOW, "time and random numbers", SYS_clock_gettime SYS_getrandom),
+    group!(ALLOW, "ending", SYS_exit SYS_exit_group),
+];
+
 const fn number(call: c_long) -> u32 {
     assert!(call >= 0 && call < 0x4000_0000);
     #[allow(
