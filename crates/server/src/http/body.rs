@@ -1,4 +1,4 @@
-//! The body of a request: bounded in size, in time, and all bodies together in memory.
+//! The body of a request: bounded in size, in time, in what its JSON can become in memory, and all bodies together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem};
+use belljar_wire::{Code, Problem, refuse_costly};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -54,7 +54,7 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
 /// Reads a body, whatever it is announced as.
 ///
 /// # Errors
-/// That it is too large, too slow or broken off, or that too many others are being read.
+/// That it is too large, has too many values, is too slow or broken off, or that too many others are being read.
 pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
     let patience = app.config.body_timeout;
     let reading = collect(body, app.config.max_body, &app.memory);
@@ -73,6 +73,7 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Receiv
         share.grow_to(bytes.len() + data.len(), memory)?;
         bytes.extend_from_slice(&data);
     }
+    refuse_costly(&bytes)?;
     Ok(Received { bytes: bytes.freeze(), share })
 }
 
