@@ -10,7 +10,8 @@
 //! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
 //! to itself before `exec`, and `leash` the same for a program without a box. [`ferry`] brings a program from a zygote
 //! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
-//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper.
+//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper, and `memory`
+//! the allocator of the program.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -30,6 +31,7 @@ mod init;
 mod keeper;
 pub mod landlock;
 mod leash;
+mod memory;
 pub mod message;
 pub mod plan;
 pub mod seccomp;
@@ -44,6 +46,7 @@ use std::process::ExitCode;
 pub use cloned::Order;
 pub use fault::Fault;
 pub use leash::leash;
+pub use memory::Allocator;
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 

@@ -6,25 +6,26 @@ use memchr::memchr2;
 
 use crate::problem::{Code, Problem};
 
-/// The most values in one text: scalars, lists, objects, and the names in objects. An object with one name takes MCP about a
-/// kilobyte, so this many values take it up to 16 MB. 4,096 files, each with a path, a content and an encoding, fit.
+/// The most values in one text: scalars, lists, objects, and the names in objects. 4,096 files, each with a path, a content
+/// and an encoding, fit.
 pub const MAX_VALUES: usize = 32 << 10;
+/// The most memory that a value takes beyond its own text. It was measured where it is highest, in a message of MCP that
+/// holds objects with one name each.
+const VALUE_BYTES: usize = 512;
 
-/// Refuses text with too many values. Whether it is JSON at all is for its reader to say. Allocates nothing, and stops at the
-/// first value too many.
+/// How many bytes the values of a text take at most, once it has been read, beyond the text itself. Whether it is JSON at
+/// all is for its reader to say. Allocates nothing, and stops at the first value too many.
 ///
 /// # Errors
 /// That there are more than [`MAX_VALUES`].
-pub fn refuse_costly(json: &[u8]) -> Result<(), Problem> {
-    match Values(json).nth(MAX_VALUES) {
-        None => Ok(()),
-        Some(()) => {
-            let message = format!("the request has more than {MAX_VALUES} values");
-            let hint =
-                "send fewer of them: put many small files into one archive, or many arguments into a file";
-            Err(Problem::new(Code::TooLarge, message, hint))
-        }
+pub fn cost(json: &[u8]) -> Result<usize, Problem> {
+    let values = Values(json).take(MAX_VALUES + 1).count();
+    if values > MAX_VALUES {
+        let message = format!("the request has more than {MAX_VALUES} values");
+        let hint = "send fewer of them: put many small files into one archive, or many arguments into a file";
+        return Err(Problem::new(Code::TooLarge, message, hint));
     }
+    Ok(values * VALUE_BYTES)
 }
 
 /// The values that are left in a text, in the order in which they begin.
@@ -100,11 +101,11 @@ mod tests {
     #[test]
     fn one_value_too_many_is_refused() {
         let list = |items: usize| format!("[{}]", vec!["0"; items].join(","));
-        assert!(refuse_costly(list(MAX_VALUES - 1).as_bytes()).is_ok());
-        let problem = refuse_costly(list(MAX_VALUES).as_bytes()).unwrap_err();
+        assert_eq!(cost(list(MAX_VALUES - 1).as_bytes()).unwrap(), MAX_VALUES * VALUE_BYTES);
+        let problem = cost(list(MAX_VALUES).as_bytes()).unwrap_err();
         assert_eq!(problem.error.code, Code::TooLarge);
         assert_eq!(problem.error.message, "the request has more than 32768 values");
-        assert!(refuse_costly(format!("\"{}\"", "[0]".repeat(MAX_VALUES)).as_bytes()).is_ok());
+        assert!(cost(format!("\"{}\"", "[0]".repeat(MAX_VALUES)).as_bytes()).is_ok());
     }
 
     fn size(value: &Value) -> usize {

@@ -13,7 +13,7 @@ mod result;
 mod run;
 mod schema;
 
-pub use cost::{MAX_VALUES, refuse_costly};
+pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem, refuse_costly};
+use belljar_wire::{Code, Problem};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -73,7 +73,8 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Receiv
         share.grow_to(bytes.len() + data.len(), memory)?;
         bytes.extend_from_slice(&data);
     }
-    refuse_costly(&bytes)?;
+    let read = bytes.len() + belljar_wire::cost(&bytes)?;
+    share.grow_to(memory.at_most_half(read).max(bytes.len()), memory)?;
     Ok(Received { bytes: bytes.freeze(), share })
 }
 
@@ -98,7 +99,7 @@ impl Memory {
     /// # Errors
     /// That others have had it for so long.
     pub(crate) async fn share_within(&self, bytes: usize, patience: Duration) -> Result<Share, Problem> {
-        let bytes = u32::try_from(bytes.min(self.all / 2)).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(self.at_most_half(bytes)).unwrap_or(u32::MAX);
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
             return Ok(Share(Some(permit)));
         }
@@ -107,6 +108,11 @@ impl Memory {
             Ok(Ok(permit)) => Ok(Share(Some(permit))),
             Ok(Err(_)) | Err(_) => Err(no_memory()),
         }
+    }
+
+    /// What is estimated to be more than half of all memory counts as half, so that it can be had in the end.
+    fn at_most_half(&self, bytes: usize) -> usize {
+        bytes.min(self.all / 2)
     }
 }
 

@@ -13,7 +13,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::{Code, Local, Problem, refuse_costly};
+use belljar_wire::{Code, Local, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::execute::{Ending, ending, prepare};
@@ -287,7 +287,7 @@ impl Said {
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
-    refuse_costly(text.as_bytes()).map_err(Refusal::from)?;
+    belljar_wire::cost(text.as_bytes()).map_err(Refusal::from)?;
     serde_json::from_str(text)
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
 }
