@@ -11,7 +11,8 @@
 //! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
 //! needs. [`ferry`] brings a program from a zygote
 //! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
-//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper.
+//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper, and `memory`
+//! the allocator of the program.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -32,6 +33,7 @@ mod init;
 mod keeper;
 pub mod landlock;
 mod leash;
+mod memory;
 pub mod message;
 pub mod plan;
 pub mod seccomp;
@@ -47,6 +49,7 @@ pub use cloned::Order;
 pub use fault::Fault;
 pub use helper::{HelperLimits, confine_helper, confine_parser};
 pub use leash::leash;
+pub use memory::Allocator;
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
