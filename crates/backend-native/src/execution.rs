@@ -27,6 +27,7 @@ use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
 use crate::program::Program;
+use crate::sockets::Sockets;
 use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -34,6 +35,8 @@ use crate::zygote::{Entry, Readiness, Zygote};
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
 /// How often the counters of a running box are read.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How much kernel memory a box may hold beyond its memory limit.
+const BEYOND_LIMIT: u64 = 16 << 20;
 /// How long a killed box may take to die before its limit on CPU is lifted. Almost all are dead by then.
 const DEATH_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to report that a killed box is dead.
@@ -75,6 +78,10 @@ pub(crate) struct NativeExecution {
     waited_for: Option<Waited>,
     killed_at: Option<Instant>,
     cpu_exhausted: bool,
+    /// Opened when the counters are first read.
+    sockets: Option<Sockets>,
+    /// It held too much kernel memory that its cgroup does not limit.
+    memory_exhausted: bool,
     ended: Option<Ended>,
 }
 
@@ -227,6 +234,8 @@ impl NativeExecution {
             waited_for: None,
             killed_at: None,
             cpu_exhausted: false,
+            sockets: None,
+            memory_exhausted: false,
             ended: None,
         };
         Ok((execution, ends))
@@ -426,8 +435,9 @@ impl NativeExecution {
         }
     }
 
-    /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
-    /// them all (which cgroup v1 does not do itself). Also looks after a killed box that takes long to die.
+    /// Enforces what the kernel only counts: the CPU time of all processes, the kernel memory that the memory limit
+    /// does not bound, and that an OOM kill of one process ends them all (which cgroup v1 does not do itself). Also
+    /// looks after a killed box that takes long to die.
     fn look_at_counters(&mut self) {
         if let Some(at) = self.killed_at {
             self.wait_for_death(at);
@@ -441,6 +451,20 @@ impl NativeExecution {
         if self.killed_at.is_none() && counters.oom_kills > 0 {
             self.kill_tree();
         }
+        if self.killed_at.is_none() && self.memory_beyond_limit() > BEYOND_LIMIT {
+            self.memory_exhausted = true;
+            self.kill_tree();
+        }
+    }
+
+    /// A box that is just ending may no longer have a process by which to find its sockets.
+    fn memory_beyond_limit(&mut self) -> u64 {
+        let Some(cgroup) = self.cgroup.as_ref() else { return 0 };
+        if self.sockets.is_none() {
+            self.sockets = Sockets::of(cgroup).ok();
+        }
+        let sockets = self.sockets.as_ref().and_then(|sockets| sockets.memory().ok()).unwrap_or_default();
+        cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default().saturating_add(sockets)
     }
 
     /// Looks after a box that was killed and is not dead yet.
@@ -530,7 +554,7 @@ impl NativeExecution {
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
         let status = Status(status);
         let spent = self.terms.cpu_time.is_some_and(|limit| counters.cpu >= limit);
-        if counters.oom_kills > 0 {
+        if counters.oom_kills > 0 || self.memory_exhausted {
             Ending::OutOfMemory
         } else if self.cpu_exhausted || (spent && status.signal().is_some()) {
             Ending::CpuTimeExhausted

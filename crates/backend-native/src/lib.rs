@@ -20,6 +20,7 @@ mod memory;
 mod parked;
 mod pool;
 mod program;
+mod sockets;
 mod trial;
 mod warden;
 mod warm;

@@ -214,6 +214,7 @@ coded_enum!(Step {
     15 => SealRoot,
     16 => Offer(path),
     17 => Pipe(path),
+    18 => BoundSockets,
 });
 coded_enum!(BindMode { 0 => ReadOnly, 1 => Device });
 coded_struct!(ScratchPart { path, mode, executable });
@@ -249,6 +250,7 @@ mod tests {
                 Step::HideCgroup,
                 Step::Hostname("h".into()),
                 Step::Loopback,
+                Step::BoundSockets,
                 Step::PrivateMounts,
                 Step::Root,
                 Step::File("/f".into(), vec![0, 255]),

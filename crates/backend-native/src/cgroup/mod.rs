@@ -328,6 +328,18 @@ impl BoxCgroup {
         )
     }
 
+    /// How much kernel memory it holds now that its memory limit does not bound.
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn memory_beyond_limit(&self, limits: &BoxLimits) -> Result<u64, CgroupError> {
+        let beyond = match self.version {
+            Version::V1 => v1::memory_beyond_limit(self),
+            Version::V2 => v2::memory_beyond_limit(self, limits.memory.get()),
+        };
+        self.unless_unmet(Guarantee::Memory, beyond)
+    }
+
     /// How many processes and threads are in it now.
     ///
     /// # Errors

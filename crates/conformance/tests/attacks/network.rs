@@ -136,10 +136,10 @@ fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
     for seen in probe_all(cell, &odd) {
         seen.fails_with(&[libc::EAFNOSUPPORT]);
     }
-    // SOCK_DIAG, XFRM, AUDIT, NETFILTER
-    let netlink = [4, 6, 9, 12].map(|protocol| socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol));
+    // ROUTE, SOCK_DIAG, XFRM, AUDIT, NETFILTER
+    let netlink = [0, 4, 6, 9, 12].map(|protocol| socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol));
     for seen in probe_all(cell, &netlink) {
-        seen.fails_with(&[libc::EAFNOSUPPORT, libc::EPERM]);
+        seen.fails_with(&[libc::EAFNOSUPPORT]);
     }
     let raw = [(libc::SOCK_RAW, 1), (libc::SOCK_RAW, 255), (libc::SOCK_DGRAM, 1)];
     for seen in probe_all(cell, &raw.map(|(kind, protocol)| socket(libc::AF_INET, kind, protocol))) {
