@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::plan::{
     Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan,
-    Resource, ScratchPart, StdinFrom, Step,
+    ProcContent, ProcFile, Resource, ScratchPart, StdinFrom, Step,
 };
 
 /// Bytes that are not what they should be.
@@ -187,6 +187,7 @@ coded_struct!(Plan {
     sources,
     opener,
     build,
+    meminfo,
     confinement,
     commands,
     heralded
@@ -209,12 +210,15 @@ coded_enum!(Step {
     10 => Scratch { size, files, parts },
     11 => Workspace { source, path, owner, files },
     12 => Inputs { dir, files },
-    13 => Proc,
+    13 => Proc(files),
     14 => Pivot,
     15 => SealRoot,
     16 => Offer(path),
     17 => Pipe(path),
+    18 => Terminals { max },
 });
+coded_struct!(ProcFile { name, content });
+coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
 coded_enum!(BindMode { 0 => ReadOnly, 1 => Device });
 coded_struct!(ScratchPart { path, mode, executable });
 coded_struct!(Input { path, offset, length, executable });
@@ -267,11 +271,16 @@ mod tests {
                 },
                 Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
                 Step::Pipe("/sandbox/p".into()),
-                Step::Proc,
+                Step::Terminals { max: 16 },
+                Step::Proc(vec![
+                    ProcFile { name: "stat".into(), content: ProcContent::Text(b"cpu".to_vec()) },
+                    ProcFile { name: "uptime".into(), content: ProcContent::Kernel },
+                ]),
                 Step::Pivot,
                 Step::SealRoot,
                 Step::Offer("/sandbox".into()),
             ],
+            meminfo: b"MemTotal:".to_vec(),
             confinement: Confinement {
                 rlimits: vec![(Resource::NoFile, 1024), (Resource::Stack, 8)],
                 landlock: vec![("/".into(), Access::Read), ("/tmp".into(), Access::Write)],
