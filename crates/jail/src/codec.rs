@@ -47,6 +47,17 @@ pub trait Coded: Sized {
     /// # Errors
     /// Too few bytes, or impossible ones.
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed>;
+    /// Appends these values.
+    fn put_all(values: &[Self], bytes: &mut Vec<u8>) {
+        values.iter().for_each(|value| value.put(bytes));
+    }
+    /// Takes this number of values off the front.
+    ///
+    /// # Errors
+    /// Too few bytes, or impossible ones.
+    fn take_all(length: usize, bytes: &mut &[u8]) -> Result<Vec<Self>, Malformed> {
+        (0..length).map(|_| Self::take(bytes)).collect()
+    }
 }
 
 fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
@@ -68,7 +79,25 @@ macro_rules! coded_number {
         }
     )*};
 }
-coded_number!(u8, u16, u32, u64, i32);
+coded_number!(u16, u32, u64, i32);
+
+/// Most of a plan is text, which is copied as a whole.
+impl Coded for u8 {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(*self);
+    }
+    fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let (first, rest) = bytes.split_first().ok_or(Malformed)?;
+        *bytes = rest;
+        Ok(*first)
+    }
+    fn put_all(values: &[u8], bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(values);
+    }
+    fn take_all(length: usize, bytes: &mut &[u8]) -> Result<Vec<u8>, Malformed> {
+        take_slice(bytes, length).map(<[u8]>::to_vec)
+    }
+}
 
 impl Coded for bool {
     fn put(&self, bytes: &mut Vec<u8>) {
@@ -86,7 +115,7 @@ impl Coded for bool {
 impl<T: Coded> Coded for Vec<T> {
     fn put(&self, bytes: &mut Vec<u8>) {
         u32::try_from(self.len()).unwrap_or(u32::MAX).put(bytes);
-        self.iter().for_each(|item| item.put(bytes));
+        T::put_all(self, bytes);
     }
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
         let length = u32::take(bytes)? as usize;
@@ -95,7 +124,7 @@ impl<T: Coded> Coded for Vec<T> {
         if length > bytes.len() {
             return Err(Malformed);
         }
-        (0..length).map(|_| T::take(bytes)).collect()
+        T::take_all(length, bytes)
     }
 }
 
