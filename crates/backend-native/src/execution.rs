@@ -63,6 +63,8 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// What the box shows as `/proc/meminfo`, until it is a run.
+    meminfo: Option<OwnedFd>,
     /// The program, if its end is polled for.
     program: Option<Program>,
     /// Hangs up when no process in the box can run any more.
@@ -223,6 +225,7 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            meminfo: None,
             program: None,
             herald: None,
             silenced: false,
@@ -262,9 +265,20 @@ impl NativeExecution {
         self.offered.as_ref().map(AsFd::as_fd)
     }
 
+    /// Rewrites what the box shows as `/proc/meminfo`.
+    pub(crate) fn rewrite_meminfo(&self, text: &[u8]) -> io::Result<()> {
+        let file = self.meminfo.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        rustix::fs::ftruncate(file, 0)?;
+        if rustix::io::pwrite(file, text, 0)? < text.len() {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(())
+    }
+
     /// From now on this is the run of a request, whose program has been waiting. What was used so far is not counted.
     pub(crate) fn become_run(&mut self, start: Start, terms: Terms, booting: Duration) {
         self.terms = terms;
+        self.meminfo = None;
         self.start = start;
         self.booting = booting;
         self.watch.reset();
@@ -279,7 +293,7 @@ impl NativeExecution {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
-                self.offered = beside.next();
+                (self.offered, self.meminfo) = (beside.next(), beside.next());
                 if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
                     self.listen_to(herald, Program::at(place))
                         .map_err(setup("wait for the program's end"))?;
@@ -311,7 +325,7 @@ impl NativeExecution {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Ready, beside)) => {
                 let mut beside = beside.into_iter();
-                self.offered = beside.next();
+                (self.offered, self.meminfo) = (beside.next(), beside.next());
                 let namespaces: Vec<_> = beside.by_ref().take(NAMESPACES.len()).collect();
                 Ok(Ready { namespaces, allowed: beside.next() })
             }

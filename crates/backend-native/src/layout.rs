@@ -14,11 +14,17 @@ use belljar_jail::plan::{
     Step,
 };
 
+use crate::machine;
+
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
 
-const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+const TERMINALS: &str = "/dev/pts";
+/// How many pseudo-terminals a box may have at a time. Each may hold up to 150 KiB of kernel memory that is not charged
+/// to the box, and the host has a few thousand of them for all boxes.
+const MAX_TERMINALS: u32 = 16;
 
 /// `/etc` as the box sees it: nothing of the host's users, names or machine.
 const ETC: &[(&str, &str)] = &[
@@ -33,9 +39,14 @@ const ETC: &[(&str, &str)] = &[
     ("/etc/hostname", "belljar\n"),
     (
         "/etc/nsswitch.conf",
-        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n",
+        "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n\
+         networks: files\n",
     ),
     ("/etc/resolv.conf", ""),
+    ("/etc/services", include_str!("etc/services")),
+    ("/etc/protocols", include_str!("etc/protocols")),
+    ("/etc/networks", "default 0.0.0.0\nloopback 127.0.0.0\nlink-local 169.254.0.0\n"),
+    ("/etc/mime.types", include_str!("etc/mime.types")),
 ];
 
 /// The uid of the code inside every box.
@@ -122,6 +133,7 @@ pub(crate) fn draft(
     {
         layout.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
     }
+    layout.step(Step::Terminals { max: MAX_TERMINALS });
     for (path, content) in ETC {
         layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
     }
@@ -151,7 +163,7 @@ pub(crate) fn draft(
             layout.step(Step::Workspace { source, path: WORK.into(), owner, files });
         }
     }
-    layout.step(Step::Proc);
+    layout.step(Step::Proc(machine::proc_files(&sandbox.limits)));
     layout.step(Step::Pivot);
     layout.step(Step::SealRoot);
     if supply == Supply::Later || !execution.collect.is_empty() {
@@ -172,6 +184,7 @@ pub(crate) fn draft(
         sources: layout.sources,
         opener: ground.opener,
         build: layout.steps,
+        meminfo: machine::meminfo(&sandbox.limits),
         confinement,
         commands,
         heralded: false,
@@ -251,7 +264,8 @@ fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground
     let mut landlock = Vec::new();
     if ground.landlock {
         landlock.push((PathBuf::from("/"), Access::Read));
-        landlock.extend(DEVICES.iter().map(|path| (PathBuf::from(path), Access::Use)));
+        let devices = DEVICES.iter().chain([&TERMINALS]);
+        landlock.extend(devices.map(|path| (PathBuf::from(path), Access::Use)));
         landlock.extend([SANDBOX, "/tmp", "/dev/shm"].map(|path| (PathBuf::from(path), Access::Write)));
     }
     Confinement { rlimits, landlock }
@@ -298,7 +312,7 @@ mod tests {
     use belljar_core::backend::Source;
     use belljar_core::guarantee::{Offer, Standing, resolve};
     use belljar_core::language::Language;
-    use belljar_core::limits::LimitsRequest;
+    use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
     use belljar_core::path::Workspace;
     use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
     use belljar_jail::plan::{Command, IdPair};
@@ -392,7 +406,11 @@ mod tests {
     #[test]
     fn the_callers_variables_replace_ours() {
         let plan = draft_of(&sandbox(None), &execution("bash", &[])).unwrap().plan;
-        let env: Vec<_> = plan.commands[0].env.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        let env = plan.commands[0].env.iter().map(|text| String::from_utf8_lossy(text));
+        let is_of_threads =
+            |variable: &str| THREAD_VARIABLES.iter().any(|name| variable == format!("{name}=1"));
+        let (of_threads, env): (Vec<_>, Vec<_>) = env.partition(|variable| is_of_threads(variable));
+        assert_eq!(of_threads.len(), THREAD_VARIABLES.len());
         assert_eq!(
             env,
             [

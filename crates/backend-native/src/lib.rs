@@ -16,6 +16,7 @@ mod hollow;
 mod host;
 mod keeper;
 mod layout;
+mod machine;
 mod memory;
 mod parked;
 mod pool;

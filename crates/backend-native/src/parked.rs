@@ -244,6 +244,9 @@ impl Parked {
         if *limits != self.terms.limits {
             cgroup.relimit(&self.terms.limits, limits).map_err(io::Error::other)?;
         }
+        if wanted.meminfo != self.terms.plan.meminfo {
+            self.execution.rewrite_meminfo(&wanted.meminfo)?;
+        }
         let before = &self.terms.plan.confinement.rlimits;
         let changed: Vec<_> =
             wanted.confinement.rlimits.iter().filter(|limit| !before.contains(limit)).collect();
@@ -328,10 +331,11 @@ pub(crate) fn suits(terms: &ParkedTerms, wanted: &Plan, sandbox: &SandboxSpec) -
 }
 
 fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
-    // How the runtime got there, and how its end is noticed, makes no difference.
+    // How the runtime got there, and how its end is noticed, makes no difference. `meminfo` can be rewritten.
     let Plan {
         birth: _,
         heralded: _,
+        meminfo: _,
         identity,
         cgroup,
         orphans,
@@ -585,6 +589,7 @@ mod tests {
     fn what_a_box_was_made_with_must_be_what_is_wanted() {
         let limits = LimitsRequest::default();
         assert!(!fits_with(LimitsRequest { disk: Some(1 << 20), ..limits }));
+        assert!(!fits_with(LimitsRequest { cpus: Some(1.5), ..limits }), "its programs start two threads");
         assert!(!fits(&sandbox(limits, &[Guarantee::Memory]), &execution(limits)));
         assert!(!fits_after(|_, execution| execution.args = Arg::parse_all(vec!["a".into()]).unwrap()));
         assert!(!fits_after(|sandbox, _| {

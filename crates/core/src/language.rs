@@ -655,8 +655,6 @@ pub static ROWS: &[Row] = &[
         // One package at a time: each compiler takes its own share of the memory.
         stages: &[run(&["{runtime}", "build", "-p=1", "-o", "{program}", "{source}"]), run(&["{program}"])],
         env: &[
-            // Go starts as many threads as the host has CPUs, which may be more than the box allows.
-            ("GOMAXPROCS", "{cpus}"),
             ("GOCACHE", "{tmp}/.gocache"),
             ("GOPATH", "{tmp}/.gopath"),
             ("GOFLAGS", "-buildvcs=false"),
@@ -722,6 +720,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&[
             "{runtime}",
             "-XX:MaxRAM={memory_mb}m",
+            "-XX:ActiveProcessorCount={cpus}",
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",

@@ -143,7 +143,28 @@ pub struct BoxLimits {
     pub disk: Bytes,
 }
 
+/// Variables by which programs choose how many threads to start. Without them, many start one for each CPU of the host.
+pub const THREAD_VARIABLES: &[&str] = &[
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
+    "RAYON_NUM_THREADS",
+    "TOKIO_WORKER_THREADS",
+    "GOMAXPROCS",
+];
+
 impl BoxLimits {
+    /// How many CPUs the box has, as far as its programs can tell: the rate, rounded up.
+    #[must_use]
+    pub fn cpu_count(&self) -> u32 {
+        self.cpus.milli().div_ceil(1000).max(1)
+    }
+
     /// The number of files that may exist in the writable part: one for each 4 KiB of it, at least 1,024 and
     /// at most 65,536. A file costs the kernel about a kilobyte that `disk` alone would not count.
     #[must_use]

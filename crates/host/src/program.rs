@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::limits::THREAD_VARIABLES;
 use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
 use belljar_jail::plan::{Command, StdinFrom};
@@ -36,7 +37,7 @@ pub fn commands(
     let program = places.tmp.join("main");
     let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
     let runtime_path = runtime.program.to_string_lossy();
-    let cpus = sandbox.limits.cpus.milli().div_ceil(1000).to_string();
+    let cpus = sandbox.limits.cpu_count().to_string();
     let word = |word: &str| -> String {
         word.replace("{runtime}", &runtime_path)
             .replace("{source}", &source.to_string_lossy())
@@ -149,6 +150,7 @@ fn environment(
         [("HOME", &*at_home), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];
     // A program whose temporary directory is elsewhere must be told.
     let ours = ours.into_iter().chain((tmp != "/tmp").then_some(("TMPDIR", &*tmp)));
+    let ours = ours.chain(THREAD_VARIABLES.iter().map(|name| (*name, "{cpus}")));
     let ours = ours.chain(execution.language.env.iter().copied()).map(|(name, value)| (name, word(value)));
     let theirs = || sandbox.env.iter().map(|variable| (variable.name(), variable.value()));
     let kept = ours.filter(|(name, _)| theirs().all(|(other, _)| other != *name));

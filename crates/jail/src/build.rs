@@ -16,7 +16,7 @@ use rustix::mount::{
 
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover};
-use crate::plan::{BindMode, IdPair, Input, Plan, ScratchPart, Step};
+use crate::plan::{BindMode, IdPair, Input, Plan, ProcContent, ProcFile, ScratchPart, Step};
 use crate::sys::{self, Subtree};
 
 /// Where the new root is mounted until it becomes the root. Any directory that every host has will do; what is needed
@@ -26,6 +26,9 @@ const STAGING: &str = "/dev";
 /// Where the whole scratch space is mounted: on the host's root as this namespace sees it, which [`Step::Pivot`]
 /// detaches. Unmounting it separately would cost an RCU grace period.
 const BEHIND: &str = "/etc";
+
+/// The name of a file in the new root until it is shown in `/proc`.
+const SHOWN: &str = ".shown";
 
 /// The steps that need neither the plan nor the box's users, and so can be performed before there is a plan.
 pub(crate) const GROUNDWORK: [Step; 3] = [Step::Loopback, Step::BoundSockets, Step::PrivateMounts];
@@ -73,8 +76,12 @@ pub(crate) struct Site<'a> {
     pub(crate) cgroup: WayIn,
     /// The contents of the plan's inputs.
     pub(crate) payload: BorrowedFd<'a>,
+    /// What `/proc/meminfo` says at first.
+    pub(crate) meminfo: &'a [u8],
     /// The new root, once there is one.
     root: Option<OwnedFd>,
+    /// What `/proc/meminfo` shows, to be rewritten.
+    rewritable: Option<OwnedFd>,
     /// The directory that the caller will get.
     offered: Option<OwnedFd>,
 }
@@ -85,20 +92,18 @@ impl<'a> Site<'a> {
         sources: Vec<OwnedFd>,
         cgroup: WayIn,
         payload: BorrowedFd<'a>,
+        meminfo: &'a [u8],
     ) -> Site<'a> {
         let sources = sources.into_iter().map(Some).collect();
-        Site { code, sources, cgroup, payload, root: None, offered: None }
+        Site { code, sources, cgroup, payload, meminfo, root: None, rewritable: None, offered: None }
     }
 
-    /// Performs every step, and returns the directory that was offered.
-    pub(crate) fn build<'p>(
-        mut self,
-        steps: impl Iterator<Item = &'p Step>,
-    ) -> Result<Option<OwnedFd>, Fault> {
+    /// Performs every step, and returns what was offered: nothing, or a directory and `meminfo`.
+    pub(crate) fn build<'p>(mut self, steps: impl Iterator<Item = &'p Step>) -> Result<Vec<OwnedFd>, Fault> {
         for step in steps {
             self.perform(step)?;
         }
-        Ok(self.offered)
+        Ok(self.offered.zip(self.rewritable).map_or_else(Vec::new, |(dir, meminfo)| vec![dir, meminfo]))
     }
 
     fn perform(&mut self, step: &Step) -> Result<(), Fault> {
@@ -132,7 +137,8 @@ impl<'a> Site<'a> {
                 self.put_inputs(dir, files).doing(|| named("write the run's files to", dir))
             }
             Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
-            Step::Proc => self.mount_proc().doing(|| "mount /proc"),
+            Step::Proc(files) => self.mount_proc(files).doing(|| "mount /proc"),
+            Step::Terminals { max } => self.mount_terminals(*max).doing(|| "mount /dev/pts"),
             Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
             Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
@@ -266,12 +272,62 @@ impl<'a> Site<'a> {
 
     /// `/proc` shows only the box's own processes (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`, `keys`, … that
     /// would have to be masked one by one. PID 1 is hidden from the code (`hidepid`).
-    fn mount_proc(&self) -> io::Result<()> {
+    ///
+    /// The files that describe the machine are mounted over the kernel's own while these still exist. The kernel keeps
+    /// a name on which something is mounted, so they are found after `subset=pid` has removed all the others.
+    fn mount_proc(&mut self, files: &[ProcFile]) -> io::Result<()> {
         let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
             | MountAttrFlags::MOUNT_ATTR_NODEV
             | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let proc = new_mount("proc", &[("subset", "pid"), ("hidepid", "invisible")], attributes)?;
-        attach_to(&proc, &self.dir_all(Path::new("/proc"))?)
+        let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        rustix::mount::fsconfig_set_string(&context, "hidepid", "invisible")?;
+        rustix::mount::fsconfig_create(&context)?;
+        let proc = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+        attach_to(&proc, &self.dir_all(Path::new("/proc"))?)?;
+        for ProcFile { name, content } in files {
+            match content {
+                ProcContent::Text(text) => {
+                    self.make_shown(text)?;
+                    self.show_in_proc(&proc, name)?;
+                }
+                ProcContent::Kernel => attach(&clone_file(&proc, name)?, proc.as_fd(), Path::new(name))?,
+            }
+        }
+        self.make_shown(self.meminfo)?;
+        self.rewritable = Some(self.open_shown()?);
+        self.show_in_proc(&proc, "meminfo")?;
+        rustix::mount::fsconfig_set_string(&context, "subset", "pid")?;
+        Ok(rustix::mount::fsconfig_reconfigure(&context)?)
+    }
+
+    fn make_shown(&self, text: &[u8]) -> io::Result<()> {
+        create_file(self.root()?, Path::new(SHOWN), 0o444)?.write_all(text)
+    }
+
+    /// Opened through a mount of its own: the root could not be made read-only while a file in it is open for writing.
+    fn open_shown(&self) -> io::Result<OwnedFd> {
+        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(clone_tree(self.root()?)?, SHOWN, flags, Mode::empty())?)
+    }
+
+    fn show_in_proc(&self, proc: &OwnedFd, name: &str) -> io::Result<()> {
+        let file = clone_file(self.root()?, SHOWN)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        sys::mount_setattr(file.as_fd(), attributes.bits().into(), Subtree::Top)?;
+        attach(&file, proc.as_fd(), Path::new(name))?;
+        // It has no other name from now on.
+        Ok(rustix::fs::unlinkat(self.root()?, SHOWN, AtFlags::empty())?)
+    }
+
+    /// An instance of `devpts` shows the terminals that were made in it, and no others. The kernel does not charge their
+    /// buffers to the box, so their number is limited.
+    fn mount_terminals(&self, max: u32) -> io::Result<()> {
+        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        let max = max.to_string();
+        let options = [("mode", "620"), ("ptmxmode", "666"), ("max", max.as_str())];
+        let terminals = new_mount("devpts", &options, attributes)?;
+        attach_to(&terminals, &self.dir_all(Path::new("/dev/pts"))?)?;
+        self.make_symlink(Path::new("/dev/ptmx"), Path::new("pts/ptmx"))
     }
 
     /// `pivot_root(".", ".")` stacks the old root on the new one, so that no directory for it is needed; it is
@@ -413,6 +469,14 @@ fn clone_tree(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     Ok(rustix::mount::open_tree(dir, "", flags)?)
+}
+
+/// A detached copy of a mount, from one of its files.
+fn clone_file(dir: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    Ok(rustix::mount::open_tree(dir, name, flags)?)
 }
 
 fn open_in_root(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::plan::{
     Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan,
-    Resource, ScratchPart, StdinFrom, Step,
+    ProcContent, ProcFile, Resource, ScratchPart, StdinFrom, Step,
 };
 
 /// Bytes that are not what they should be.
@@ -47,6 +47,17 @@ pub trait Coded: Sized {
     /// # Errors
     /// Too few bytes, or impossible ones.
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed>;
+    /// Appends these values.
+    fn put_all(values: &[Self], bytes: &mut Vec<u8>) {
+        values.iter().for_each(|value| value.put(bytes));
+    }
+    /// Takes this number of values off the front.
+    ///
+    /// # Errors
+    /// Too few bytes, or impossible ones.
+    fn take_all(length: usize, bytes: &mut &[u8]) -> Result<Vec<Self>, Malformed> {
+        (0..length).map(|_| Self::take(bytes)).collect()
+    }
 }
 
 fn take_slice<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Malformed> {
@@ -68,7 +79,25 @@ macro_rules! coded_number {
         }
     )*};
 }
-coded_number!(u8, u16, u32, u64, i32);
+coded_number!(u16, u32, u64, i32);
+
+/// Most of a plan is text, which is copied as a whole.
+impl Coded for u8 {
+    fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.push(*self);
+    }
+    fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
+        let (first, rest) = bytes.split_first().ok_or(Malformed)?;
+        *bytes = rest;
+        Ok(*first)
+    }
+    fn put_all(values: &[u8], bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(values);
+    }
+    fn take_all(length: usize, bytes: &mut &[u8]) -> Result<Vec<u8>, Malformed> {
+        take_slice(bytes, length).map(<[u8]>::to_vec)
+    }
+}
 
 impl Coded for bool {
     fn put(&self, bytes: &mut Vec<u8>) {
@@ -86,7 +115,7 @@ impl Coded for bool {
 impl<T: Coded> Coded for Vec<T> {
     fn put(&self, bytes: &mut Vec<u8>) {
         u32::try_from(self.len()).unwrap_or(u32::MAX).put(bytes);
-        self.iter().for_each(|item| item.put(bytes));
+        T::put_all(self, bytes);
     }
     fn take(bytes: &mut &[u8]) -> Result<Self, Malformed> {
         let length = u32::take(bytes)? as usize;
@@ -95,7 +124,7 @@ impl<T: Coded> Coded for Vec<T> {
         if length > bytes.len() {
             return Err(Malformed);
         }
-        (0..length).map(|_| T::take(bytes)).collect()
+        T::take_all(length, bytes)
     }
 }
 
@@ -187,6 +216,7 @@ coded_struct!(Plan {
     sources,
     opener,
     build,
+    meminfo,
     confinement,
     commands,
     heralded
@@ -209,13 +239,16 @@ coded_enum!(Step {
     10 => Scratch { size, files, parts },
     11 => Workspace { source, path, owner, files },
     12 => Inputs { dir, files },
-    13 => Proc,
+    13 => Proc(files),
     14 => Pivot,
     15 => SealRoot,
     16 => Offer(path),
     17 => Pipe(path),
     18 => BoundSockets,
+    19 => Terminals { max },
 });
+coded_struct!(ProcFile { name, content });
+coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
 coded_enum!(BindMode { 0 => ReadOnly, 1 => Device });
 coded_struct!(ScratchPart { path, mode, executable });
 coded_struct!(Input { path, offset, length, executable });
@@ -269,11 +302,16 @@ mod tests {
                 },
                 Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
                 Step::Pipe("/sandbox/p".into()),
-                Step::Proc,
+                Step::Terminals { max: 16 },
+                Step::Proc(vec![
+                    ProcFile { name: "stat".into(), content: ProcContent::Text(b"cpu".to_vec()) },
+                    ProcFile { name: "uptime".into(), content: ProcContent::Kernel },
+                ]),
                 Step::Pivot,
                 Step::SealRoot,
                 Step::Offer("/sandbox".into()),
             ],
+            meminfo: b"MemTotal:".to_vec(),
             confinement: Confinement {
                 rlimits: vec![(Resource::NoFile, 1024), (Resource::Stack, 8)],
                 landlock: vec![("/".into(), Access::Read), ("/tmp".into(), Access::Write)],

@@ -183,14 +183,16 @@ impl Init {
         if keeper[0].revents().is_empty() { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
     }
 
-    fn build(&mut self) -> Result<Option<OwnedFd>, Fault> {
+    /// Returns what the plan offers to the caller.
+    fn build(&mut self) -> Result<Vec<OwnedFd>, Fault> {
         let sources = match self.plan.opener {
             Opener::Keeper => std::mem::take(&mut self.sources),
             Opener::Init => build::open_sources(&self.plan)?,
         };
         let cgroup = std::mem::take(&mut self.cgroup);
         let payload = self.payload.take().ok_or(io::ErrorKind::NotFound).doing(|| "find the run's files")?;
-        let site = Site::new(self.plan.identity.code, sources, cgroup, payload.as_fd());
+        let Plan { identity, meminfo, .. } = &self.plan;
+        let site = Site::new(identity.code, sources, cgroup, payload.as_fd(), meminfo);
         site.build(self.plan.build.iter().filter(|step| !self.prepared.done.contains(step)))
     }
 
@@ -200,7 +202,7 @@ impl Init {
 
     /// Lets the program come from outside, and waits for its end. PID 1 ignores it until the keeper has inspected it
     /// and says so.
-    fn host(&self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
+    fn host(&self, offered: Vec<OwnedFd>) -> Result<i32, Fault> {
         let program =
             Pid::from_raw(FIRST_COMMAND).ok_or(io::ErrorKind::NotFound).doing(|| "find the program")?;
         let rules = &self.plan.confinement.landlock;
@@ -217,7 +219,7 @@ impl Init {
     }
 
     /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
-    fn run(&mut self, offered: Option<OwnedFd>) -> Result<i32, Fault> {
+    fn run(&mut self, offered: Vec<OwnedFd>) -> Result<i32, Fault> {
         let mut offered = offered;
         let mut status = 0;
         let commands = std::mem::take(&mut self.plan.commands);
@@ -231,7 +233,7 @@ impl Init {
             if index == 0 {
                 let beside: Vec<_> = offered.iter().chain(&herald).map(AsFd::as_fd).collect();
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
-                offered = None;
+                offered.clear();
             }
             // After `retire`, this process could no longer close it.
             drop(herald);

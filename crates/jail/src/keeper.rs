@@ -102,7 +102,8 @@ impl Kept {
     /// Tells the caller that the box is ready, and how to enter it.
     fn invite(&mut self, caller: &OwnedFd, beside: Vec<OwnedFd>) {
         let invited = self.cloned.namespaces().and_then(|namespaces| {
-            let (offered, allowed) = beside.split_at(beside.len().min(1));
+            // A directory and `meminfo`.
+            let (offered, allowed) = beside.split_at(beside.len().min(2));
             let all: Vec<_> = offered.iter().chain(&namespaces).chain(allowed).map(AsFd::as_fd).collect();
             message::send(caller, &Reply::Ready, &all)
         });

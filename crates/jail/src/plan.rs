@@ -24,6 +24,9 @@ pub struct Plan {
     pub opener: Opener,
     /// What PID 1 does to build the box, in order.
     pub build: Vec<Step>,
+    /// What `/proc/meminfo` says. It is not part of a step, because it can be rewritten: the memory limit of a parked
+    /// box is that of its request.
+    pub meminfo: Vec<u8>,
     /// What every command is confined by.
     pub confinement: Confinement,
     /// What then runs: each after the one before it succeeded. The last one is the program.
@@ -159,13 +162,18 @@ pub enum Step {
     /// Makes a named pipe, owned by the code, in place of the code's file, so that a runtime waits for what is written
     /// into it later.
     Pipe(PathBuf),
-    /// Mounts the box's own `/proc`: its processes and nothing else of the kernel.
-    Proc,
+    /// Mounts the box's own `/proc`: its processes, `meminfo`, these files, and nothing else of the kernel.
+    Proc(Vec<ProcFile>),
+    /// Makes pseudo-terminals for the box alone.
+    Terminals {
+        /// How many of them may exist at a time.
+        max: u32,
+    },
     /// Makes the new root the root, and detaches the host's.
     Pivot,
     /// Makes the root itself read-only.
     SealRoot,
-    /// Hands this directory to the caller, who reads results from it after the box is dead.
+    /// Hands this directory to the caller, who reads results from it after the box is dead, and with it `meminfo`.
     Offer(PathBuf),
 }
 
@@ -176,6 +184,24 @@ pub enum BindMode {
     ReadOnly,
     /// A device node that may be opened.
     Device,
+}
+
+/// A file of `/proc` that describes the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcFile {
+    /// Its name in `/proc`.
+    pub name: String,
+    /// What it says.
+    pub content: ProcContent,
+}
+
+/// What a file of `/proc` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcContent {
+    /// This text.
+    Text(Vec<u8>),
+    /// What the kernel says.
+    Kernel,
 }
 
 /// A directory of the scratch space.
@@ -343,7 +369,15 @@ impl Plan {
             }
             Step::Inputs { dir, files } => show_inputs(f, dir, files),
             Step::Pipe(path) => writeln!(f, "pipe      {}", path.display()),
-            Step::Proc => writeln!(f, "proc      /proc (own processes only)"),
+            Step::Proc(files) => {
+                writeln!(f, "proc      /proc (own processes only)")?;
+                writeln!(f, "file      /proc/meminfo (the box's)")?;
+                files.iter().try_for_each(|ProcFile { name, content }| match content {
+                    ProcContent::Text(_) => writeln!(f, "file      /proc/{name} (the box's)"),
+                    ProcContent::Kernel => writeln!(f, "file      /proc/{name} (the kernel's)"),
+                })
+            }
+            Step::Terminals { max } => writeln!(f, "terminals /dev/pts, at most {max}"),
             Step::Pivot => writeln!(f, "pivot     root, detach the host's"),
             Step::SealRoot => writeln!(f, "seal      / read-only"),
             Step::Offer(path) => writeln!(f, "offer     {} to the collector", path.display()),

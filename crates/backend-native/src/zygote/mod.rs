@@ -345,8 +345,8 @@ fn become_template(plan: &mut Plan) -> u32 {
     plan.birth = Birth::Zygote;
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
-    // It would show the host's processes.
-    plan.build.retain(|step| *step != Step::Proc);
+    // `/proc` would show the host's processes, and nothing in a zygote needs a terminal.
+    plan.build.retain(|step| !matches!(step, Step::Proc(_) | Step::Terminals { .. }));
     plan.confinement.landlock.clear();
     // The kernel counts the processes of every box whose user namespace the zygote owns as the zygote's. Its cgroup
     // limits how many it has itself.

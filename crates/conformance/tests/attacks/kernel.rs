@@ -376,6 +376,25 @@ fn nothing_can_be_typed_into_a_terminal(cell: &Cell) {
 
 promise!(nothing_can_be_typed_into_a_terminal; needs syscalls, privileges);
 
+/// K14: a terminal of the box's own
+fn a_terminal_of_the_box_takes_no_typed_input_either(cell: &Cell) {
+    let code = r"
+import fcntl, os, pty, termios
+terminal, end = pty.openpty()
+os.write(terminal, b'line\n')
+print(os.read(end, 10))
+for request in termios.TIOCSTI, termios.TIOCLINUX, termios.TIOCSETD:
+    try:
+        fcntl.ioctl(end, request, b'\0\0\0\0')
+        print('done')
+    except PermissionError:
+        print('refused')
+";
+    assert_eq!(cell.language("python").run(code).ok(), "b'line\\n'\nrefused\nrefused\nrefused\n");
+}
+
+promise!(a_terminal_of_the_box_takes_no_typed_input_either; needs syscalls, privileges);
+
 /// K15
 fn a_process_cannot_loosen_what_protects_it(cell: &Cell) {
     for option in [4u64, 28, 35, 0x5961_6d61] {

@@ -1,5 +1,6 @@
 //! R: exhaustion. A bomb stops at its limit, inside; the control is a bounded version that fits.
 
+use std::process::Command;
 use std::time::Duration;
 
 use belljar_conformance::{
@@ -354,3 +355,38 @@ fn a_compile_bomb_is_held_by_the_same_limits(cell: &Cell) {
 }
 
 promise!(a_compile_bomb_is_held_by_the_same_limits; needs disk; cold: "its runtime cannot wait for code");
+
+/// R13: the kernel charges the buffers of terminals to nobody, and has a few thousand terminals for the whole host
+fn terminals_are_few_and_their_buffers_small(cell: &Cell) {
+    const MAX: usize = 16;
+    let code = r"
+import os
+ends, held = [], 0
+try:
+    for _ in range(40):
+        terminal = os.open('/dev/ptmx', os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        ends.append(terminal)
+except OSError as error:
+    print(error.strerror)
+for end in ends:
+    try:
+        while held < 100 << 20: held += os.write(end, b'x' * 4096)
+    except BlockingIOError:
+        pass
+print(len(ends), held)
+";
+    let outside = Command::new("python3").args(["-c", code]).output().expect("Python is there");
+    let outside = String::from_utf8_lossy(&outside.stdout).into_owned();
+    assert!(outside.starts_with("40 "), "the control: the host has more: {outside}");
+    if cell.has_an_image() {
+        return; // The engine decides.
+    }
+    let ran = cell.language("python").run(code);
+    let (error, counts) = ran.ok().split_once('\n').expect("it ended with an error");
+    assert_eq!(error, "No space left on device");
+    let (ends, held) = counts.trim().split_once(' ').expect("two numbers");
+    assert_eq!(ends.parse::<usize>().unwrap(), MAX);
+    assert!(held.parse::<usize>().unwrap() < MAX * (128 << 10), "{held}");
+}
+
+promise!(terminals_are_few_and_their_buffers_small; needs filesystem, privileges);

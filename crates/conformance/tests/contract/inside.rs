@@ -48,7 +48,7 @@ fn nothing_of_the_callers_environment_gets_in(cell: &Cell) {
     ];
     for line in seen.stdout.lines() {
         let name = line.split('=').next().unwrap();
-        assert!(known.contains(&name), "unexpected {line}");
+        assert!(known.contains(&name) || THREAD_VARIABLES.contains(&name), "unexpected {line}");
     }
     let told = cell.option("--env", &format!("MARKER={marker}")).run("echo $MARKER");
     assert_eq!(told.ok().trim(), marker, "the control: a variable that was asked for gets in");
@@ -91,10 +91,10 @@ promise!(temporary_files_work_as_programs_expect);
 /// F2
 fn nothing_else_is_writable(cell: &Cell) {
     // Devices are bound over plain files, which is what a listing shows.
-    let devices =
-        "! -path /dev/null ! -path /dev/zero ! -path /dev/full ! -path /dev/random ! -path /dev/urandom";
+    let devices = "! -path /dev/null ! -path /dev/zero ! -path /dev/full ! -path /dev/random ! -path /dev/urandom \
+         ! -path /dev/tty";
     let own = "-path /proc -o -path /sandbox -o -path /tmp -o -path /dev/shm";
-    let ran = cell.limit("timeout", "100s").limit("cpus", "2").run(&format!(
+    let ran = cell.limit("timeout", "100s").run(&format!(
         "find / \\( {own} \\) -prune -o -type d -writable -print 2>/dev/null; \
          find / \\( {own} -o -path /usr \\) -prune -o -type f -writable {devices} -print 2>/dev/null; \
          touch /sandbox/a /tmp/a /dev/shm/a && echo own"
@@ -125,6 +125,135 @@ fn everything_writable_shares_one_budget(cell: &Cell) {
 }
 
 promise!(everything_writable_shares_one_budget; needs disk; cold: "the disk is made with the box");
+
+/// Variables by which programs choose how many threads to start.
+const THREAD_VARIABLES: &[&str] = &[
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+    "LOKY_MAX_CPU_COUNT",
+    "RAYON_NUM_THREADS",
+    "TOKIO_WORKER_THREADS",
+    "GOMAXPROCS",
+];
+
+fn programs_are_told_how_many_threads_to_start(cell: &Cell) {
+    let print = |name: &&str| format!("echo {name} ${name}; ");
+    let code: String = THREAD_VARIABLES.iter().map(print).collect();
+    let all =
+        |count: &str| -> String { THREAD_VARIABLES.iter().map(|name| format!("{name} {count}\n")).collect() };
+    assert_eq!(cell.run(&code).ok(), all("1"), "one CPU by default");
+    assert_eq!(cell.limit("cpus", "1.5").run(&code).ok(), all("2"), "rounded up");
+    let own = cell.option("--env", "OMP_NUM_THREADS=7").run("echo $OMP_NUM_THREADS $GOMAXPROCS");
+    assert_eq!(own.ok(), "7 1\n", "the caller's own value wins");
+}
+
+promise!(programs_are_told_how_many_threads_to_start; needs cpu; cold: "the environment is what the runtime was started with");
+
+/// How many CPUs and how much memory a program finds, by the files that programs read.
+const MACHINE: &str = r"
+import os
+memory = dict(line.split(':') for line in open('/proc/meminfo'))
+print(memory['MemTotal'].strip(), '/', memory['MemAvailable'].strip(), '/', os.sysconf('SC_NPROCESSORS_ONLN'))
+print(open('/proc/cpuinfo').read().count('processor'), open('/proc/loadavg').read().split()[0])
+up = lambda: float(open('/proc/uptime').read().split()[0])
+before = up()
+while up() == before: pass
+started = int(open('/proc/self/stat').read().rpartition(')')[2].split()[19]) / os.sysconf('SC_CLK_TCK')
+print(0 <= up() - started < 10000, open('/proc/version').read().split()[:3] == ['Linux', 'version', os.uname().release])
+";
+
+fn the_files_of_proc_describe_the_box(cell: &Cell) {
+    if cell.backend() != "native" {
+        return; // Elsewhere they are the engine's or the host's.
+    }
+    let python = cell.language("python");
+    let told = |memory: &str| format!("{memory} kB / {memory} kB / 1\n1 0.00\nTrue True\n");
+    assert_eq!(python.run(MACHINE).ok(), told("262144"), "the default");
+    assert_eq!(python.limit("memory", "1G").run(MACHINE).ok(), told("1048576"), "a limit of the request");
+    assert_eq!(python.limit("memory", "100M").run(MACHINE).ok(), told("102400"), "and one of fewer digits");
+    let ran = python.run("open('/proc/meminfo', 'a')");
+    assert!(
+        ran.exit_code == 1 && ran.stderr.contains("OSError") | ran.stderr.contains("PermissionError"),
+        "{ran:?}"
+    );
+}
+
+promise!(the_files_of_proc_describe_the_box; needs memory);
+
+fn the_cpus_of_the_files_are_those_of_the_limit(cell: &Cell) {
+    if cell.backend() != "native" {
+        return; // Elsewhere they are the engine's or the host's.
+    }
+    let both =
+        cell.limit("cpus", "2").run("grep -c ^processor /proc/cpuinfo; grep -c '^cpu[0-9]' /proc/stat");
+    let host = std::thread::available_parallelism().map_or(1, usize::from).min(2);
+    assert_eq!(both.ok(), format!("{host}\n{host}\n"), "as many as the host has, if that is fewer");
+}
+
+promise!(the_cpus_of_the_files_are_those_of_the_limit; needs cpu; cold: "the environment is what the runtime was started with");
+
+fn the_usual_tools_say_what_the_box_has(cell: &Cell) {
+    if cell.backend() != "native" {
+        return; // An image may not have them.
+    }
+    let tools = "nproc; free -m | awk '/Mem:/ { print $2 }'; uptime | grep -o 'load average: 0.00'; \
+        ps -o comm= -p $$; set -- $(ps -o etimes= -p $$); test $1 -lt 10000 && echo young; \
+        top -bn1 | grep -c Tasks";
+    assert_eq!(cell.run(tools).ok(), "1\n256\nload average: 0.00\nsh\nyoung\n1\n");
+}
+
+promise!(the_usual_tools_say_what_the_box_has; needs memory, cpu; no zygote: "ps shows the name of the runtime");
+
+fn pseudo_terminals_work(cell: &Cell) {
+    let code = r#"
+import os, pty
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execlp("sh", "sh", "-c", "test -t 0 && tty; echo own > /dev/tty; read word; echo got $word")
+os.write(terminal, b"typed\n")
+said = b""
+try:
+    while piece := os.read(terminal, 1000): said += piece
+except OSError:
+    pass
+print(os.waitpid(pid, 0)[1], sorted(said.decode().split()))"#;
+    let told = cell.language("python").run(code).ok().to_owned();
+    assert!(told.starts_with("0 ['/dev/pts/"), "{told}");
+    assert!(told.ends_with("', 'got', 'own', 'typed', 'typed']\n"), "echoed, and read: {told}");
+}
+
+promise!(pseudo_terminals_work; needs filesystem);
+
+fn a_terminal_can_be_recorded(cell: &Cell) {
+    if cell.has_an_image() {
+        return; // It may not have `script`.
+    }
+    let ran = cell.run("script -qec 'test -t 1 && echo terminal' /dev/null; test -t 1 || echo none");
+    assert_eq!(ran.ok(), "terminal\r\nnone\n");
+}
+
+promise!(a_terminal_can_be_recorded; needs filesystem);
+
+fn names_of_services_protocols_and_file_types_are_known(cell: &Cell) {
+    if cell.backend() != "native" {
+        return; // The files are the image's or the host's.
+    }
+    let code = r"
+import mimetypes, socket
+print(socket.getaddrinfo('localhost', 'http', socket.AF_INET, socket.SOCK_STREAM)[0][4])
+print(socket.getservbyname('domain', 'udp'), socket.getservbyport(443), socket.getprotobyname('icmp'))
+print(mimetypes.guess_type('a.parquet')[0])
+";
+    let told = "('127.0.0.1', 80)\n53 https 1\napplication/vnd.apache.parquet\n";
+    assert_eq!(cell.language("python").run(code).ok(), told);
+}
+
+promise!(names_of_services_protocols_and_file_types_are_known; needs filesystem);
 
 fn there_is_no_controlling_terminal_even_if_the_caller_has_one(cell: &Cell) {
     let code = "set -- $(cat /proc/self/stat); echo tty $7; if (exec 3</dev/tty) 2>/dev/null; then echo open; \
