@@ -159,7 +159,10 @@ fn drive(
     runtime.block_on(async {
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
+        // A backend may wait for a daemon, on this thread, before there is anything to clean up.
+        impatient.now();
         let admitted = engine.admit(&Allowance::everything(), request)?;
+        impatient.later();
         problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
         let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
         impatient.now();
