@@ -312,7 +312,6 @@ const fn run(argv: &'static [&'static str]) -> Stage {
 /// A shell reads byte by byte where it cannot seek, so beyond this size a new start is faster.
 const BYTE_BY_BYTE: usize = 8 << 10;
 
-/// A runtime that looks for nothing before it opens its file, and reads that from beginning to end.
 /// An image that has the runtime.
 const fn official(reference: &'static str) -> DefaultImage {
     DefaultImage { reference, package: None }
@@ -323,6 +322,7 @@ const fn alpine_with(package: &'static str) -> DefaultImage {
     DefaultImage { reference: "alpine:3.20", package: Some(package) }
 }
 
+/// A runtime that looks for nothing before it opens its file, and reads that from beginning to end.
 const fn parked(source: &'static str) -> Parking {
     Parking {
         source,

@@ -31,7 +31,8 @@ fn the_configuration_speaks_for_requests_that_do_not() {
 fn a_default_that_is_more_than_the_caller_may_have_is_cut() {
     let (held, free) = (new_key("held"), new_key("free"));
     let config = format!(
-        "network = 'full'\n[limits]\npids = 7\n{}allow = {{ network = 'none', limits = {{ pids = 3 }} }}\n{}\n",
+        "network = 'full'\n[limits]\npids = 7\n{}allow = {{ network = 'none', limits = {{ pids = 3 }} }}\n{}allow = \
+         {{ network = 'full' }}\n",
         held.stanza, free.stanza
     );
     let server = Server::with(&config, &[]);
