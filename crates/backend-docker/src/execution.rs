@@ -173,14 +173,16 @@ impl DockerExecution {
             None if killed_by_us => self.ended = Some(killed_end()),
             None if fate.exit_code == KILLED => return Ok(self.lose(STOPPED)),
             Some(end) => self.ended = Some(end),
-            None => return Err(trouble::unavailable(
-                format!(
-                    "the container was stopped from outside ({} {})",
-                    fate.exit_code,
-                    self.line.last_words()
-                ),
-                "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
-            )),
+            None => {
+                return Err(trouble::unavailable(
+                    format!(
+                        "the container was stopped from outside ({} {})",
+                        fate.exit_code,
+                        self.line.last_words()
+                    ),
+                    "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
+                ));
+            }
         }
         Ok(News::Ended)
     }

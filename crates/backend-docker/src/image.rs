@@ -239,12 +239,7 @@ impl Images {
         api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
     }
 
-    async fn prepare(
-        &self,
-        api: &Api,
-        image: &Image,
-        waiting: PullListener<'_>,
-    ) -> Result<(), BackendError> {
+    async fn prepare(&self, api: &Api, image: &Image, waiting: PullListener<'_>) -> Result<(), BackendError> {
         let _turn = self.preparing.lock().await;
         let _alone = alone(self.state_dir.as_deref()).await;
         let failed = trouble::api("prepare the image");
@@ -299,7 +294,8 @@ impl Images {
 
     /// An image that contains only what every box has, to test the engine.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared = self.prepared_name(BARE, None).map_err(trouble::setup("examine the belljar binary"))?;
+        let prepared =
+            self.prepared_name(BARE, None).map_err(trouble::setup("examine the belljar binary"))?;
         let failed = trouble::api("import a test image");
         if exists(api, &prepared).await.map_err(&failed)? {
             return Ok(prepared);
@@ -340,15 +336,24 @@ fn adding(image: &str, package: &str, labels: &Value) -> Value {
 
 async fn add(container: &Container, image: &Image, package: &str) -> Result<(), BackendError> {
     let failed = trouble::api("add a package to the image");
-    container.start().await.map_err(&failed)?;
-    let why = match within(ADDING, container.exit_code()).await {
+    let ended = async {
+        container.start().await?;
+        container.exit_code().await
+    };
+    let why = match within(ADDING, ended).await {
         Ok(0) => return Ok(()),
         Ok(_) => container.last_line().await.map_err(failed)?,
         Err(ApiError::TooLate { patience }) => format!("it took more than {} s", patience.as_secs()),
+        // There is no package manager in it.
+        Err(ApiError::Refused { message, .. }) if !trouble::is_full(&message) => message,
         Err(error) => return Err(failed(error)),
     };
     Err(trouble::unavailable(
-        format!("the package {package} cannot be added to the image '{}': {}", image.identity, printable(&why)),
+        format!(
+            "the package {package} cannot be added to the image '{}': {}",
+            image.identity,
+            printable(&why)
+        ),
         format!(
             "let the daemon's containers reach the internet (docker run --rm {} apk update), or name an image \
              that has it: --image REF",

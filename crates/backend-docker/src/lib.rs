@@ -431,8 +431,10 @@ impl Backend for Docker {
             let api = self.api().await?;
             let choice = self.images.choose(language, None)?;
             let image = self.images.get_local(&api, &choice).await?;
-            let image = image
-                .ok_or_else(|| BackendError::RuntimeMissing { language, hint: how_to_get(&choice, language) })?;
+            let image = image.ok_or_else(|| BackendError::RuntimeMissing {
+                language,
+                hint: how_to_get(&choice, language),
+            })?;
             let runtime = self.runtime_in(&api, &image, language).await?;
             let mut location = format!("{} in {}", runtime.program, choice.reference);
             if let Some(package) = choice.package {
