@@ -80,7 +80,7 @@ const MASKED: &[&str] = &[
     "/sys/module",
     "/sys/power",
 ];
-/// The fraction of the disk that becomes shared memory, if that is a separate disk.
+/// The fraction of the disk that becomes shared memory, and that becomes `/tmp`, if those are separate disks.
 const SHARED_PART: u64 = 4;
 /// How many threads a user-space kernel (gVisor) may have, and how many more for each process of the code. Without them
 /// it dies, so this limit protects the host and does not limit the code.
@@ -181,10 +181,15 @@ impl Mould {
             limits.max_files()
         );
         if self.is_emulated() {
-            // gVisor has its own devices, so shared memory is a separate disk.
+            // gVisor has its own devices, so shared memory is a separate disk. It also puts a disk of its own at `/tmp`,
+            // without a limit, unless there is one.
             let share = limits.disk.get() / SHARED_PART;
-            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - share);
-            return json!({ SANDBOX: disk, "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777") });
+            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - 2 * share);
+            return json!({
+                SANDBOX: disk,
+                "/tmp": format!("rw,exec,nosuid,nodev,size={share},mode=1777"),
+                "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777"),
+            });
         }
         json!({ SANDBOX: disk, "/dev": format!("rw,dev,nosuid,noexec,size=4096,nr_inodes={DEVICES},{owner}") })
     }

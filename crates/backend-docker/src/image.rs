@@ -336,11 +336,16 @@ fn adding(image: &str, package: &str, labels: &Value) -> Value {
 
 async fn add(container: &Container, image: &Image, package: &str) -> Result<(), BackendError> {
     let failed = trouble::api("add a package to the image");
-    container.start().await.map_err(&failed)?;
-    let why = match within(ADDING, container.exit_code()).await {
+    let ended = async {
+        container.start().await?;
+        container.exit_code().await
+    };
+    let why = match within(ADDING, ended).await {
         Ok(0) => return Ok(()),
         Ok(_) => container.last_line().await.map_err(failed)?,
         Err(ApiError::TooLate { patience }) => format!("it took more than {} s", patience.as_secs()),
+        // There is no package manager in it.
+        Err(ApiError::Refused { message, .. }) if !trouble::is_full(&message) => message,
         Err(error) => return Err(failed(error)),
     };
     Err(trouble::unavailable(
