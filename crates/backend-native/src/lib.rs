@@ -20,7 +20,6 @@ mod memory;
 mod parked;
 mod pool;
 mod program;
-mod sockets;
 mod trial;
 mod warden;
 mod warm;

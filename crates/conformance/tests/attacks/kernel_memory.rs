@@ -141,7 +141,7 @@ fn tcp_mebibytes() -> i64 {
     let text = std::fs::read_to_string("/proc/net/sockstat").unwrap();
     let line = text.lines().find(|line| line.starts_with("TCP:")).expect("the kernel has TCP");
     let pages: i64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-    pages * 4096 >> 20
+    (pages * 4096) >> 20
 }
 
 /// Whether a network namespace has its own setting: a new one shows only what is its own.
