@@ -161,8 +161,13 @@ impl Mould {
             "MaskedPaths": MASKED,
         });
         if !self.is_emulated() {
-            // Engines let every user ping, which takes a socket that no program needs.
-            confinement["Sysctls"] = json!({ "net.ipv4.ping_group_range": "1 0" });
+            confinement["Sysctls"] = json!({
+                // Engines let every user ping, which takes a socket that no program needs.
+                "net.ipv4.ping_group_range": "1 0",
+                // What arrives at a connection before it is accepted is charged to nobody. It grows with what the
+                // program reads.
+                "net.ipv4.tcp_rmem": belljar_jail::TCP_RECEIVE_BUFFER,
+            });
         }
         if let Some(runtime) = &self.runtime {
             confinement["Runtime"] = json!(runtime);

@@ -11,6 +11,7 @@ use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
+use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
 use rustix::buffer::spare_capacity;
@@ -27,7 +28,6 @@ use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
 use crate::program::Program;
-use crate::sockets::Sockets;
 use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -35,8 +35,6 @@ use crate::zygote::{Entry, Readiness, Zygote};
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
 /// How often the counters of a running box are read.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
-/// How much kernel memory a box may hold beyond its memory limit.
-const BEYOND_LIMIT: u64 = 16 << 20;
 /// How long a killed box may take to die before its limit on CPU is lifted. Almost all are dead by then.
 const DEATH_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to report that a killed box is dead.
@@ -475,7 +473,7 @@ impl NativeExecution {
     fn memory_beyond_limit(&mut self) -> u64 {
         let Some(cgroup) = self.cgroup.as_ref() else { return 0 };
         if self.sockets.is_none() {
-            self.sockets = Sockets::of(cgroup).ok();
+            self.sockets = cgroup.sockets().ok();
         }
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.memory().ok()).unwrap_or_default();
         cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default().saturating_add(sockets)

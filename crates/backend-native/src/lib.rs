@@ -21,7 +21,6 @@ mod memory;
 mod parked;
 mod pool;
 mod program;
-mod sockets;
 mod trial;
 mod warden;
 mod warm;

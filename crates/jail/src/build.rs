@@ -421,8 +421,7 @@ fn loopback() -> Result<(), Fault> {
 /// Settings of the network namespace for what sockets keep and nobody is charged for. Older kernels have each of them
 /// for the whole host only, and then do not show it here; SECURITY.md says what that means.
 const SOCKET_SETTINGS: [(&str, &str); 3] = [
-    // What arrives at a connection before it is accepted: at first 8 KiB. It grows with what the program reads.
-    ("/proc/sys/net/ipv4/tcp_rmem", "4096 8192 4194304"),
+    ("/proc/sys/net/ipv4/tcp_rmem", crate::TCP_RECEIVE_BUFFER),
     // Copies of sent data with a timestamp, which any message can ask for.
     ("/proc/sys/net/core/tstamp_allow_data", "0"),
     // Options. This was the kernel's own default until 6.8.

@@ -56,6 +56,10 @@ pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 /// The name under which the binary starts itself again as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
 
+/// `net.ipv4.tcp_rmem` of a box: the least, the first and the largest receive buffer of a connection. The first is what
+/// it keeps before it is accepted, which nobody is charged for. It grows as the program reads.
+pub const TCP_RECEIVE_BUFFER: &str = "4096 8192 4194304";
+
 /// The name under which it starts itself again as the warden.
 pub const WARDEN: &str = "belljar-warden";
 

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::limits::BoxLimits;
+use belljar_host::sockets::Sockets;
 use belljar_jail::plan::CgroupEntry;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -356,6 +357,17 @@ impl BoxCgroup {
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let processes = self.groups.first().map(|group| members(&group.dir)).unwrap_or_default();
         if processes.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(processes) }
+    }
+
+    /// The sockets of the network namespace that its processes share.
+    ///
+    /// # Errors
+    /// No process is visible from here.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        let pid = *self.processes()?.first().ok_or(io::ErrorKind::NotFound)?;
+        let sockets = Sockets::of_process(&Path::new("/proc").join(pid.as_raw_nonzero().to_string()))?;
+        // The number may have been reused before the files were opened.
+        if self.processes()?.contains(&pid) { Ok(sockets) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Removes it. The box must be dead; the kernel may take a moment to notice.

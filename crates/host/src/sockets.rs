@@ -7,8 +7,10 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use crate::cgroup::BoxCgroup;
+/// How much kernel memory a box may hold beyond its memory limit.
+pub const BEYOND_LIMIT: u64 = 16 << 20;
 
 /// What a TCP socket can hold that nobody is charged for: itself, and what arrives before it is accepted.
 const SOCKET: u64 = 12 << 10;
@@ -17,25 +19,29 @@ const WAITING_SOCKET: u64 = 272;
 /// More than the files have.
 const LONGEST: usize = 1024;
 
-/// The files in which the kernel counts sockets.
-pub(crate) struct Sockets {
+/// The files in which the kernel counts the sockets of a network namespace.
+#[derive(Debug)]
+pub struct Sockets {
     v4: File,
     /// Missing on a kernel without IPv6.
     v6: Option<File>,
 }
 
 impl Sockets {
-    /// Those of the network namespace that all processes in this cgroup share.
-    pub(crate) fn of(cgroup: &BoxCgroup) -> io::Result<Sockets> {
-        let pid = *cgroup.processes()?.first().ok_or(io::ErrorKind::NotFound)?;
-        let open = |name: &str| File::open(format!("/proc/{}/net/{name}", pid.as_raw_nonzero()));
-        let sockets = Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok() };
-        // The number may have been reused before the files were opened.
-        if cgroup.processes()?.contains(&pid) { Ok(sockets) } else { Err(io::ErrorKind::NotFound.into()) }
+    /// Those of the namespace of a process, by its directory in `/proc`. They stay readable when the process is gone.
+    ///
+    /// # Errors
+    /// There is no such process, or the kernel has no network.
+    pub fn of_process(directory: &Path) -> io::Result<Sockets> {
+        let open = |name: &str| File::open(directory.join("net").join(name));
+        Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok() })
     }
 
-    /// How much kernel memory they take, at most.
-    pub(crate) fn memory(&self) -> io::Result<u64> {
+    /// How much kernel memory they can hold that nobody is charged for.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn memory(&self) -> io::Result<u64> {
         let v4 = memory_of(&read(&self.v4)?, "TCP:");
         let v6 = self.v6.as_ref().map(read).transpose()?.map_or(0, |text| memory_of(&text, "TCP6:"));
         Ok(v4 + v6)
