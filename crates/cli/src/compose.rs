@@ -4,13 +4,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
-use belljar_core::language::Preparation;
+use belljar_core::outcome::Outcome;
 use belljar_core::request::BackendName;
 use belljar_docker::Docker;
-use belljar_engine::{Absent, Deferred, Engine, Prepared, SyntaxError};
+use belljar_engine::{Absent, Deferred, Engine, Prepared, Unprepared, Unread};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
+use belljar_transpile::{Budget, Refusal};
 
 use crate::docker::Audience;
 use crate::settings::Host;
@@ -106,8 +107,13 @@ fn wasm(state_dir: Option<PathBuf>) -> Arc<dyn Backend> {
     Arc::new(Deferred::new(BackendName::Wasm, || belljar_wasm::Wasm::open(state_dir)))
 }
 
-fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
-    belljar_transpile::prepare(preparation, name, text)
-        .map(|prepared| Prepared { name: prepared.name, text: prepared.text })
-        .map_err(|fault| SyntaxError { message: fault.message })
+fn prepare(unread: &Unread<'_>) -> Result<Prepared, Unprepared> {
+    let Unread { preparation, name, text, memory, limits } = *unread;
+    let budget = Budget { memory, timeout: limits.timeout, cpu_time: limits.cpu_time };
+    let (prepared, usage) = belljar_transpile::prepare(preparation, name, text, budget);
+    match prepared {
+        Ok(belljar_transpile::Prepared { name, text }) => Ok(Prepared { name, text, usage }),
+        Err(Refusal::Syntax(message)) => Err(Unprepared { outcome: Outcome::Exited(1), message, usage }),
+        Err(Refusal::Limit(outcome)) => Err(Unprepared { outcome, message: String::new(), usage }),
+    }
 }

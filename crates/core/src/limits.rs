@@ -184,6 +184,16 @@ pub struct ExecutionLimits {
     pub output: Bytes,
 }
 
+impl ExecutionLimits {
+    /// What is left after some CPU time was used.
+    #[must_use]
+    pub fn after(self, cpu: Duration) -> ExecutionLimits {
+        // No time at all would be no limit.
+        let left = |limit: Duration| limit.saturating_sub(cpu).max(Duration::from_millis(1));
+        ExecutionLimits { cpu_time: self.cpu_time.map(left), ..self }
+    }
+}
+
 /// Limits as a caller states them; absent ones take the default.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[allow(missing_docs, reason = "the fields are those of the two structs they become")]

@@ -24,7 +24,7 @@ use std::time::Duration;
 use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, PullEvent, SandboxSpec, Source};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
-use belljar_core::limits::ExecutionLimits;
+use belljar_core::limits::{Bytes, ExecutionLimits};
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
@@ -46,8 +46,23 @@ use watch::{Stop, watch};
 
 const SIGKILL: u8 = 9;
 
-/// Turns code into what its runtime reads, before a box exists. The second argument is the file's name.
-pub type Preparer = fn(Preparation, &str, &[u8]) -> Result<Prepared, SyntaxError>;
+/// Turns code into what its runtime reads, before a box exists, within the limits of the run.
+pub type Preparer = fn(&Unread<'_>) -> Result<Prepared, Unprepared>;
+
+/// Code that its runtime may not be able to read.
+#[derive(Debug, Clone, Copy)]
+pub struct Unread<'a> {
+    /// What it needs.
+    pub preparation: Preparation,
+    /// The name of its file.
+    pub name: &'a str,
+    /// Its text.
+    pub text: &'a [u8],
+    /// How much memory that may take.
+    pub memory: Bytes,
+    /// How much time.
+    pub limits: ExecutionLimits,
+}
 
 /// Code that its runtime can read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,13 +71,27 @@ pub struct Prepared {
     pub name: String,
     /// Its text.
     pub text: Vec<u8>,
+    /// What it took.
+    pub usage: Usage,
 }
 
-/// Code that no runtime could read: the caller's own mistake, and therefore the outcome of a run.
+impl Prepared {
+    /// For code that needs nothing.
+    #[must_use]
+    pub fn unchanged(unread: &Unread<'_>) -> Prepared {
+        Prepared { name: unread.name.to_owned(), text: unread.text.to_owned(), usage: Usage::default() }
+    }
+}
+
+/// Code that could not be prepared: the caller's own mistake, and therefore the outcome of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyntaxError {
+pub struct Unprepared {
+    /// How the run ended: it exited, or a limit ended it.
+    pub outcome: Outcome,
     /// What is wrong and where, for the program's stderr.
     pub message: String,
+    /// What it took to find out.
+    pub usage: Usage,
 }
 
 /// Runs requests on its backends.
@@ -135,11 +164,11 @@ impl Engine {
             Err(Unstarted::Cancelled(signal)) => {
                 Concluded::without_a_box(Outcome::Cancelled(signal), backend.as_ref(), language)?
             }
-            Err(Unstarted::Unreadable(fault)) => {
-                let concluded = Concluded::without_a_box(Outcome::Exited(1), backend.as_ref(), language)?;
+            Err(Unstarted::Unreadable(Unprepared { outcome, message, usage })) => {
+                let concluded = Concluded::without_a_box(outcome, backend.as_ref(), language)?;
                 transcript.started(&concluded.begun.told(language, backend.name(), queue));
-                transcript.note(&fault.message);
-                concluded
+                transcript.note(&message);
+                Concluded { usage, ..concluded }
             }
         };
         transcript.note_ending(concluded.outcome, memory);
@@ -168,8 +197,9 @@ impl Engine {
     /// Whatever would prevent it.
     pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
         let Admitted { sandbox, execution, backend, enforcement, .. } = admitted;
-        let source = match prepare_now(self.preparer, execution.language, &execution.code)? {
-            Ok(source) => source,
+        let prepared = Draft::of(&sandbox, &execution).prepare(self.preparer)?;
+        let source = match prepared {
+            Ok((source, _)) => source,
             Err(fault) => return Ok(format!("nothing: the code cannot be read\n{}\n", fault.message)),
         };
         let (sandbox, execution) = specify("run_…", sandbox, execution, source, enforcement);
@@ -192,9 +222,10 @@ impl Engine {
         let (language, limits) = (execution.language, execution.limits);
         let slot = turn?;
         transcript.left_queue();
-        let preparing = self.prepare(language, execution.code.clone(), slot);
-        let (_slot, source) = unless(cancel.as_mut(), preparing).await??;
-        let source = source.map_err(Unstarted::Unreadable)?;
+        let preparing = self.prepare(Draft::of(&sandbox, &execution), slot);
+        let (_slot, prepared) = unless(cancel.as_mut(), preparing).await??;
+        let (source, spent) = prepared.map_err(Unstarted::Unreadable)?;
+        let execution = ExecutionRequest { limits: limits.after(spent.cpu), ..execution };
         let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
 
         let began = Instant::now();
@@ -209,7 +240,7 @@ impl Engine {
             image: running.image().map(str::to_owned),
         };
         transcript.started(&begun.told(language, backend.name(), *queue));
-        let deadline = Instant::now() + limits.timeout;
+        let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
         let finished = running.finish().await.map_err(RunError::from)?;
@@ -217,23 +248,23 @@ impl Engine {
             transcript.note(why);
         }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
-        let usage = Usage { wall, cpu: finished.cpu, memory_peak: finished.memory_peak, ..Usage::default() };
+        let usage = Usage {
+            wall: spent.wall + wall,
+            cpu: spent.cpu + finished.cpu,
+            memory_peak: spent.memory_peak.max(finished.memory_peak),
+            ..Usage::default()
+        };
         Ok(Concluded { outcome, usage, begun, files: finished.files })
     }
 
     /// Makes the code ready for its runtime. If that takes a parser, it runs on a blocking thread, not on the threads
     /// that drive runs; a single-threaded program stays single-threaded, and waits itself. A parser whose run was
     /// cancelled continues for a moment, and keeps the slot for as long.
-    async fn prepare(
-        &self,
-        language: Language,
-        code: Code,
-        slot: Option<Slot>,
-    ) -> Result<(Option<Slot>, Result<Source, SyntaxError>), RunError> {
-        let preparer = self.preparer;
-        let prepare = move || Ok((slot, prepare_now(preparer, language, &code)?));
+    async fn prepare(&self, draft: Draft, slot: Option<Slot>) -> Result<(Option<Slot>, Readiness), RunError> {
+        let (preparer, preparation) = (self.preparer, draft.language.preparation);
+        let prepare = move || Ok((slot, draft.prepare(preparer)?));
         let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
-        match language.preparation {
+        match preparation {
             Preparation::DetectModule | Preparation::StripTypes if !alone => {
                 tokio::task::spawn_blocking(prepare).await.map_err(RunError::Unprepared)?
             }
@@ -242,24 +273,41 @@ impl Engine {
     }
 }
 
-fn prepare_now(
-    preparer: Preparer,
+/// The code and what it took to prepare it, or why there is none.
+type Readiness = Result<(Source, Usage), Unprepared>;
+
+/// The code of a run, before it is prepared.
+struct Draft {
+    code: Code,
     language: Language,
-    code: &Code,
-) -> Result<Result<Source, SyntaxError>, RunError> {
-    let name = code.file_name().map_or(language.source, BoxPath::as_str);
-    let prepared = match preparer(language.preparation, name, code.bytes()) {
-        Ok(prepared) => prepared,
-        Err(fault) => return Ok(Err(fault)),
-    };
-    let named_by_caller = code.file_name().is_some();
-    Ok(Ok(Source { name: BoxPath::parse(&prepared.name)?, named_by_caller, text: prepared.text }))
+    memory: Bytes,
+    limits: ExecutionLimits,
+}
+
+impl Draft {
+    fn of(sandbox: &SandboxRequest, execution: &ExecutionRequest) -> Draft {
+        let ExecutionRequest { language, limits, .. } = *execution;
+        Draft { code: execution.code.clone(), language, memory: sandbox.limits.memory, limits }
+    }
+
+    fn prepare(&self, preparer: Preparer) -> Result<Readiness, RunError> {
+        let Draft { code, language, memory, limits } = self;
+        let (memory, limits, preparation) = (*memory, *limits, language.preparation);
+        let name = code.file_name().map_or(language.source, BoxPath::as_str);
+        let prepared = preparer(&Unread { preparation, name, text: code.bytes(), memory, limits });
+        let Prepared { name, text, usage } = match prepared {
+            Ok(prepared) => prepared,
+            Err(fault) => return Ok(Err(fault)),
+        };
+        let named_by_caller = code.file_name().is_some();
+        Ok(Ok((Source { name: BoxPath::parse(&name)?, named_by_caller, text }, usage)))
+    }
 }
 
 /// Why no program ran, or none to its end.
 enum Unstarted {
     Cancelled(Option<u8>),
-    Unreadable(SyntaxError),
+    Unreadable(Unprepared),
     Failed(RunError),
 }
 

@@ -15,12 +15,12 @@ use belljar_core::backend::{Backend, BackendError, Ending, PullEvent, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
-use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit, Usage};
 use belljar_core::request::{
     BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
 };
 use belljar_engine::{
-    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, SyntaxError, Unobserved,
+    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, Unobserved, Unprepared, Unread,
 };
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted, pulled};
@@ -56,11 +56,23 @@ fn defaults() -> RunRequest {
     request(LimitsRequest::default())
 }
 
-fn prepare(_: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
-    if text == b"const = 1" {
-        return Err(SyntaxError { message: format!("{name}:1:7: unexpected token") });
+/// What preparing takes here.
+const SPENT: Usage = Usage {
+    queue: Duration::ZERO,
+    wall: Duration::from_secs(2),
+    cpu: Duration::from_secs(1),
+    memory_peak: 64 << 20,
+};
+
+fn prepare(unread: &Unread<'_>) -> Result<Prepared, Unprepared> {
+    assert_eq!(unread.preparation, Preparation::StripTypes);
+    let usage = if unread.text.ends_with(b"// large") { SPENT } else { Usage::default() };
+    let failed = |outcome, message: String| Err(Unprepared { outcome, message, usage });
+    match unread.text {
+        b"const = 1" => failed(Outcome::Exited(1), format!("{}:1:7: unexpected token", unread.name)),
+        b"x<(a= // large" => failed(Outcome::OutOfMemory, String::new()),
+        text => Ok(Prepared { name: unread.name.replace(".ts", ".mjs"), text: text.to_vec(), usage }),
     }
-    Ok(Prepared { name: name.replace(".ts", ".mjs"), text: text.to_vec() })
 }
 
 fn engine(backend: &Arc<Scripted>) -> Engine {
@@ -354,6 +366,33 @@ async fn a_syntax_error_is_a_failed_run_without_a_box() {
     assert_eq!(report.stderr.to_bytes(), b"main.ts:1:7: unexpected token\n");
     assert_eq!(live.stderr, report.stderr.to_bytes());
     assert_eq!(report.runtime, "Scripted typescript 1.0");
+    assert!(backend.log.lock().unwrap().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_preparing_takes_counts() {
+    let limits = LimitsRequest { timeout: Some(5 * SECOND), ..LimitsRequest::default() };
+    let mut asked = request(limits);
+    asked.execution.code = Code::parse(b"1 // large".to_vec(), None).unwrap();
+    let backend = Script::of(vec![Act::Sleep(4 * SECOND)], Ending::Signaled(9)).backend();
+    let report = run(&engine(&backend), asked, &mut Live::default(), pending()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(5 * SECOND)), "3 s were left");
+    assert_eq!(report.usage.wall, 5 * SECOND);
+    assert!(report.usage.cpu >= SPENT.cpu && report.usage.memory_peak >= SPENT.memory_peak);
+    let control =
+        play(Script::of(vec![Act::Sleep(4 * SECOND)], Ending::Exited(0)), request(limits)).await.unwrap();
+    assert_eq!(control.outcome, Outcome::Exited(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn preparing_that_exceeds_a_limit_ends_the_run_by_that_limit() {
+    let backend = Script::of(vec![say("never")], Ending::Exited(0)).backend();
+    let mut asked = defaults();
+    asked.execution.code = Code::parse(b"x<(a= // large".to_vec(), None).unwrap();
+    let report = run(&engine(&backend), asked, &mut Live::default(), pending()).await.unwrap();
+    assert_eq!((report.outcome, report.usage), (Outcome::OutOfMemory, SPENT));
+    let stderr = String::from_utf8(report.stderr.to_bytes()).unwrap();
+    assert!(stderr.contains("Memory limit exceeded"), "{stderr}");
     assert!(backend.log.lock().unwrap().is_empty());
 }
 

@@ -576,9 +576,7 @@ mod tests {
 
     /// Without a backend, so that whatever gets as far as the engine is refused there.
     fn runs(threads: &Runtime) -> Runs {
-        let engine = Engine::new(Vec::new(), |_, name, text| {
-            Ok(Prepared { name: name.to_owned(), text: text.to_owned() })
-        });
+        let engine = Engine::new(Vec::new(), |unread| Ok(Prepared::unchanged(unread)));
         Runs::new(engine, &Config::default(), threads.handle().clone())
     }
 

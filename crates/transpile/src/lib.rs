@@ -4,8 +4,8 @@
 //! The code is unread, and a parser is a large target: a few kilobytes of brackets overflow its stack, and the 240
 //! bytes of `x<(a=` written 24 times and closed keep it busy for hours, because each level is tried twice. Neither
 //! can be ruled out by looking at the text beforehand, and a thread can be neither killed nor survived. So the
-//! parser runs in a [worker]: this same program, started again under limits of CPU time, memory and output, for one
-//! file. That costs a millisecond or two, and only where it is needed: TypeScript, and JavaScript in which one of
+//! parser runs in a [worker]: this same program, started again for one file, within the limits of the run, and with
+//! nothing to lose ([`belljar_jail::confine_parser`]). That costs a millisecond or two, and only where it is needed: TypeScript, and JavaScript in which one of
 //! the words `import`, `export` and `await` occurs.
 //!
 //! Types are removed without being checked. Enums, namespaces, parameter properties and decorators (the
@@ -19,12 +19,14 @@ mod diagnose;
 mod strip;
 mod worker;
 
-use std::fmt;
+use std::time::Duration;
 
 use belljar_core::language::Preparation;
+use belljar_core::limits::Bytes;
+use belljar_core::outcome::{Outcome, Usage};
 
 pub use worker::run_as_worker;
-use worker::{Reply, Task};
+use worker::{Failure, Reply, Task};
 
 /// Code as its runtime will read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,32 +37,44 @@ pub struct Prepared {
     pub text: Vec<u8>,
 }
 
-/// Code that cannot be prepared: for the caller an ordinary failed run, with this on stderr.
+/// Why code cannot be prepared. For the caller either is an ordinary ending of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SyntaxError {
-    /// One paragraph for each error: position and reason, the line, and a mark under it.
-    pub message: String,
+pub enum Refusal {
+    /// It does not parse; or it cannot, within limits that are far from anything that a person writes. For stderr: one
+    /// paragraph for each error, with the position and the reason, the line, and a mark under it.
+    Syntax(String),
+    /// A limit of the run ended the parser.
+    Limit(Outcome),
 }
 
-impl fmt::Display for SyntaxError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
+/// What preparing may take at most: what the run may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Memory.
+    pub memory: Bytes,
+    /// Wall-clock time.
+    pub timeout: Duration,
+    /// CPU time.
+    pub cpu_time: Option<Duration>,
 }
 
-impl std::error::Error for SyntaxError {}
-
-/// Prepares the code of a file called `name`. Blocks as long as a worker takes, which is bounded. The calling program
-/// must call [`run_as_worker`] first in its `main`.
+/// Prepares the code of a file called `name`, and says what that took. Blocks as long as a worker takes, which is
+/// bounded. The calling program must call [`run_as_worker`] first in its `main`.
 ///
-/// # Errors
-/// TypeScript that does not parse, or that no worker could parse within its limits. JavaScript is never an error here:
-/// code that cannot be parsed is passed on unchanged, and Node decides.
-pub fn prepare(preparation: Preparation, name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+/// JavaScript is never refused: code that cannot be parsed is passed on unchanged, and Node decides.
+pub fn prepare(
+    preparation: Preparation,
+    name: &str,
+    text: &[u8],
+    budget: Budget,
+) -> (Result<Prepared, Refusal>, Usage) {
     match preparation {
-        Preparation::None => Ok(unchanged(name, text)),
-        Preparation::DetectModule => Ok(name_as_module(name, text)),
-        Preparation::StripTypes => strip_types(name, text),
+        Preparation::None => (Ok(unchanged(name, text)), Usage::default()),
+        Preparation::DetectModule => {
+            let (prepared, usage) = name_as_module(name, text, budget);
+            (Ok(prepared), usage)
+        }
+        Preparation::StripTypes => strip_types(name, text, budget),
     }
 }
 
@@ -68,14 +82,16 @@ fn unchanged(name: &str, text: &[u8]) -> Prepared {
     Prepared { name: name.to_owned(), text: text.to_owned() }
 }
 
-fn name_as_module(name: &str, text: &[u8]) -> Prepared {
+fn name_as_module(name: &str, text: &[u8], budget: Budget) -> (Prepared, Usage) {
     let Some(stem) = name.strip_suffix(".js").filter(|_| mentions_module_syntax(text)) else {
-        return unchanged(name, text);
+        return (unchanged(name, text), Usage::default());
     };
-    match worker::ask(Task::DetectModule, name, text) {
+    let (reply, usage) = worker::ask(Task::DetectModule, name, text, budget);
+    let prepared = match reply {
         Ok(Reply::Module(_)) => Prepared { name: format!("{stem}.mjs"), text: text.to_owned() },
         Ok(Reply::Script(_) | Reply::Errors(_)) | Err(_) => unchanged(name, text),
-    }
+    };
+    (prepared, usage)
 }
 
 /// Whether the code could be a module at all. None of these words can be written with escapes.
@@ -84,17 +100,22 @@ fn mentions_module_syntax(text: &[u8]) -> bool {
         || text.windows(5).any(|word| word == b"await")
 }
 
-fn strip_types(name: &str, text: &[u8]) -> Result<Prepared, SyntaxError> {
+fn strip_types(name: &str, text: &[u8], budget: Budget) -> (Result<Prepared, Refusal>, Usage) {
     if let Err(invalid) = str::from_utf8(text) {
         let message = format!("{name}: the code is not UTF-8: byte {} is wrong\n", invalid.valid_up_to() + 1);
-        return Err(SyntaxError { message });
+        return (Err(Refusal::Syntax(message)), Usage::default());
     }
-    match worker::ask(Task::StripTypes, name, text) {
+    let (reply, usage) = worker::ask(Task::StripTypes, name, text, budget);
+    let prepared = match reply {
         Ok(Reply::Script(text)) => Ok(Prepared { name: stripped_name(name, "js"), text }),
         Ok(Reply::Module(text)) => Ok(Prepared { name: stripped_name(name, "mjs"), text }),
-        Ok(Reply::Errors(message)) => Err(SyntaxError { message }),
-        Err(failure) => Err(SyntaxError { message: format!("{name}: {failure}\n") }),
-    }
+        Ok(Reply::Errors(message)) => Err(Refusal::Syntax(message)),
+        Err(Failure::Limit(outcome)) => Err(Refusal::Limit(outcome)),
+        Err(failure @ (Failure::TooMuch(_) | Failure::Broken(_))) => {
+            Err(Refusal::Syntax(format!("{name}: {failure}\n")))
+        }
+    };
+    (prepared, usage)
 }
 
 /// The name of the JavaScript for a TypeScript file. The extensions `.mts` and `.cts` determine the kind.
@@ -114,7 +135,9 @@ mod tests {
     #[test]
     fn code_that_needs_nothing_is_left_alone() {
         let text = b"import os\nawait = \xff";
-        assert_eq!(prepare(Preparation::None, "main.py", text), Ok(unchanged("main.py", text)));
+        let budget = Budget { memory: Bytes::new(1), timeout: Duration::ZERO, cpu_time: None };
+        let (prepared, usage) = prepare(Preparation::None, "main.py", text, budget);
+        assert_eq!((prepared, usage), (Ok(unchanged("main.py", text)), Usage::default()));
     }
 
     #[test]

@@ -8,16 +8,18 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::thread;
+use std::time::{Duration, Instant};
 
+use belljar_core::outcome::{Outcome, TimeLimit, Usage};
+use belljar_jail::{HelperLimits, confine_parser};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, pidfd_open, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::strip;
+use crate::{Budget, strip};
 
 /// What a worker is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,24 +42,29 @@ pub(crate) enum Reply {
 /// Why there is no reply.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// A limit ended it. All limits are far from anything that a person writes.
+    /// A limit of the run ended it.
+    Limit(Outcome),
+    /// A limit of its own ended it. All of these are far from anything that a person writes.
     TooMuch(Excess),
     /// It could not be started or communicated with.
     Broken(io::Error),
 }
 
-/// Which limit it was, as far as the signal tells.
+/// Which limit it was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Excess {
-    Time,
-    DepthOrSize,
+    Wall,
+    Cpu,
+    Memory,
+    Depth,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::TooMuch(Excess::Time) => f.write_str("the code takes too long to parse"),
-            Failure::TooMuch(Excess::DepthOrSize) => {
+            Failure::Limit(_) => f.write_str("the code takes more to parse than the run may use"),
+            Failure::TooMuch(Excess::Wall | Excess::Cpu) => f.write_str("the code takes too long to parse"),
+            Failure::TooMuch(Excess::Memory | Excess::Depth) => {
                 f.write_str("the code is nested too deeply or too large")
             }
             Failure::Broken(source) => write!(f, "the parser could not be run: {source}"),
@@ -68,28 +75,82 @@ impl fmt::Display for Failure {
 /// The process name that makes this program a worker.
 const WORKER: &str = "belljar-transpile";
 
-/// The kernel counts in whole seconds. The largest code that is accepted, 4 MiB, takes a fraction of one.
-const CPU_SECONDS: u64 = 2;
+/// The largest code that is accepted, 4 MiB, takes a fraction of this.
+const CPU: Duration = Duration::from_secs(2);
 /// For a worker that gets no CPU, or is stopped.
-const DEADLINE: Timespec = Timespec { tv_sec: 15, tv_nsec: 0 };
-/// Address space, the stack included.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Memory of its own, the stack included.
 const MEMORY: u64 = 1 << 30;
 /// A release build takes about 1 KiB for each level of nesting.
-const STACK: usize = 256 << 20;
+const STACK: u64 = 256 << 20;
 /// The result: indentation can make it larger than the code by far.
 const OUTPUT: u64 = 32 << 20;
 
-/// Has a worker do `task` for a file called `name`.
-pub(crate) fn ask(task: Task, name: &str, text: &[u8]) -> Result<Reply, Failure> {
+/// Has a worker do `task` for a file called `name`, and says what that took.
+pub(crate) fn ask(task: Task, name: &str, text: &[u8], budget: Budget) -> (Result<Reply, Failure>, Usage) {
+    let began = Instant::now();
+    let (reply, spent) = match converse(task, name, text, budget) {
+        Ok((reply, spent)) => (Ok(reply), Some(spent)),
+        Err(failure) => (Err(failure), None),
+    };
+    let wall = began.elapsed();
+    // One that was killed did not tell what it had used. It has one thread at a time, so it was not more than this.
+    let Spent { cpu, memory_peak } = spent.unwrap_or(Spent { cpu: wall, memory_peak: 0 });
+    (reply, Usage { wall, cpu, memory_peak, ..Usage::default() })
+}
+
+fn converse(task: Task, name: &str, text: &[u8], budget: Budget) -> Result<(Reply, Spent), Failure> {
+    let allowed = Allowed::within(budget);
     let mut output = memory_file()?;
-    let child = start(task, name, text, &output).map_err(Failure::Broken)?;
-    let status = await_end(child).map_err(Failure::Broken)?;
-    if let Some(failure) = failure(status) {
-        return Err(failure);
+    let child = start(task, name, text, &output, &allowed).map_err(Failure::Broken)?;
+    let status = await_end(child, allowed.wall).map_err(Failure::Broken)?;
+    let mut said = Vec::new();
+    output.rewind().and_then(|()| output.read_to_end(&mut said)).map_err(Failure::Broken)?;
+    if let Some(excess) = excess(status, &said) {
+        return Err(budget.blame(excess));
     }
-    let mut reply = Vec::new();
-    output.rewind().and_then(|()| output.read_to_end(&mut reply)).map_err(Failure::Broken)?;
-    Reply::decode(reply).ok_or_else(|| Failure::Broken(io::ErrorKind::InvalidData.into()))
+    if !status.success() {
+        return Err(Failure::Broken(io::Error::other(format!("its process ended with {status}"))));
+    }
+    decode(said).ok_or_else(|| Failure::Broken(io::ErrorKind::InvalidData.into()))
+}
+
+/// What a worker may use.
+struct Allowed {
+    wall: Duration,
+    cpu: Duration,
+    memory: u64,
+}
+
+impl Allowed {
+    fn within(budget: Budget) -> Allowed {
+        Allowed {
+            wall: budget.timeout.min(PATIENCE),
+            cpu: budget.cpu_time.map_or(CPU, |limit| limit.min(CPU)),
+            memory: budget.memory.get().min(MEMORY),
+        }
+    }
+
+    /// As words of a command line.
+    fn words(&self) -> [String; 2] {
+        [self.cpu.as_micros().to_string(), self.memory.to_string()]
+    }
+}
+
+impl Budget {
+    /// Whether it was the run's limit that was exceeded, or one of the worker's own.
+    fn blame(self, excess: Excess) -> Failure {
+        match (excess, self.cpu_time) {
+            (Excess::Wall, _) if self.timeout <= PATIENCE => {
+                Failure::Limit(Outcome::TimedOut(TimeLimit::Wall(self.timeout)))
+            }
+            (Excess::Cpu, Some(limit)) if limit <= CPU => {
+                Failure::Limit(Outcome::TimedOut(TimeLimit::Cpu(limit)))
+            }
+            (Excess::Memory, _) if self.memory.get() <= MEMORY => Failure::Limit(Outcome::OutOfMemory),
+            (Excess::Wall | Excess::Cpu | Excess::Memory | Excess::Depth, _) => Failure::TooMuch(excess),
+        }
+    }
 }
 
 /// Does a worker's work if this process was started as one. `main` returns what this returns, if anything.
@@ -99,11 +160,17 @@ pub fn run_as_worker() -> Option<ExitCode> {
     if args.next()? != OsStr::new(WORKER) {
         return None;
     }
-    let task = Task::by_word(args.next()?.to_str()?)?;
-    let name = args.next()?.into_string().ok()?;
-    Some(match work(task, &name) {
+    let mut word = || args.next()?.into_string().ok();
+    let task = Task::by_word(&word()?)?;
+    let (cpu, memory) = (word()?.parse().ok()?, word()?.parse().ok()?);
+    let limits = HelperLimits { cpu: Duration::from_micros(cpu), memory, file_size: OUTPUT };
+    let name = word()?;
+    Some(match work(task, name, limits) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(cause) => {
+            let _ = writeln!(io::stderr(), "{cause}");
+            ExitCode::FAILURE
+        }
     })
 }
 
@@ -112,72 +179,122 @@ fn memory_file() -> Result<File, Failure> {
     Ok(File::from(fd))
 }
 
-fn start(task: Task, name: &str, text: &[u8], output: &File) -> io::Result<Child> {
+fn start(task: Task, name: &str, text: &[u8], output: &File, allowed: &Allowed) -> io::Result<Child> {
     let mut input = File::from(memfd_create(WORKER, MemfdFlags::CLOEXEC)?);
     input.write_all(text)?;
     input.rewind()?;
     Command::new("/proc/self/exe")
         .arg0(WORKER)
-        .args([task.word(), name])
+        .arg(task.word())
+        .args(allowed.words())
+        .arg(name)
         .env_clear()
         .current_dir("/")
         .stdin(input)
         .stdout(output.try_clone()?)
-        .stderr(Stdio::null())
+        .stderr(output.try_clone()?)
         .spawn()
 }
 
-fn await_end(mut child: Child) -> io::Result<ExitStatus> {
+fn await_end(mut child: Child, patience: Duration) -> io::Result<ExitStatus> {
+    let patience = Timespec::try_from(patience).map_err(io::Error::other)?;
     let ended = Pid::from_raw(child.id().cast_signed())
         .ok_or(rustix::io::Errno::SRCH)
         .and_then(|pid| pidfd_open(pid, PidfdFlags::empty()))
-        .and_then(|pidfd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&DEADLINE)));
+        .and_then(|pidfd| poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)));
     if ended != Ok(1) {
         child.kill()?;
     }
     child.wait()
 }
 
-/// A worker that used up its CPU time, or reached the deadline, was killed. One that ran out of stack or memory
-/// aborted. One that ended by itself is not a worker: the program does not call [`run_as_worker`], or the parser
-/// panicked.
-fn failure(status: ExitStatus) -> Option<Failure> {
-    let of_time = [Signal::XCPU.as_raw(), Signal::KILL.as_raw()];
+/// Which limit ended a worker. Running out of stack or of memory ends it with the same signal, or with a panic; then
+/// the last words are the standard library's.
+fn excess(status: ExitStatus, said: &[u8]) -> Option<Excess> {
+    if status.success() {
+        return None;
+    }
+    let of_cpu = [Signal::PROF.as_raw(), Signal::XCPU.as_raw()];
     match status.signal() {
-        Some(signal) if of_time.contains(&signal) => Some(Failure::TooMuch(Excess::Time)),
-        Some(_) => Some(Failure::TooMuch(Excess::DepthOrSize)),
-        None if status.success() => None,
-        None => Some(Failure::Broken(io::Error::other(format!("its process ended with {status}")))),
+        Some(signal) if of_cpu.contains(&signal) => Some(Excess::Cpu),
+        Some(signal) if signal == Signal::KILL.as_raw() => Some(Excess::Wall),
+        Some(_) if says(said, "has overflowed its stack") => Some(Excess::Depth),
+        Some(_) => Some(Excess::Memory),
+        None => (says(said, "out of memory") || says(said, "allocat")).then_some(Excess::Memory),
     }
 }
 
-fn work(task: Task, name: &str) -> io::Result<()> {
-    confine()?;
+fn says(text: &[u8], words: &str) -> bool {
+    text.windows(words.len()).any(|window| window.eq_ignore_ascii_case(words.as_bytes()))
+}
+
+fn work(task: Task, name: String, limits: HelperLimits) -> io::Result<()> {
+    // It has to be open already: nothing can be opened later.
+    let mut status = File::open("/proc/self/status")?;
+    confine_parser(limits)?;
     let mut text = String::new();
-    let is_text = io::stdin().lock().read_to_string(&mut text).is_ok();
-    let name = name.to_owned();
-    let reply = match is_text {
-        true => with_a_large_stack(move || task.perform(&name, &text))?,
-        false => Reply::Script(Vec::new()),
+    let reply = match io::stdin().lock().read_to_string(&mut text) {
+        Ok(_) => with_a_large_stack(limits.memory, move || task.perform(&name, &text))?,
+        Err(cause) if cause.kind() == io::ErrorKind::InvalidData => Reply::Script(Vec::new()),
+        Err(cause) => return Err(cause),
     };
     let mut output = io::stdout().lock();
+    output.write_all(&Spent::by_now(&mut status)?.bytes())?;
     output.write_all(&[reply.tag()])?;
     output.write_all(reply.bytes())?;
     output.flush()
 }
 
-fn confine() -> io::Result<()> {
-    let limit = |resource, most| setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) });
-    set_parent_process_death_signal(Some(Signal::KILL))?;
-    limit(Resource::Cpu, CPU_SECONDS)?;
-    limit(Resource::As, MEMORY)?;
-    limit(Resource::Fsize, OUTPUT)?;
-    Ok(limit(Resource::Core, 0)?)
+/// The stack may have half of the memory.
+fn with_a_large_stack<T: Send + 'static>(
+    memory: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    let size = usize::try_from((memory / 2).min(STACK)).map_err(io::Error::other)?;
+    let thread = thread::Builder::new().stack_size(size).spawn(work).map_err(|cause| match cause.kind() {
+        // What `pthread_create` answers if there is no memory for the stack.
+        io::ErrorKind::WouldBlock => io::ErrorKind::OutOfMemory.into(),
+        _ => cause,
+    })?;
+    thread.join().map_err(|_| io::Error::other("the parser panicked"))
 }
 
-fn with_a_large_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
-    let thread = thread::Builder::new().stack_size(STACK).spawn(work)?;
-    thread.join().map_err(|_| io::Error::other("the parser panicked"))
+/// What a worker has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Spent {
+    cpu: Duration,
+    memory_peak: u64,
+}
+
+impl Spent {
+    const SIZE: usize = 16;
+
+    fn by_now(status: &mut File) -> io::Result<Spent> {
+        let mut text = String::new();
+        status.read_to_string(&mut text)?;
+        let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib: u64 = peak.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
+        let cpu = Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).map_err(io::Error::other)?;
+        Ok(Spent { cpu, memory_peak: kib << 10 })
+    }
+
+    fn bytes(self) -> [u8; Spent::SIZE] {
+        let mut bytes = [0; Spent::SIZE];
+        let micros = u64::try_from(self.cpu.as_micros()).unwrap_or(u64::MAX);
+        bytes[..8].copy_from_slice(&micros.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.memory_peak.to_le_bytes());
+        bytes
+    }
+
+    fn read(bytes: [u8; Spent::SIZE]) -> Spent {
+        let number = |half: &[u8]| half.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte));
+        Spent { cpu: Duration::from_micros(number(&bytes[..8])), memory_peak: number(&bytes[8..]) }
+    }
+}
+
+fn decode(said: Vec<u8>) -> Option<(Reply, Spent)> {
+    let (spent, reply) = said.split_first_chunk::<{ Spent::SIZE }>()?;
+    Some((Reply::decode(reply.to_vec())?, Spent::read(*spent)))
 }
 
 impl Task {
@@ -239,6 +356,14 @@ mod tests {
         }
         assert_eq!(Reply::decode(vec![]), None);
         assert_eq!(Reply::decode(b"?".to_vec()), None);
+    }
+
+    #[test]
+    fn what_it_took_survives_the_way_to_the_parent() {
+        let spent = Spent { cpu: Duration::from_micros(1_234_567), memory_peak: 64 << 20 };
+        assert_eq!(Spent::read(spent.bytes()), spent);
+        assert_eq!(decode(spent.bytes().to_vec()), None);
+        assert_eq!(decode([&spent.bytes()[..], b"Sx"].concat()), Some((Reply::Script(b"x".to_vec()), spent)));
     }
 
     #[test]

@@ -7,8 +7,10 @@ use std::process::{Command, ExitCode, Output};
 use std::time::{Duration, Instant};
 
 use belljar_core::language::Preparation;
+use belljar_core::limits::Bytes;
+use belljar_core::outcome::{Outcome, TimeLimit, Usage};
 use belljar_core::request::MAX_CODE;
-use belljar_transpile::{Prepared, SyntaxError, prepare, run_as_worker};
+use belljar_transpile::{Budget, Prepared, Refusal, prepare, run_as_worker};
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -43,19 +45,38 @@ trials![
     jsx_imports_nothing_by_itself,
     hostile_code_ends_no_process_but_its_worker,
     code_that_takes_for_ever_is_given_up,
+    a_parser_has_the_limits_of_the_run,
+    a_parser_has_no_rights_to_lose,
+    what_a_parser_takes_is_told,
     long_code_is_prepared_all_the_same,
     no_text_makes_preparation_panic,
 ];
 
+/// More than the parser's own limits.
+const AMPLE: Budget =
+    Budget { memory: Bytes::new(4 << 30), timeout: Duration::from_secs(60), cpu_time: None };
+
 fn detect(name: &str, text: &str) -> String {
-    let prepared =
-        prepare(Preparation::DetectModule, name, text.as_bytes()).expect("JavaScript is never an error");
+    let (prepared, _) = prepare(Preparation::DetectModule, name, text.as_bytes(), AMPLE);
+    let prepared = prepared.expect("JavaScript is never an error");
     assert_eq!(prepared.text, text.as_bytes(), "the text stays as it is");
     prepared.name
 }
 
-fn strip(text: &str) -> Result<Prepared, SyntaxError> {
-    prepare(Preparation::StripTypes, "main.ts", text.as_bytes())
+fn strip(text: &str) -> Result<Prepared, Refusal> {
+    strip_within(text, AMPLE).0
+}
+
+fn strip_within(text: &str, budget: Budget) -> (Result<Prepared, Refusal>, Usage) {
+    prepare(Preparation::StripTypes, "main.ts", text.as_bytes(), budget)
+}
+
+/// The message for code that does not parse.
+fn fault(text: &str) -> String {
+    match strip(text) {
+        Err(Refusal::Syntax(message)) => message,
+        other => panic!("no syntax error: {other:?}"),
+    }
 }
 
 fn stripped(text: &str) -> (String, String) {
@@ -119,8 +140,8 @@ fn javascript_that_does_not_parse_is_passed_on() {
     assert_eq!(detect("main.js", "import {"), "main.js");
     assert_eq!(detect("main.js", &format!("{}// import", "(".repeat(1 << 20))), "main.js");
     let binary = b"import \xff";
-    let prepared =
-        prepare(Preparation::DetectModule, "main.js", binary).expect("JavaScript is never an error");
+    let (prepared, _) = prepare(Preparation::DetectModule, "main.js", binary, AMPLE);
+    let prepared = prepared.expect("JavaScript is never an error");
     assert_eq!(prepared, Prepared { name: "main.js".to_owned(), text: binary.to_vec() });
 }
 
@@ -186,20 +207,21 @@ fn typescript_modules_are_told_from_scripts() {
 }
 
 fn a_syntax_error_shows_its_place() {
-    let message = strip("let a = 1\nif (a) {\n\tlet b: number = = 2\n}\n").expect_err("two signs").message;
+    let message = fault("let a = 1\nif (a) {\n\tlet b: number = = 2\n}\n");
     assert_eq!(message, "main.ts:3:18: Unexpected token\n\tlet b: number = = 2\n\t                ^\n");
-    let message = strip("let a = 1\nlet a = 2\n").expect_err("declared twice").message;
+    let message = fault("let a = 1\nlet a = 2\n");
     assert!(message.starts_with("main.ts:1:5: "), "{message}");
 }
 
 fn errors_are_capped() {
     let text: String = (0..50).map(|_| "let a = 1;\n".to_owned()).collect();
-    assert_eq!(strip(&text).expect_err("declared often").message.matches("main.ts:").count(), 10);
+    assert_eq!(fault(&text).matches("main.ts:").count(), 10);
 }
 
 fn text_that_is_not_utf8_is_an_error_with_its_place() {
-    let error = prepare(Preparation::StripTypes, "main.ts", b"let x = '\xff'").expect_err("not text");
-    assert_eq!(error.to_string(), "main.ts: the code is not UTF-8: byte 10 is wrong\n");
+    let (refused, _) = prepare(Preparation::StripTypes, "main.ts", b"let x = '\xff'", AMPLE);
+    let message = "main.ts: the code is not UTF-8: byte 10 is wrong\n".to_owned();
+    assert_eq!(refused, Err(Refusal::Syntax(message)));
 }
 
 fn run_time_errors_name_the_line_of_the_typescript() {
@@ -211,7 +233,8 @@ fn run_time_errors_name_the_line_of_the_typescript() {
 
 fn jsx_imports_nothing_by_itself() {
     let text = "const React = { createElement: (...a: unknown[]) => a }; console.log(<a b='1'>{2}</a>)";
-    let prepared = prepare(Preparation::StripTypes, "main.tsx", text.as_bytes()).expect("it parses");
+    let (prepared, _) = prepare(Preparation::StripTypes, "main.tsx", text.as_bytes(), AMPLE);
+    let prepared = prepared.expect("it parses");
     assert_eq!(prepared.name, "main.js");
     assert_eq!(String::from_utf8_lossy(&run(&prepared).stdout), "[ 'a', { b: '1' }, 2 ]\n");
 }
@@ -290,10 +313,75 @@ fn hostile_code_ends_no_process_but_its_worker() {
 
 fn code_that_takes_for_ever_is_given_up() {
     let text = format!("{}1{}", "x<(a=".repeat(40), ")=>void>y".repeat(40));
-    assert_eq!(strip(&text).expect_err("exponential").message, "main.ts: the code takes too long to parse\n");
+    assert_eq!(fault(&text), "main.ts: the code takes too long to parse\n");
     let text = format!("{}1{}", "(".repeat(1 << 20), ")".repeat(1 << 20));
-    let message = strip(&text).expect_err("a million brackets").message;
-    assert_eq!(message, "main.ts: the code is nested too deeply or too large\n");
+    assert_eq!(fault(&text), "main.ts: the code is nested too deeply or too large\n");
+}
+
+/// Takes more and more memory, and twice as long with each level.
+fn greedy(levels: usize) -> String {
+    format!("{}1{}", "x<(a=".repeat(levels), ")>".repeat(levels))
+}
+
+fn a_parser_has_the_limits_of_the_run() {
+    let small = Budget { memory: Bytes::new(64 << 20), ..AMPLE };
+    assert!(strip_within("let x: number = 1", small).0.is_ok(), "the control");
+    assert!(strip_within(&greedy(8), small).0 != Err(Refusal::Limit(Outcome::OutOfMemory)), "the control");
+    let (refused, usage) = strip_within(&greedy(24), small);
+    let ended = [Refusal::Limit(Outcome::OutOfMemory), Refusal::Syntax(TOO_LONG.to_owned())];
+    // An unoptimised build may run out of CPU time before it has used that much memory.
+    assert!(refused.as_ref().is_err_and(|refusal| ended.contains(refusal)), "{refused:?}");
+    assert!(cfg!(debug_assertions) || refused == Err(Refusal::Limit(Outcome::OutOfMemory)), "{usage:?}");
+    let large: String = "let a = 1;\n".repeat(100_000);
+    let tiny = Budget { memory: Bytes::new(8 << 20), ..AMPLE };
+    assert_eq!(strip_within(&large, tiny).0, Err(Refusal::Limit(Outcome::OutOfMemory)));
+    let limit = Duration::from_millis(50);
+    let (refused, _) = strip_within(&greedy(40), Budget { cpu_time: Some(limit), ..AMPLE });
+    assert_eq!(refused, Err(Refusal::Limit(Outcome::TimedOut(TimeLimit::Cpu(limit)))));
+    let (refused, _) = strip_within(&greedy(40), Budget { timeout: limit, ..AMPLE });
+    assert_eq!(refused, Err(Refusal::Limit(Outcome::TimedOut(TimeLimit::Wall(limit)))));
+}
+
+const TOO_LONG: &str = "main.ts: the code takes too long to parse\n";
+
+/// While a worker is busy, its `/proc` entry shows what it is.
+fn a_parser_has_no_rights_to_lose() {
+    let busy = std::thread::spawn(|| drop(strip(&greedy(40))));
+    let mut seen = None;
+    while seen.is_none() && !busy.is_finished() {
+        seen = worker_status().filter(|status| status.contains("Seccomp:\t2"));
+    }
+    busy.join().expect("it returns");
+    let status = seen.expect("a worker was seen");
+    let field =
+        |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).expect(name).trim().to_owned();
+    for capabilities in ["CapEff:", "CapPrm:", "CapInh:"] {
+        assert_eq!(u64::from_str_radix(&field(capabilities), 16), Ok(0), "{status}");
+    }
+    assert_eq!(field("NoNewPrivs:"), "1");
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(field("Uid:"), "65534\t65534\t65534\t65534");
+        assert_eq!(field("Groups:"), "");
+    }
+}
+
+/// The status of a worker of this process.
+fn worker_status() -> Option<String> {
+    let own = format!("PPid:\t{}\n", std::process::id());
+    let all = std::fs::read_dir("/proc").expect("/proc is there").flatten();
+    all.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok())
+        .find(|status| status.contains(&own))
+}
+
+fn what_a_parser_takes_is_told() {
+    let (_, little) = strip_within("let x: number = 1", AMPLE);
+    assert!(
+        little.cpu > Duration::ZERO && little.wall > Duration::ZERO && little.memory_peak > 0,
+        "{little:?}"
+    );
+    let (_, more) = strip_within(&"{ let a: number = 1 }\n".repeat(20_000), AMPLE);
+    assert!(more.memory_peak > little.memory_peak && more.cpu > little.cpu, "{little:?} {more:?}");
+    assert_eq!(prepare(Preparation::DetectModule, "main.js", b"1", AMPLE).1, Usage::default());
 }
 
 /// The limit on CPU time is meant for a release build; an unoptimised one is much slower.
@@ -321,9 +409,9 @@ fn no_text_makes_preparation_panic() {
     let texts = prop::collection::vec(words, 0..40).prop_map(|words| words.join(" "));
     let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&texts, |text| {
-        if let Err(error) = strip(&text) {
+        if let Err(Refusal::Syntax(message)) = strip(&text) {
             // A panic inside of a worker would come out as this.
-            prop_assert!(!error.message.contains("could not be run"), "{}", error.message);
+            prop_assert!(!message.contains("could not be run"), "{}", message);
         }
         detect("main.js", &text);
         Ok(())

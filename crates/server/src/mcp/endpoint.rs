@@ -18,7 +18,6 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
 use belljar_core::allowance::Allowance;
-use belljar_core::language::Preparation;
 use belljar_engine::{Engine, Prepared};
 use futures_util::StreamExt;
 use rmcp::ServerHandler;
@@ -66,10 +65,8 @@ where
     S: ServerHandler + Clone,
 {
     let (threads, config) = (threads("belljar-mcp", 2)?, Config::default());
-    let unprepared = |_: Preparation, name: &str, text: &[u8]| {
-        Ok(Prepared { name: name.to_owned(), text: text.to_owned() })
-    };
-    let runs = Runs::new(Engine::new(Vec::new(), unprepared), &config, threads.handle().clone());
+    let engine = Engine::new(Vec::new(), |unread| Ok(Prepared::unchanged(unread)));
+    let runs = Runs::new(engine, &config, threads.handle().clone());
     let app = App::new(runs, config);
     let anybody = Caller::anonymous(Allowance::boxed(), &Defaults::default());
     let router = mount(handler, app.clone()).layer(Extension(anybody));
