@@ -660,7 +660,7 @@ static void exhaust_corked(long cap) {
     had("corked", count, error);
 }
 
-/* Messages that the kernel does not know, which it sends back. */
+/* Messages that the kernel does not know, which it sends back: as many as fit into each socket. */
 static void exhaust_netlink(long cap) {
     static struct {
         struct nlmsghdr header;
@@ -671,12 +671,13 @@ static void exhaust_netlink(long cap) {
     for (; count < cap; count++) {
         struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
         int fd = socket(AF_NETLINK, SOCK_RAW, 0);
-        if (fd < 0 || sendto(fd, &unknown, sizeof unknown, 0, (void *)&kernel, sizeof kernel) < 0) {
-            error = errno;
-            break;
+        for (int message = 0; message < 7 && !error; message++) {
+            if (sendto(fd, &unknown, sizeof unknown, 0, (void *)&kernel, sizeof kernel) < 0) error = errno;
         }
+        if (error) break;
     }
     had("netlink", count, error);
+    if (getenv("HOLD")) pause();
 }
 
 /* Multicast groups, which are entries of the interface. */

@@ -1,6 +1,7 @@
-//! The TCP sockets of a box, as the kernel counts them in its network namespace.
+//! The TCP and netlink sockets of a box, as the kernel counts them in its network namespace.
 //!
-//! A connection that nobody has accepted is not charged to the box, nor is what has arrived there; and neither is one
+//! Messages that wait in a netlink socket are not charged to the box, and the kernel sends every message back that it
+//! does not know. A TCP connection that nobody has accepted is not charged to the box, nor is what has arrived there; and neither is one
 //! that waits for its last packets (`TIME_WAIT`). Their number is not bounded by that of open descriptors: a program
 //! can close its own end. The kernel does not tell which connections have been accepted, so all count.
 
@@ -16,8 +17,16 @@ pub const BEYOND_LIMIT: u64 = 16 << 20;
 const SOCKET: u64 = 12 << 10;
 /// The same for one in `TIME_WAIT`.
 const WAITING_SOCKET: u64 = 272;
-/// More than the files have.
+/// What counts for each byte that waits in a netlink socket. A program that reads its replies holds some kilobytes. One
+/// that does not can queue 10 MB between two looks at the counters, so it may not come near the limit.
+const NETLINK_FACTOR: u64 = 16;
+/// So many sockets cannot hold much, even if all of them are netlink sockets with a full queue of 212 KiB. The list of
+/// netlink sockets is not read for them: the kernel goes through those of the whole host to make it.
+const FEW_SOCKETS: u64 = 16;
+/// More than the files of TCP have.
 const LONGEST: usize = 1024;
+/// The longest list of netlink sockets that is read, with 180 of them. No honest program has more.
+const LONGEST_LIST: usize = 16 << 10;
 
 /// The files in which the kernel counts the sockets of a network namespace.
 #[derive(Debug)]
@@ -25,6 +34,8 @@ pub struct Sockets {
     v4: File,
     /// Missing on a kernel without IPv6.
     v6: Option<File>,
+    /// Missing in containers that hide it.
+    netlink: Option<File>,
 }
 
 impl Sockets {
@@ -34,7 +45,7 @@ impl Sockets {
     /// There is no such process, or the kernel has no network.
     pub fn of_process(directory: &Path) -> io::Result<Sockets> {
         let open = |name: &str| File::open(directory.join("net").join(name));
-        Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok() })
+        Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok(), netlink: open("netlink").ok() })
     }
 
     /// How much kernel memory they can hold that nobody is charged for.
@@ -42,28 +53,49 @@ impl Sockets {
     /// # Errors
     /// The kernel's.
     pub fn memory(&self) -> io::Result<u64> {
-        let v4 = memory_of(&read(&self.v4)?, "TCP:");
-        let v6 = self.v6.as_ref().map(read).transpose()?.map_or(0, |text| memory_of(&text, "TCP6:"));
-        Ok(v4 + v6)
+        let counts = read(&self.v4, LONGEST)?;
+        let v6 = self.v6.as_ref().map(|file| read(file, LONGEST)).transpose()?.unwrap_or_default();
+        let tcp = memory_of(&counts, "TCP:") + memory_of(&v6, "TCP6:");
+        let Some(list) = self.netlink.as_ref().filter(|_| count(&counts, "sockets:", "used") > FEW_SOCKETS)
+        else {
+            return Ok(tcp);
+        };
+        Ok(tcp.saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
     }
 }
 
-fn read(file: &File) -> io::Result<String> {
-    let mut text = vec![0; LONGEST];
-    let length = file.read_at(&mut text, 0)?;
+/// Reads a file of the kernel's, which it hands out in pieces of a page, or as much of it as is wanted.
+fn read(file: &File, longest: usize) -> io::Result<String> {
+    let (mut text, mut length) = (vec![0; longest], 0);
+    loop {
+        match file.read_at(&mut text[length..], length as u64)? {
+            0 => break,
+            more => length += more,
+        }
+    }
     text.truncate(length);
     String::from_utf8(text).map_err(io::Error::other)
 }
 
-/// From a line such as `TCP: inuse 2 orphan 0 tw 1 alloc 2 mem 0`. Of these, `inuse` and `tw` are the namespace's own.
 fn memory_of(text: &str, protocol: &str) -> u64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(protocol)).unwrap_or_default();
+    count(text, protocol, "inuse") * SOCKET + count(text, protocol, "tw") * WAITING_SOCKET
+}
+
+/// From a line such as `TCP: inuse 2 orphan 0 tw 1 alloc 2 mem 0`. Of these, `inuse` and `tw` are the namespace's own.
+fn count(text: &str, kind: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(kind)).unwrap_or_default();
     let words: Vec<&str> = line.split_whitespace().collect();
-    let count = |name: &str| {
-        let pair = words.chunks_exact(2).find(|pair| pair[0] == name);
-        pair.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or_default()
-    };
-    count("inuse") * SOCKET + count("tw") * WAITING_SOCKET
+    let pair = words.chunks_exact(2).find(|pair| pair[0] == name);
+    pair.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or_default()
+}
+
+/// From a list with a line for each socket, whose fifth word is what waits there. A list that was cut off is too long.
+fn netlink_memory(list: &str) -> u64 {
+    if list.len() >= LONGEST_LIST {
+        return BEYOND_LIMIT + 1;
+    }
+    let waiting = |line: &str| line.split_whitespace().nth(4)?.parse::<u64>().ok();
+    list.lines().filter_map(waiting).sum::<u64>().saturating_mul(NETLINK_FACTOR)
 }
 
 #[cfg(test)]
@@ -75,6 +107,23 @@ mod tests {
         let v4 = "sockets: used 9\nTCP: inuse 3 orphan 7 tw 2 alloc 80 mem 132\nUDP: inuse 5 mem 4\n";
         assert_eq!(memory_of(v4, "TCP:"), 3 * SOCKET + 2 * WAITING_SOCKET);
         assert_eq!(memory_of("TCP6: inuse 4\nUDP6: inuse 1\n", "TCP6:"), 4 * SOCKET);
+    }
+
+    #[test]
+    fn what_waits_in_netlink_sockets_is_counted() {
+        let list = "sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode\n\
+                    000000001bea46bb 0   0          00000000 0        0        0     2        0        4\n\
+                    0000000095c47d43 0   17         00000000 4352     0        0     2        0        1574\n\
+                    0000000095c47d44 0   18         00000000 1024     0        0     2        0        1575\n";
+        assert_eq!(netlink_memory(list), 5376 * NETLINK_FACTOR);
+        assert!(netlink_memory(&list.repeat(60)) > BEYOND_LIMIT, "too many sockets");
+    }
+
+    #[test]
+    fn the_kernel_counts_the_sockets_of_this_process() {
+        let sockets = Sockets::of_process(Path::new("/proc/self")).unwrap();
+        assert!(count(&read(&sockets.v4, LONGEST).unwrap(), "sockets:", "used") > 0);
+        assert!(read(sockets.netlink.as_ref().unwrap(), LONGEST_LIST).unwrap().starts_with("sk "));
     }
 
     #[test]

@@ -555,7 +555,7 @@ pub enum CgroupError {
         fix: String,
     },
     /// A directory could not be made.
-    #[error("cannot make the cgroup {}", dir.display())]
+    #[error("cannot make a cgroup in {}", dir.parent().unwrap_or(dir).display())]
     Make {
         /// Which.
         dir: PathBuf,

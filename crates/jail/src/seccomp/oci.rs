@@ -126,8 +126,8 @@ mod tests {
         let profile = profile();
         let sockets: Vec<_> =
             profile.split("{\"names\"").filter(|rule| rule.starts_with(":[\"socket\"]")).collect();
-        // Three kinds of unix sockets, two families with two types and five protocols.
-        assert_eq!(sockets.len(), 3 + 2 * 2 * 5, "{sockets:?}");
+        // Three kinds of unix sockets, two families with two types and five protocols, and two types of netlink.
+        assert_eq!(sockets.len(), 3 + 2 * 2 * 5 + 2, "{sockets:?}");
         assert!(sockets.iter().all(|rule| rule.contains("SCMP_ACT_ALLOW")));
     }
 

@@ -182,10 +182,12 @@ const CLONE: Rule = only_if!(0 & NEW_NAMESPACES, &[0], else EPERM);
 /// Of `SOCK_STREAM | SOCK_CLOEXEC` the part that is the type: the kernel's `SOCK_TYPE_MASK`.
 const SOCKET_TYPE: u32 = 0xF;
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
+const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 const INET: u32 = libc::AF_INET.cast_unsigned();
 const INET6: u32 = libc::AF_INET6.cast_unsigned();
 const STREAM: u32 = libc::SOCK_STREAM.cast_unsigned();
 const DGRAM: u32 = libc::SOCK_DGRAM.cast_unsigned();
+const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 
 /// An allow-list of families: AF_ALG alone gave any process a write into the page cache (CVE-2026-31431), and the next
@@ -195,10 +197,8 @@ const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 /// to make the kernel load their modules. The errnos are those of a kernel that lacks the feature: Go, for one, tries
 /// MPTCP first and takes `EPROTONOSUPPORT` for "no". Raw sockets get the errno that they get without `CAP_NET_RAW`.
 ///
-/// Netlink is not among the families, although `getifaddrs` is built on it: replies wait in the socket, nobody is
-/// charged for them, and the kernel echoes every message that it does not understand. A thousand sockets hold 200 MB.
-/// A filter cannot count sockets, and no limit of the kernel bounds these. What remains without it: name resolution in
-/// every libc and runtime, `if_nametoindex`, Java's list of interfaces (by `ioctl`), and `/proc/self/net/dev`.
+/// Of netlink, only what `getifaddrs` needs. Its replies wait in the socket, nobody is charged for them, and the kernel
+/// echoes every message that it does not understand, so they are counted against the box (`host/src/sockets.rs`).
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -221,6 +221,14 @@ const SOCKET: Rule = Rule::ByArguments {
             then: EPROTONOSUPPORT,
         },
         Case { when: &[family(&[UNIX, INET, INET6])], then: EPERM },
+        Case {
+            when: &[
+                family(&[NETLINK]),
+                socket_type(&[DGRAM, RAW]),
+                protocol(&[libc::NETLINK_ROUTE.cast_unsigned()]),
+            ],
+            then: Verdict::Allow,
+        },
     ],
     otherwise: EAFNOSUPPORT,
 };
@@ -537,7 +545,7 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "system: its name and random numbers", SYS_uname SYS_getrandom),
     group!(
         SOCKET,
-        "unix, TCP, UDP and ping; no other family (CVE-2026-31431), and not netlink, whose memory is not charged",
+        "unix, TCP, UDP, ping, and netlink for getifaddrs; no other family (CVE-2026-31431)",
         SYS_socket
     ),
     group!(SOCKETPAIR, "Unix sockets only; pairs of other families are not needed", SYS_socketpair),
