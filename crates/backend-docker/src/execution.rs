@@ -46,7 +46,8 @@ pub(crate) struct Terms {
     pub(crate) memory: u64,
     /// Whether the runtime has its own kernel, which the memory limit kills as a whole, including PID 1.
     pub(crate) own_kernel: bool,
-    pub(crate) disk: u64,
+    /// The most bytes of collected files.
+    pub(crate) collected: u64,
     pub(crate) max_files: u64,
 }
 
@@ -210,12 +211,12 @@ impl DockerExecution {
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);
-        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files })
+        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files, left_out: 0 })
     }
 
     /// The files were named and written by hostile code: their number and size are limited.
     async fn take_files(&mut self) -> Result<Vec<CollectedFile>, BackendError> {
-        let mut intake = Intake::new(self.terms.disk, self.terms.max_files);
+        let mut intake = Intake::new(self.terms.collected, self.terms.max_files);
         loop {
             match self.line.hear().await.map_err(lost)? {
                 Some(Said::File(file)) => intake.begin(file),
@@ -435,7 +436,7 @@ mod tests {
             collects: false,
             memory: 7,
             own_kernel,
-            disk: 1,
+            collected: 1,
             max_files: 1,
         };
         let fate = |oom_killed| Fate { oom_killed, exit_code: KILLED, ..Fate::default() };

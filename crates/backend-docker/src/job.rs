@@ -8,7 +8,6 @@ use std::{fs, io};
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::path::BoxPath;
-use belljar_core::request::Glob;
 use belljar_host::program;
 
 use crate::container::{CODE_ID, Mould, Overlay};
@@ -41,7 +40,7 @@ impl Job {
         let workspace = sandbox.workspace.as_ref().map(|dir| find_workspace(dir.as_path())).transpose()?;
         let source = program::name_source(sandbox, execution)?;
         let order = order(sandbox, execution, image, runtime, &source);
-        let collect = collect(sandbox, &execution.collect, &source);
+        let collect = collect(sandbox, execution, &source);
         let files = take_files(execution, &source);
         let cpu_ms =
             execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
@@ -132,11 +131,12 @@ fn check_room(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), Ba
     })
 }
 
-fn collect(sandbox: &SandboxSpec, patterns: &[Glob], source: &BoxPath) -> Option<Collect> {
+fn collect(sandbox: &SandboxSpec, execution: &ExecutionSpec, source: &BoxPath) -> Option<Collect> {
+    let patterns = &execution.collect;
     (!patterns.is_empty()).then(|| Collect {
         patterns: patterns.iter().map(|glob| glob.as_str().to_owned()).collect(),
         source: source.as_str().to_owned(),
-        bytes: sandbox.limits.disk.get(),
+        bytes: execution.limits.collected.get(),
         names: sandbox.limits.max_files(),
     })
 }

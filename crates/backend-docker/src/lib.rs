@@ -171,7 +171,7 @@ impl Docker {
             collects: !execution.collect.is_empty(),
             memory: sandbox.limits.memory.get(),
             own_kernel: is_emulator(self.runtime.as_deref()),
-            disk: sandbox.limits.disk.get(),
+            collected: execution.limits.collected.get(),
             max_files: sandbox.limits.max_files(),
         };
         let parking = execution.language.parking.filter(|parking| could_suit(parking, &sandbox, &execution));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
-use belljar_core::limits::BoxLimits;
+use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
@@ -49,6 +49,8 @@ pub(crate) struct Terms {
     pub(crate) limits: BoxLimits,
     pub(crate) cpu_time: Option<Duration>,
     pub(crate) collect: Vec<Glob>,
+    /// The most bytes of collected files.
+    pub(crate) collected: Bytes,
 }
 
 /// A program that runs in a box.
@@ -513,7 +515,7 @@ impl NativeExecution {
             None => Counters { cpu: ended.cpu, memory_peak: ended.max_rss, oom_kills: 0 },
         };
         let counters = counters.since(self.booting);
-        let files = self.collect();
+        let (files, left_out) = self.collect();
         let ending = self.ending(ended.status, &counters);
         self.offered = None;
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
@@ -524,7 +526,7 @@ impl NativeExecution {
             Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files })
+        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files, left_out })
     }
 
     /// Disconnects, and lets the keeper kill the box and remove its cgroups.
@@ -549,15 +551,15 @@ impl NativeExecution {
         Ok(())
     }
 
-    fn collect(&self) -> Vec<CollectedFile> {
+    fn collect(&self) -> (Vec<CollectedFile>, usize) {
         let Some(dir) = self.offered.as_ref().filter(|_| !self.terms.collect.is_empty()) else {
-            return Vec::new();
+            return (Vec::new(), 0);
         };
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.source.as_str(),
             hidden: None,
-            bytes: self.terms.limits.disk.get(),
+            bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
         collect::collect(dir, &wanted)

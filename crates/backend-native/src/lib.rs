@@ -167,6 +167,7 @@ impl Native {
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
+            collected: execution.limits.collected,
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;

@@ -94,7 +94,10 @@ impl ParkedTerms {
     /// Whether a request that [`could_suit`] has the limits with which the box was made. Then its plan cannot differ,
     /// and need not be made.
     pub(crate) fn have_limits_of(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
-        (sandbox.limits, execution.limits) == (self.limits, self.execution_limits)
+        // How much may be collected is no part of a plan.
+        let collected = self.execution_limits.collected;
+        let execution_limits = ExecutionLimits { collected, ..execution.limits };
+        (sandbox.limits, execution_limits) == (self.limits, self.execution_limits)
     }
 }
 
@@ -233,6 +236,7 @@ impl Parked {
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
+            collected: execution.limits.collected,
         };
         running.become_run(start, terms, usage.cpu);
         Ok(running)

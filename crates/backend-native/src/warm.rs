@@ -6,7 +6,7 @@ use std::sync::Arc;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
-use belljar_core::limits::LimitsRequest;
+use belljar_core::limits::{Bytes, LimitsRequest};
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
 use belljar_host::runtimes::Runtime;
@@ -247,7 +247,8 @@ impl Native {
         draft.plan.birth = birth;
         draft.plan.heralded = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
-        let terms = Terms { runtime: label, limits: sandbox.limits, cpu_time, collect };
+        let terms =
+            Terms { runtime: label, limits: sandbox.limits, cpu_time, collect, collected: Bytes::new(0) };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
         let execution_limits = execution.limits;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
-use belljar_core::limits::BoxLimits;
+use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
@@ -44,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) limits: BoxLimits,
     pub(crate) cpu_time: Option<Duration>,
     pub(crate) collect: Vec<Glob>,
+    /// The most bytes of collected files.
+    pub(crate) collected: Bytes,
     pub(crate) source: BoxPath,
 }
 
@@ -200,17 +202,19 @@ impl Supervised {
         }
     }
 
-    fn collect(&self) -> Vec<CollectedFile> {
+    fn collect(&self) -> (Vec<CollectedFile>, usize) {
         if self.terms.collect.is_empty() {
-            return Vec::new();
+            return (Vec::new(), 0);
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(home) = rustix::fs::open(self.scratch.home(), flags, Mode::empty()) else { return Vec::new() };
+        let Ok(home) = rustix::fs::open(self.scratch.home(), flags, Mode::empty()) else {
+            return (Vec::new(), 0);
+        };
         let wanted = Wanted {
             patterns: &self.terms.collect,
             source: self.terms.source.as_str(),
             hidden: None,
-            bytes: self.terms.limits.disk.get(),
+            bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
         collect::collect(&home, &wanted)
@@ -218,9 +222,9 @@ impl Supervised {
 
     fn close(mut self) -> Finished {
         let ended = self.ended.unwrap_or(UNKNOWN_END);
-        let (ending, files) = (self.ending(&ended), self.collect());
+        let (ending, (files, left_out)) = (self.ending(&ended), self.collect());
         self.supervisor.dismiss();
-        Finished { ending, cpu: ended.cpu, memory_peak: ended.memory_peak, files }
+        Finished { ending, cpu: ended.cpu, memory_peak: ended.memory_peak, files, left_out }
     }
 }
 

@@ -117,6 +117,7 @@ impl Subprocess {
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
+            collected: execution.limits.collected,
             source,
         };
         let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;

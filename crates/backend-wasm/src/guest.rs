@@ -74,11 +74,14 @@ fn conduct(program: Program, link: Arc<Link<End>>, _clock: Running) {
     store.epoch_deadline_callback(move |context| watch.look(&context.data().link));
     let ran = run(&mut store, &module);
     let Guest { system, .. } = store.into_data();
+    let (files, left_out) = terms.collect.from(&system);
+    let memory_peak = system.files.budget.peak();
     link.end(ran_to(ran, &link).map(|ending| Finished {
         ending,
         cpu: cpu_time(),
-        memory_peak: system.files.budget.peak(),
-        files: terms.collect.from(&system),
+        memory_peak,
+        files,
+        left_out,
     }));
 }
 
@@ -202,7 +205,7 @@ impl ResourceLimiter for Guest {
 }
 
 impl Collect {
-    fn from(&self, system: &System) -> Vec<CollectedFile> {
+    fn from(&self, system: &System) -> (Vec<CollectedFile>, usize) {
         if self.patterns.is_empty() {
             return Vec::new();
         }

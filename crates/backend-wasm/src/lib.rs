@@ -84,7 +84,7 @@ impl Wasm {
         let collect = Collect {
             patterns: execution.collect,
             source: draft.source.to_string(),
-            room: sandbox.limits.disk.get(),
+            room: execution.limits.collected.get(),
         };
         let terms = Terms { cpu_time: execution.limits.cpu_time, cpus: sandbox.limits.cpus, collect };
         let program = Program { id: execution.id, module, system: draft.system, terms };

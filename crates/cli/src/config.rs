@@ -186,7 +186,7 @@ impl Lines<'_> {
         self.chosen("waive", (!waive.is_empty()).then(|| waive.join(", ")));
         let request = any_run(self.settings.limits).parse(Local::default())?;
         let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-        let ExecutionLimits { timeout, cpu_time, output } = request.execution.limits;
+        let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
         self.chosen("limits.timeout", Some(show_duration(timeout)));
         self.chosen("limits.cpu-time", cpu_time.map(show_duration));
         self.chosen("limits.memory", Some(memory.to_string()));

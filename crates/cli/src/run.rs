@@ -212,7 +212,7 @@ fn start_name(start: Start) -> &'static str {
 
 fn described_limits(request: &domain::RunRequest) -> String {
     let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-    let ExecutionLimits { timeout, cpu_time, output } = request.execution.limits;
+    let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
     let timeout = show_duration(timeout);
     let cpu_time = cpu_time.map_or("none".to_owned(), show_duration);
     let network = &request.sandbox.network;

@@ -69,6 +69,7 @@ pub struct Ceilings {
     pub pids: Option<u32>,
     pub disk: Option<Bytes>,
     pub output: Option<Bytes>,
+    pub collected: Option<Bytes>,
 }
 
 /// A request that is not allowed: which field asks for too much, and what is allowed.

@@ -223,6 +223,8 @@ pub struct Finished {
     pub memory_peak: u64,
     /// The files that were requested and found.
     pub files: Vec<CollectedFile>,
+    /// How many more there are, for which there was no room.
+    pub left_out: usize,
 }
 
 /// How a program ended, as far as the backend can know.

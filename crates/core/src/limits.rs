@@ -182,6 +182,8 @@ pub struct ExecutionLimits {
     pub cpu_time: Option<Duration>,
     /// How much of each of stdout and stderr is kept.
     pub output: Bytes,
+    /// How much all files together may have that are collected, holes included.
+    pub collected: Bytes,
 }
 
 impl ExecutionLimits {
@@ -205,6 +207,7 @@ pub struct LimitsRequest {
     pub pids: Option<u64>,
     pub disk: Option<u64>,
     pub output: Option<u64>,
+    pub collected: Option<u64>,
 }
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -230,6 +233,7 @@ impl LimitsRequest {
             pids: self.pids.or(lower(ceilings.pids.map(u64::from), DEFAULT_PIDS)),
             disk: self.disk.or(lower(ceilings.disk.map(Bytes::get), DEFAULT_DISK)),
             output: self.output.or(lower(ceilings.output.map(Bytes::get), DEFAULT_OUTPUT)),
+            collected: self.collected.or(ceilings.collected.map(Bytes::get)),
         }
     }
 
@@ -248,6 +252,8 @@ impl LimitsRequest {
             timeout: duration(Field::Timeout, "timeout", self.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
             cpu_time: self.cpu_time.map(|time| duration(Field::CpuTime, "cpu-time", time)).transpose()?,
             output: bytes(Field::Output, "output-limit", self.output, DEFAULT_OUTPUT, 1, 1 << 30)?,
+            // What can be collected was written to the disk.
+            collected: self.collected.map_or(sandbox.disk, |most| sandbox.disk.min(Bytes(most))),
         };
         Ok((sandbox, execution))
     }

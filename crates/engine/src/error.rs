@@ -4,6 +4,7 @@ use belljar_core::Invalid;
 use belljar_core::allowance::Refusal;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Guarantee, Unmet};
+use belljar_core::limits::Bytes;
 use belljar_core::request::BackendName;
 
 /// Why a request was not run. Nothing here describes the caller's code.
@@ -48,6 +49,12 @@ pub enum RunError {
     Unkillable {
         /// How long we waited.
         grace: Duration,
+    },
+    /// There is no memory for the files that are to be collected.
+    #[error("there is no memory for up to {bytes} of collected files")]
+    NoRoom {
+        /// What they may come to.
+        bytes: Bytes,
     },
     /// The code could not be made ready for its runtime.
     #[error("cannot prepare the code")]

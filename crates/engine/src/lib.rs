@@ -219,7 +219,8 @@ impl Engine {
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
-        let (language, limits) = (execution.language, execution.limits);
+        let (language, limits, collects) =
+            (execution.language, execution.limits, !execution.collect.is_empty());
         let slot = turn?;
         transcript.left_queue();
         let preparing = self.prepare(Draft::of(&sandbox, &execution), slot);
@@ -243,11 +244,15 @@ impl Engine {
         let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
+        if collects {
+            transcript.make_room(limits.collected).await?;
+        }
         let finished = running.finish().await.map_err(RunError::from)?;
         if let Ending::Lost(why) = finished.ending {
             transcript.note(why);
         }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
+        transcript.note_files(finished.left_out, limits.collected);
         let usage = Usage {
             wall: spent.wall + wall,
             cpu: spent.cpu + finished.cpu,

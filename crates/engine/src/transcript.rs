@@ -4,12 +4,14 @@ use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use belljar_core::backend::{PullEvent, Stream};
+use belljar_core::backend::{BoxFuture, PullEvent, Stream};
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
 use belljar_core::outcome::{Outcome, Start, TimeLimit};
 use belljar_core::request::BackendName;
 use belljar_core::{Captured, Collector};
+
+use crate::RunError;
 
 /// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
@@ -25,6 +27,12 @@ pub trait Observer: Send + Debug {
 
     /// A command of the language has succeeded and the next one begins: the compiler is done, and its result runs.
     fn next_stage(&mut self) {}
+
+    /// Files of the run are about to be collected, which may come to so many bytes. Resolves when there is room for them,
+    /// or to `Break` if there is none: then the run fails. It keeps its slot meanwhile.
+    fn make_room(&mut self, _: Bytes) -> BoxFuture<'_, ControlFlow<()>> {
+        Box::pin(std::future::ready(ControlFlow::Continue(())))
+    }
 
     /// The next bytes, exactly as the program wrote them. `Break` cancels the run: nobody is listening any more.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
@@ -81,6 +89,13 @@ impl<'a> Transcript<'a> {
         self.observer.next_stage();
     }
 
+    pub(crate) async fn make_room(&mut self, bytes: Bytes) -> Result<(), RunError> {
+        match self.observer.make_room(bytes).await {
+            ControlFlow::Continue(()) => Ok(()),
+            ControlFlow::Break(()) => Err(RunError::NoRoom { bytes }),
+        }
+    }
+
     pub(crate) fn push(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         let head = match stream {
             Stream::Stdout => self.stdout.push(bytes),
@@ -100,6 +115,12 @@ impl<'a> Transcript<'a> {
         let line = format!("{before}{}\n", text.trim_end_matches('\n'));
         // A listener that has left cannot cancel the run again: it is over.
         let _ = self.push(Stream::Stderr, line.as_bytes());
+    }
+
+    pub(crate) fn note_files(&mut self, left_out: usize, most: Bytes) {
+        if left_out > 0 {
+            self.note(&format!("Files not collected: {left_out} (all files together may have {most})"));
+        }
     }
 
     /// The text that the contract promises for a run that a limit ended.

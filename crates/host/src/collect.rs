@@ -45,29 +45,35 @@ impl Wanted<'_> {
 }
 
 /// The requested regular files beneath a directory, sorted by name. Links, devices, pipes and sockets are not followed
-/// or opened, and nothing outside the directory is ever touched.
+/// or opened, and nothing outside the directory is ever touched. Also returns how many were left out, for want of room.
 #[must_use]
-pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> Vec<CollectedFile> {
+pub fn collect(dir: &OwnedFd, wanted: &Wanted<'_>) -> (Vec<CollectedFile>, usize) {
     let mut files = Vec::new();
-    visit(dir, wanted, |path, mut file, _| {
+    let left_out = visit(dir, wanted, |path, mut file, _| {
         let mut content = Vec::new();
         if file.read_to_end(&mut content).is_ok() {
             files.push(CollectedFile { path, content });
         }
     });
-    files
+    (files, left_out)
 }
 
 /// The same one by one, for callers that have no room for all at once: each with its path and its size.
-pub fn visit(dir: &OwnedFd, wanted: &Wanted<'_>, mut take: impl FnMut(String, Take<File>, u64)) {
+pub fn visit(dir: &OwnedFd, wanted: &Wanted<'_>, mut take: impl FnMut(String, Take<File>, u64)) -> usize {
     let mut found = find(dir.as_fd(), wanted);
     found.sort();
-    let mut room = wanted.bytes;
+    let (mut room, mut left_out) = (wanted.bytes, 0);
     for path in found {
-        let Some((file, size)) = open_file(dir.as_fd(), &path, room) else { continue };
-        room -= size;
-        take(shown(&path), file.take(size), size);
+        let Some((file, size)) = open_file(dir.as_fd(), &path) else { continue };
+        match room.checked_sub(size) {
+            Some(rest) => {
+                room = rest;
+                take(shown(&path), file.take(size), size);
+            }
+            None => left_out += 1,
+        }
     }
+    left_out
 }
 
 /// Walks without recursion and without holding a descriptor for each level: a tree may be deeper than both.
@@ -115,11 +121,11 @@ fn find(root: BorrowedFd<'_>, wanted: &Wanted<'_>) -> Vec<PathBuf> {
     found
 }
 
-/// `None` if it is not a file after all, or if its size is larger than anything that could have been written.
-fn open_file(root: BorrowedFd<'_>, path: &Path, room: u64) -> Option<(File, u64)> {
+/// With its size, in which a hole counts as much as what could be in its place. `None` if it is not a file after all.
+fn open_file(root: BorrowedFd<'_>, path: &Path) -> Option<(File, u64)> {
     let file = File::from(open(root, path, OFlags::NONBLOCK).ok()?);
     let metadata = file.metadata().ok()?;
-    (metadata.is_file() && metadata.len() <= room).then_some((file, metadata.len()))
+    metadata.is_file().then_some((file, metadata.len()))
 }
 
 fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> std::io::Result<OwnedFd> {

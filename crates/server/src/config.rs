@@ -18,8 +18,8 @@ pub struct Config {
     pub queue: usize,
     /// The most bytes of one request's body.
     pub max_body: usize,
-    /// The most bytes of all bodies together: of requests, from the first byte until the run has ended, and of
-    /// results, until they have been sent.
+    /// The most bytes of all bodies together: of requests, from the first byte until the run has ended, and of answers,
+    /// until they have been sent. The results from which answers are made have as much again, and [`Keep::bytes`].
     pub body_memory: usize,
     /// Connections at a time; more than that are turned away.
     pub max_connections: usize,
@@ -55,12 +55,13 @@ pub struct Keep {
 }
 
 /// What a caller may do if the configuration does not say: run code in a real box, with results that the server can
-/// hold. Output and the files that are brought back pass through its memory; they are what has a ceiling by default.
+/// hold. Output and the files that are brought back pass through its memory.
 #[must_use]
 pub fn usual_allowance() -> Allowance {
     let ceilings = Ceilings {
         output: Some(Bytes::new(16 << 20)),
         disk: Some(Bytes::new(256 << 20)),
+        collected: Some(Bytes::new(32 << 20)),
         ..Ceilings::default()
     };
     Allowance { ceilings, ..Allowance::boxed() }

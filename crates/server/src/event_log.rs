@@ -12,13 +12,14 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use belljar_core::backend::{PullEvent, Stream};
+use belljar_core::backend::{BoxFuture, PullEvent, Stream};
 use belljar_engine::{Observer, RunId, Started};
 use belljar_wire::RunStarted;
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
-use crate::runs::Finished;
+use crate::http::body::{Memory, Share};
+use crate::runs::{Finished, PATIENCE};
 
 /// Changes between stdout and stderr whose order is kept. Output after that is joined to the last turn of its stream.
 const MAX_TURNS: usize = 1024;
@@ -256,8 +257,17 @@ impl Position {
 /// Writes the log as the engine reports what happens.
 #[derive(Debug)]
 pub(crate) struct Reporter {
-    pub(crate) id: RunId,
-    pub(crate) log: EventLog,
+    id: RunId,
+    log: EventLog,
+    memory: Memory,
+    /// Set aside for the files of the run.
+    pub(crate) room: Share,
+}
+
+impl Reporter {
+    pub(crate) fn new(id: RunId, log: EventLog, memory: Memory) -> Reporter {
+        Reporter { id, log, memory, room: Share::default() }
+    }
 }
 
 impl Observer for Reporter {
@@ -278,6 +288,16 @@ impl Observer for Reporter {
         self.log.0.stage.send_modify(|stage| *stage += 1);
     }
 
+    fn make_room(&mut self, bytes: belljar_core::limits::Bytes) -> BoxFuture<'_, ControlFlow<()>> {
+        Box::pin(async move {
+            let bytes = usize::try_from(bytes.get()).unwrap_or(usize::MAX);
+            match self.room.become_of(bytes, &self.memory, PATIENCE).await {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        })
+    }
+
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         if !bytes.is_empty() {
             self.log.change(|state| state.write(stream, bytes));
@@ -291,7 +311,7 @@ mod tests {
     use super::*;
 
     fn reporter() -> Reporter {
-        Reporter { id: RunId::new(), log: EventLog::default() }
+        Reporter::new(RunId::new(), EventLog::default(), Memory::new(1 << 20))
     }
 
     async fn outputs(mut reader: Reader) -> Vec<(Stream, Vec<u8>)> {

@@ -23,9 +23,17 @@ use tracing::Instrument;
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
 use crate::event_log::{EventLog, LogEvent, Reader, Reporter};
+use crate::http::body::{Memory, Share};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::workspace::refuse_detours;
+
+/// How long a run that has ended waits for the memory that its result takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// What a byte of a file becomes: four thirds in base64, and the same again in the text of an answer.
+const RENDERED_FILE: usize = 3;
+/// What a byte of output can become, if it is one that has to be escaped.
+pub(crate) const RENDERED_TEXT: usize = 6;
 
 /// The runs of a server, under way and ended. A clone is the same.
 #[derive(Debug, Clone)]
@@ -39,6 +47,8 @@ struct Shared {
     /// Notified when there is a run.
     born: Condvar,
     kept: Mutex<Store<Arc<Record>>>,
+    /// Memory for results, kept or not.
+    memory: Memory,
     metrics: Metrics,
 }
 
@@ -94,6 +104,8 @@ pub struct Finished {
     /// What all of it took the engine, from admission to the last trace of the box.
     pub took: Duration,
     form: OutputForm,
+    /// It pays for the memory that it takes, for as long as anybody holds it.
+    share: Share,
 }
 
 impl Finished {
@@ -108,6 +120,13 @@ impl Finished {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
         let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
         1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+    }
+
+    /// What it can take, at most, to render it as JSON: an object, and then the text.
+    pub(crate) fn rendered_bytes(&self) -> usize {
+        let files: usize = self.report.files.iter().flatten().map(|file| file.content.len()).sum();
+        let rest = self.bytes() - files;
+        files.saturating_mul(RENDERED_FILE).saturating_add(rest.saturating_mul(RENDERED_TEXT))
     }
 }
 
@@ -164,7 +183,10 @@ impl Runs {
     #[must_use]
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
-        Runs(Arc::new(Shared { engine, threads, living, born, kept, metrics: Metrics::new() }))
+        // Results that are kept leave as much for those that are on their way to a client.
+        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes));
+        let metrics = Metrics::new();
+        Runs(Arc::new(Shared { engine, threads, living, born, kept, memory, metrics }))
     }
 
     /// The engine that runs them.
@@ -318,7 +340,7 @@ impl Runs {
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
         let Ticket { admitted, presence, form, began } = ticket;
-        let mut reporter = Reporter { id: record.id.clone(), log: record.log.clone() };
+        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), self.0.memory.clone());
         let mut fate = record.fate.subscribe();
         let cancel = async move {
             // It fails only when the sender is gone, and this task has it.
@@ -328,7 +350,7 @@ impl Runs {
         // A bug of ours must not leave a caller waiting for ever, or the run among the living.
         let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
-            Ok(Ok(report)) => Ok(Arc::new(Finished { report, took: began.elapsed(), form })),
+            Ok(Ok(report)) => self.settle(report, reporter.room, began, form).await,
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
@@ -338,6 +360,14 @@ impl Runs {
         // A client that hears of the end may start its next run at once.
         drop(presence);
         record.end.send_replace(Some(end));
+    }
+
+    /// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
+    async fn settle(&self, report: Report, room: Share, began: Instant, form: OutputForm) -> End {
+        let mut finished = Finished { report, took: began.elapsed(), form, share: room };
+        let bytes = finished.bytes();
+        finished.share.become_of(bytes, &self.0.memory, PATIENCE).await?;
+        Ok(Arc::new(finished))
     }
 
     fn note(&self, record: &Record, end: &End) {
@@ -472,12 +502,6 @@ impl Events {
         self.record.detach();
         let cancelled = *self.record.fate.borrow() == Fate::Cancelled;
         (!cancelled).then(|| self.record.status())
-    }
-
-    /// How many bytes of a result it holds, if the run has ended: the result stays in memory for as long as it is read.
-    pub(crate) fn held_bytes(&self) -> usize {
-        let end = self.record.end.borrow();
-        end.as_ref().and_then(|end| end.as_ref().ok()).map_or(0, |finished| finished.bytes())
     }
 
     /// Waits for the end.

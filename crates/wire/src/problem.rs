@@ -114,6 +114,11 @@ impl From<RunError> for Problem {
                 let hint = format!("try again in {} s", retry_after.as_secs());
                 Problem { retry_after: Some(retry_after), ..Problem::new(Code::Busy, message, hint) }
             }
+            RunError::NoRoom { .. } => {
+                let hint = "try again in a second, or collect less with a lower disk limit";
+                let retry_after = Some(Duration::from_secs(1));
+                Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
+            }
             RunError::Unprepared(_) => {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }

@@ -263,6 +263,7 @@ impl Limits {
             pids: self.pids,
             disk: self.disk_bytes,
             output: self.output_bytes,
+            collected: None,
         }
     }
 }

@@ -360,6 +360,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         limits: sandbox.limits,
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
+        collected: execution.limits.collected,
     }
 }
 

@@ -453,9 +453,14 @@ impl Files {
         Ok(listed)
     }
 
-    /// The requested regular files beneath a directory, sorted by name, as far as they fit.
-    pub(crate) fn collect(&self, dir: &str, wanted: impl Fn(&str) -> bool, room: u64) -> Vec<CollectedFile> {
-        let Some(top) = self.furnished(dir) else { return Vec::new() };
+    /// The requested regular files beneath a directory, sorted by name, as far as they fit, and how many do not.
+    pub(crate) fn collect(
+        &self,
+        dir: &str,
+        wanted: impl Fn(&str) -> bool,
+        room: u64,
+    ) -> (Vec<CollectedFile>, usize) {
+        let Some(top) = self.furnished(dir) else { return (Vec::new(), 0) };
         let (mut found, mut pending) = (Vec::new(), vec![(String::new(), top)]);
         let began = Instant::now();
         while let Some((above, ino)) = pending.pop() {
@@ -472,12 +477,14 @@ impl Files {
             }
         }
         found.sort_by(|one, other| one.0.cmp(&other.0));
-        let mut room = room;
+        let (mut room, all) = (room, found.len());
         let fits = found.into_iter().filter_map(|(path, content)| {
             room = room.checked_sub(content.size())?;
             Some(CollectedFile { path, content: content.to_vec() })
         });
-        fits.collect()
+        let files: Vec<_> = fits.collect();
+        let left_out = all - files.len();
+        (files, left_out)
     }
 
     /// Where something new may be made: the directory, and the name.

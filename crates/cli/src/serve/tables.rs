@@ -30,6 +30,7 @@ pub(crate) struct ServerTable {
     slots: Option<usize>,
     queue: Option<usize>,
     max_body: Option<Scalar>,
+    max_collect: Option<Scalar>,
     body_memory: Option<Scalar>,
     max_connections: Option<usize>,
     header_timeout: Option<Scalar>,
@@ -95,6 +96,10 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     config.anonymous = allowance(&server.allow, place, "server.allow")?;
     config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
+    if let Some(most) = at("max-collect").size(server.max_collect.as_ref())? {
+        let allowances = config.keys.iter_mut().map(|key| &mut key.allowance).chain([&mut config.anonymous]);
+        allowances.for_each(|allowance| allowance.ceilings.collected = Some(Bytes::new(most as u64)));
+    }
     Ok(config)
 }
 
@@ -187,6 +192,7 @@ fn ceilings<'a>(
         pids: at("limits.pids").count(limits.pids.as_ref())?,
         disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
         output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
+        collected: usual.collected,
     })
 }
 

@@ -235,6 +235,48 @@ fn a_body_of_one_large_value_costs_little() {
     }
 }
 
+/// Has so many runs at once leave a file of nothing but a hole, and returns the results.
+fn leave_holes(server: &Server, size: &str, number: usize) -> Vec<Answer> {
+    let limits = json!({"disk_bytes": 256 << 20});
+    let code = format!("truncate -s {size} x; echo {size}");
+    let body = json!({"language": "sh", "code": code, "collect": ["x"], "limits": limits}).to_string();
+    let asking: Vec<TcpStream> =
+        (0..number).map(|_| server.send("POST", "/v1/runs", &[JSON], body.as_bytes())).collect();
+    asking.into_iter().map(Answer::read).collect()
+}
+
+#[test]
+fn collected_files_cost_no_more_than_there_is_memory_for() {
+    let server = Server::with("[server]\nslots = 10\nbody-memory = '64M'\nkeep-bytes = '16M'\n", &[]);
+    let control = leave_holes(&server, "1M", 1).remove(0).result();
+    assert_eq!(control["files"][0]["size"], 1 << 20);
+    let before = resident(&server);
+    forget_peak(&server);
+    for answer in leave_holes(&server, "250M", 10) {
+        let result = answer.result();
+        assert_eq!(result["files"], json!([]));
+        assert_eq!(result["stderr"], "Files not collected: 1 (all files together may have 32M)\n");
+    }
+    assert!(peak(&server) < before + (32 << 10), "{before} KiB, then {} KiB", peak(&server));
+    let (mut sent, mut refused) = (0, 0);
+    for answer in leave_holes(&server, "10M", 10) {
+        match answer.status {
+            200 => {
+                assert_eq!(answer.json()["files"][0]["size"], 10 << 20);
+                sent += 1;
+            }
+            _ => {
+                assert_eq!(answer.error(), (429, "busy".into(), String::new()));
+                refused += 1;
+            }
+        }
+    }
+    assert!(sent > 0, "{refused} were refused");
+    // The two limits, body-memory once more, and what else there is.
+    assert!(peak(&server) < before + (160 << 10), "{before} KiB, then {} KiB", peak(&server));
+    eventually("the memory goes back", || resident(&server) <= before + (32 << 10));
+}
+
 #[test]
 fn results_that_nobody_reads_have_a_limit_together() {
     let server = Server::with("[server]\nbody-memory = '32M'\n", &[]);

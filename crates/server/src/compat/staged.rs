@@ -171,9 +171,9 @@ impl Staged {
 }
 
 impl Concluded {
-    /// What the run's output and files come to, near enough.
-    pub(super) fn bytes(&self) -> usize {
-        self.finished.bytes()
+    /// What it can take to render the run's output and files.
+    pub(super) fn rendered_bytes(&self) -> usize {
+        self.finished.rendered_bytes()
     }
 
     /// Everything that is known of the run as a whole.

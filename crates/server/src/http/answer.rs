@@ -13,13 +13,8 @@ use super::App;
 use super::body::{Memory, Share};
 use crate::runs::Finished;
 
-/// How long a run that has ended waits for the memory that its answer takes. A client that only fetches a result can try
-/// again instead.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// What a byte of output can become in JSON, if it is one that has to be escaped.
-pub(super) const ESCAPED: usize = 6;
 /// What is rendered at once; more than that would keep other requests waiting.
-const SMALL: usize = 256 << 10;
+const SMALL: usize = 1536 << 10;
 
 /// A text in memory that is counted.
 struct Counted {
@@ -36,11 +31,11 @@ pub(super) async fn result(
     finished: Arc<Finished>,
     patience: Duration,
 ) -> Result<Response, Problem> {
-    let bytes = finished.bytes();
+    let bytes = finished.rendered_bytes();
     counted(&app.memory, bytes, patience, move || finished.result()).await
 }
 
-/// Answers with what is made of so many bytes of output and files, if there is memory for it.
+/// Answers with what takes so many bytes at most to render, if there is memory for it.
 ///
 /// # Errors
 /// That there is none.
@@ -50,7 +45,7 @@ pub(crate) async fn counted<T: Serialize>(
     patience: Duration,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Response, Problem> {
-    let mut share = room(memory, bytes, patience).await?;
+    let mut share = memory.share_within(bytes, patience).await?;
     let mut text = elsewhere(bytes, move || json(&make())).await?;
     text.shrink_to_fit();
     share.shrink_to(text.len());
@@ -59,20 +54,12 @@ pub(crate) async fn counted<T: Serialize>(
     Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(bytes)).into_response())
 }
 
-/// Memory for what so many bytes become when they are rendered.
-///
-/// # Errors
-/// That there is none.
-pub(crate) async fn room(memory: &Memory, bytes: usize, patience: Duration) -> Result<Share, Problem> {
-    memory.share_within(bytes.saturating_mul(ESCAPED), patience).await
-}
-
 /// An answer in one line. None of the types has a `Serialize` that can fail.
 pub(super) fn json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).unwrap_or_default()
 }
 
-/// Renders so many bytes, if they are many on a thread of its own.
+/// Renders what takes so many bytes, if they are many on a thread of its own.
 ///
 /// # Errors
 /// That rendering failed, which is a bug.

@@ -1,7 +1,7 @@
 //! The body of a request: bounded in size, in time, in what its JSON can become in memory, and all bodies together.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -18,6 +18,8 @@ use super::{App, Refused};
 const DISCARDED: usize = 256 << 20;
 /// What one body may reserve at a time.
 const STEP: usize = 256 << 10;
+/// How long to wait before looking again whether there is memory.
+const AGAIN: Duration = Duration::from_millis(10);
 
 /// A body, and its share of the memory for bodies, to be kept for as long as what was read from it.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ pub(crate) struct Memory {
 }
 
 /// A share of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Share(Option<OwnedSemaphorePermit>);
 
 /// Reads a body of JSON.
@@ -94,19 +96,21 @@ impl Memory {
     }
 
     /// A share of so many bytes, or of half of all memory if that is less, so that one can always be had in the end.
-    /// Waits for it, but not for longer than that.
+    /// Waits for it, but not for longer than that. Takes nothing before it can have all: what is free meanwhile is for others.
     ///
     /// # Errors
     /// That others have had it for so long.
     pub(crate) async fn share_within(&self, bytes: usize, patience: Duration) -> Result<Share, Problem> {
         let bytes = u32::try_from(self.at_most_half(bytes)).unwrap_or(u32::MAX);
-        if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
-            return Ok(Share(Some(permit)));
-        }
-        let waiting = self.free.clone().acquire_many_owned(bytes);
-        match tokio::time::timeout(patience, waiting).await {
-            Ok(Ok(permit)) => Ok(Share(Some(permit))),
-            Ok(Err(_)) | Err(_) => Err(no_memory()),
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
+                return Ok(Share(Some(permit)));
+            }
+            if Instant::now() >= deadline {
+                return Err(no_memory());
+            }
+            tokio::time::sleep(AGAIN).await;
         }
     }
 
@@ -124,18 +128,45 @@ impl Share {
         }
     }
 
+    /// Becomes a share of so many bytes, for which it waits if that is more than it is.
+    ///
+    /// # Errors
+    /// That others have had the memory for so long.
+    pub(crate) async fn become_of(
+        &mut self,
+        bytes: usize,
+        memory: &Memory,
+        patience: Duration,
+    ) -> Result<(), Problem> {
+        self.shrink_to(bytes);
+        let more = memory.at_most_half(bytes).saturating_sub(self.bytes());
+        if more > 0 {
+            self.add(memory.share_within(more, patience).await?);
+        }
+        Ok(())
+    }
+
     fn grow_to(&mut self, needed: usize, memory: &Memory) -> Result<(), Problem> {
-        let held = self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let held = self.bytes();
         if needed <= held {
             return Ok(());
         }
         let more = u32::try_from((needed - held).next_multiple_of(STEP)).unwrap_or(u32::MAX);
         let permit = memory.free.clone().try_acquire_many_owned(more).map_err(|_| no_memory())?;
-        match &mut self.0 {
-            Some(held) => held.merge(permit),
-            none => *none = Some(permit),
-        }
+        self.add(Share(Some(permit)));
         Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    fn add(&mut self, more: Share) {
+        match (&mut self.0, more.0) {
+            (Some(held), Some(permit)) => held.merge(permit),
+            (none @ None, permit) => *none = permit,
+            (Some(_), None) => {}
+        }
     }
 }
 

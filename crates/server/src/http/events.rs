@@ -17,10 +17,10 @@ use super::text::Text;
 use super::{App, Refused, answer};
 use crate::event_log::MAX_PIECE;
 use crate::listen::MAX_HEAD;
-use crate::runs::{End, Events, Run, RunEvent};
+use crate::runs::{End, Events, Finished, PATIENCE, RENDERED_TEXT, Run, RunEvent};
 
 /// What a connection can hold of a stream whose client does not read: its buffer, and an event that did not fit.
-const UNREAD: usize = MAX_HEAD + answer::ESCAPED * MAX_PIECE + 1024;
+const UNREAD: usize = MAX_HEAD + RENDERED_TEXT * MAX_PIECE + 1024;
 
 /// Streams a run to the client that started it. A failure before the program runs is an ordinary answer; only if an image is
 /// being pulled, or nothing at all has happened by the first heartbeat (a long queue), does the stream begin without knowing.
@@ -35,7 +35,7 @@ pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Respon
 
 /// Streams a run to somebody else, or again, from its start.
 pub(super) async fn follow(app: &App, events: Events) -> Result<Response, Refused> {
-    let share = app.memory.share_within(UNREAD + events.held_bytes(), Duration::ZERO).await?;
+    let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
     Ok(streamed(app, Source::Followed(events), None, share))
 }
 
@@ -148,8 +148,9 @@ async fn last_words(app: &App, end: &End) -> Result<(Event, Option<Share>), Prob
         Ok(finished) => finished.clone(),
         Err(problem) => return Ok((named("error", problem), None)),
     };
-    let bytes = finished.bytes();
-    let mut share = answer::room(&app.memory, bytes, answer::PATIENCE).await?;
+    let bytes = finished.rendered_bytes();
+    let mut share =
+        app.memory.share_within(bytes, PATIENCE).await.map_err(|problem| unsent(problem, &finished))?;
     let (event, size) = answer::elsewhere(bytes, move || {
         let json = answer::json(&finished.result());
         (Event::default().event("end").data(&json), json.len())
@@ -157,6 +158,14 @@ async fn last_words(app: &App, end: &End) -> Result<(Event, Option<Share>), Prob
     .await?;
     share.shrink_to(size);
     Ok((event, Some(share)))
+}
+
+/// The run succeeded; it is its result that cannot be sent now.
+fn unsent(mut problem: Problem, finished: &Finished) -> Problem {
+    let id = &finished.report.id;
+    problem.error.message = format!("the run {id} has ended, but there is no memory to send its result");
+    problem.error.hint = format!("fetch it with GET /v1/runs/{id}");
+    problem
 }
 
 /// An event of one line of JSON. None of these types has a `Serialize` that can fail.

@@ -54,7 +54,6 @@ impl App {
     pub fn new(runs: Runs, config: Config) -> App {
         let callers = Callers::new(&config, None);
         App {
-            runs,
             callers: Arc::new(RwLock::new(Arc::new(callers))),
             replays: Arc::new(Replays::new(config.kept)),
             memory: Memory::new(config.body_memory),
@@ -62,6 +61,7 @@ impl App {
             sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
             draining: Arc::default(),
             config: Arc::new(config),
+            runs,
         }
     }
 

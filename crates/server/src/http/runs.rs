@@ -16,7 +16,7 @@ use super::query::{Page, Query};
 use super::{App, Refused, answer, events};
 use crate::caller::Caller;
 use crate::idempotency::{Key, Origin, is_result};
-use crate::runs::{Events, Finished, Found, Run, no_such_run};
+use crate::runs::{Events, Finished, Found, PATIENCE, Run, no_such_run};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -270,7 +270,7 @@ async fn at_the_end(app: &App, run: Run, share: Share) -> Result<Response, Refus
     let finished = run.result().await?;
     drop(share);
     let timing = format!("run;dur={:.3}", finished.took.as_secs_f64() * 1e3);
-    let response = answer::result(app, finished, answer::PATIENCE).await?;
+    let response = answer::result(app, finished, PATIENCE).await?;
     Ok(([(SERVER_TIMING, timing)], response).into_response())
 }
 

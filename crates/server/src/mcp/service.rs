@@ -20,9 +20,9 @@ use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
 use super::{Config, answer};
 use crate::caller::Caller;
 use crate::http::LastAnswer;
-use crate::http::answer::{PATIENCE, elsewhere, room};
+use crate::http::answer::elsewhere;
 use crate::http::body::{Memory, Share};
-use crate::runs::{End, Finished, Found, Run, RunEvent, Runs};
+use crate::runs::{End, Finished, Found, PATIENCE, Run, RunEvent, Runs};
 
 /// How long a cancelled run may take to be gone before its caller is told that it is still there.
 const CANCEL_WAIT: Duration = Duration::from_secs(10);
@@ -153,8 +153,8 @@ impl Service {
         render: impl FnOnce(&Finished) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         held.set(None);
-        let bytes = finished.bytes();
-        let mut share = room(&self.0.memory, bytes, PATIENCE).await?;
+        let bytes = finished.rendered_bytes();
+        let mut share = self.0.memory.share_within(bytes, PATIENCE).await?;
         let rendered = elsewhere(bytes, move || render(&finished)).await?;
         share.shrink_to(answer::most_bytes(self.0.config.max_text));
         held.set(Some(share));

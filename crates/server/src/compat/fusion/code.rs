@@ -23,6 +23,7 @@ use crate::compat::time::{USUAL, millis, unless_less};
 use crate::http::App;
 use crate::http::answer;
 use crate::http::body::{self, Received};
+use crate::runs::PATIENCE;
 
 /// Every language that their server knows, and ours for it if there is one.
 const LANGUAGES: &[(&str, Option<&str>)] = &[
@@ -131,9 +132,9 @@ async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result
     let Job { language, request, local, clocks, fetch } = job;
     let concluded = conduct(app, caller, language, request, local, clocks).await?;
     drop(received);
-    let bytes = concluded.bytes().saturating_mul(fetch.copies().max(1));
+    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
     let make = move || Answer::new(&concluded, &fetch);
-    answer::counted(&app.memory, bytes, answer::PATIENCE, make).await
+    answer::counted(&app.memory, bytes, PATIENCE, make).await
 }
 
 /// Whether somebody else than the code and its clocks ended it.

@@ -31,6 +31,7 @@ use crate::compat::time::{LONGEST, millis, unless_less};
 use crate::http::App;
 use crate::http::answer;
 use crate::http::body::{self, Received};
+use crate::runs::PATIENCE;
 
 /// The program of the run.
 const DRIVER: &str = include_str!("jupyter.py");
@@ -124,9 +125,9 @@ async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result
     let Job { request, local, clocks, fetch, results, cells } = job;
     let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
     drop(received);
-    let bytes = concluded.bytes().saturating_mul(fetch.copies().max(1));
+    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
     let make = move || Answer::new(&concluded, &fetch, &results, cells);
-    answer::counted(&app.memory, bytes, answer::PATIENCE, make).await
+    answer::counted(&app.memory, bytes, PATIENCE, make).await
 }
 
 fn python() -> Result<Language, Problem> {

@@ -19,6 +19,7 @@ use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
 use crate::compat::time::millis;
 use crate::http::App;
 use crate::http::{answer, body};
+use crate::runs::PATIENCE;
 
 /// What a job came to.
 #[derive(Debug, Serialize)]
@@ -73,9 +74,10 @@ pub(super) async fn execute(
     let (concluded, output) = to_the_end(run).await?;
     drop(received);
     // What was written is told twice, as it came and by stream; what a compiler wrote, as that of both stages.
-    let bytes = concluded.bytes().saturating_mul(if concluded.reached == Stage::Compile { 4 } else { 2 });
+    let bytes =
+        concluded.rendered_bytes().saturating_mul(if concluded.reached == Stage::Compile { 4 } else { 2 });
     let make = move || Executed::new(runtime, &concluded, &output);
-    Ok(answer::counted(&app.memory, bytes, answer::PATIENCE, make).await?)
+    Ok(answer::counted(&app.memory, bytes, PATIENCE, make).await?)
 }
 
 /// The runtime that is meant, and the job for it.
