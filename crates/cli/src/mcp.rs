@@ -52,7 +52,7 @@ enum McpCommand {
 pub(crate) fn run(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
     let done = match &args.command {
         None => serve(args, verbosity, environment),
-        Some(McpCommand::Install(install)) => install::install(install, environment),
+        Some(McpCommand::Install(install)) => install::install(install, verbosity, environment),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -63,8 +63,6 @@ fn an_unknown_language_suggests_the_nearest() {
 #[test]
 fn code_that_is_no_code_is_refused() {
     let belljar = Belljar::new();
-    assert_eq!(refusal(&belljar.run(&["run", "python", "-c", ""])).0, "there is no code to run");
-    assert_eq!(refusal(&belljar.run(&["run", "python"])).0, "there is no code to run");
     let (message, _) = refusal(&belljar.run_reading(&["run", "python"], b"print(1)\0"));
     assert_eq!(message, "the code has a NUL byte at offset 8, so it is not source text");
     let (message, _) = refusal(&belljar.run_reading(&["run", "python", "-"], &vec![b'#'; 10_000_000]));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use rustix::process::geteuid;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const NOBODY: u32 = 65534;
 
@@ -229,11 +229,65 @@ fn mcp_and_the_server_read_none_that_is_not_named() {
     assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
     let named = text(&folder.run(&["mcp", "--config", "belljar.toml"]).stderr);
     assert!(named.contains("the none backend is not a sandbox"), "the control: {named}");
+    let described = |words: &[&str]| {
+        let meta = json!({
+            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+        });
+        let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}});
+        let (mut input, asked) = (folder.command(words), folder.root.path().join("asked"));
+        fs::write(&asked, format!("{list}\n")).unwrap();
+        text(&input.stdin(fs::File::open(asked).unwrap()).output().unwrap().stdout)
+    };
+    let described_safe = described(&["mcp"]);
+    assert!(
+        described_safe.contains("in a sandbox") && !described_safe.contains("WITHOUT"),
+        "{described_safe}"
+    );
+    let described_bare = described(&["mcp", "--config", "belljar.toml"]);
+    assert!(described_bare.contains("WITHOUT a sandbox"), "{described_bare}");
     folder.write("nonsense = 1");
     let said = text(&folder.run(&["serve", "--listen", "nowhere"]).stderr);
     assert!(said.contains("'nowhere' is not an address"), "{said}");
     let named = text(&folder.run(&["serve", "--listen", "nowhere", "--config", "belljar.toml"]).stderr);
     assert!(named.contains("unknown field `nonsense`"), "the control: {named}");
+}
+
+#[test]
+fn a_project_cannot_lead_an_installation_out_of_itself() {
+    let folder = Folder::new();
+    let victim = folder.root.path().join("home/precious.json");
+    fs::write(&victim, "{}").unwrap();
+    folder.give(&victim);
+    let install = |client: &str| folder.run(&["mcp", "install", "--client", client, "--scope", "project"]);
+    symlink(&victim, folder.path().join(".mcp.json")).unwrap();
+    let refused = install("claude-code");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(
+        text(&refused.stderr).contains("cannot write .mcp.json: .mcp.json is a symbolic link"),
+        "{refused:?}"
+    );
+    symlink(folder.root.path().join("home"), folder.path().join(".cursor")).unwrap();
+    let refused = install("cursor");
+    assert!(text(&refused.stderr).contains(".cursor is a symbolic link"), "{refused:?}");
+    assert_eq!(fs::read_to_string(&victim).unwrap(), "{}");
+    assert!(!folder.root.path().join("home/mcp.json").exists());
+    assert!(install("vscode").status.success(), "the control");
+    assert!(folder.path().join(".vscode/mcp.json").is_file());
+}
+
+#[test]
+fn variables_that_a_project_has_planted_are_shown() {
+    let folder = Folder::new();
+    let install = || folder.run(&["mcp", "install", "--client", "claude-code", "--scope", "project"]);
+    assert!(install().stderr.is_empty(), "the control");
+    let path = folder.path().join(".mcp.json");
+    let planted = "{\"mcpServers\": {\"belljar\": {\"env\": {\"BELLJAR_BACKEND\": \"none\"}}}}";
+    fs::write(&path, planted).unwrap();
+    folder.give(&path);
+    let said = text(&install().stderr);
+    assert!(said.contains("the variable BELLJAR_BACKEND=none, which was there before"), "{said}");
 }
 
 #[test]

@@ -764,7 +764,9 @@ fn nearest(name: &str) -> Option<&'static str> {
     let name = name.to_ascii_lowercase();
     let names = ROWS.iter().flat_map(|row| std::iter::once(&row.name).chain(row.aliases));
     let (distance, nearest) = names.map(|known| (edit_distance(&name, known), *known)).min()?;
-    (distance <= 1 + nearest.len() / 4).then_some(nearest)
+    // More than half of both must be right: `x` is one letter away from `c`, and nobody meant that.
+    let shorter = nearest.len().min(name.len());
+    (distance <= 1 + nearest.len() / 4 && 2 * distance < shorter).then_some(nearest)
 }
 
 /// Levenshtein distance, with a swap of neighbours counted as one error: it is the commonest one.
@@ -851,7 +853,10 @@ mod tests {
             let hint = Language::parse(slip).unwrap_err().hint;
             assert!(hint.contains(&format!("'{meant}'")), "{slip}: {hint}");
         }
-        assert!(!Language::parse("brainfuck").unwrap_err().hint.contains("mean"));
+        for far in ["brainfuck", "x", "d", "vb", "c#", "sql", ""] {
+            let hint = Language::parse(far).unwrap_err().hint;
+            assert!(!hint.contains("mean"), "{far}: {hint}");
+        }
     }
 
     #[test]

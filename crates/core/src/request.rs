@@ -63,7 +63,7 @@ pub struct ExecutionRequest {
 /// The most code that one run takes; data belongs in files.
 pub const MAX_CODE: usize = 4 << 20;
 
-/// Code: at least one byte, no NUL, at most [`MAX_CODE`].
+/// Code: no NUL, at most [`MAX_CODE`]. An empty program is a program, too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
     bytes: Vec<u8>,
@@ -74,15 +74,8 @@ impl Code {
     /// Code from text or from a file. The name of a file is kept for the program's messages.
     ///
     /// # Errors
-    /// Empty, too large or binary code.
+    /// Code that is too large or binary.
     pub fn parse(bytes: Vec<u8>, file_name: Option<BoxPath>) -> Result<Code, Invalid> {
-        if bytes.is_empty() {
-            return Err(Invalid::new(
-                Field::Code,
-                "there is no code to run",
-                "give it with -c CODE, as a file, or on standard input",
-            ));
-        }
         if bytes.len() > MAX_CODE {
             let message = format!("the code is {} bytes long; at most {MAX_CODE} are accepted", bytes.len());
             return Err(Invalid::too_large(Field::Code, message, "pass data as a file with --file instead"));

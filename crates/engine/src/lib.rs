@@ -167,7 +167,9 @@ impl Engine {
             Err(Unstarted::Unreadable(Unprepared { outcome, message, usage })) => {
                 let concluded = Concluded::without_a_box(outcome, backend.as_ref(), language)?;
                 transcript.started(&concluded.begun.told(language, backend.name(), queue));
-                transcript.note(&message);
+                if !message.is_empty() {
+                    transcript.note(&message);
+                }
                 Concluded { usage, ..concluded }
             }
         };

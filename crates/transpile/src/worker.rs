@@ -94,8 +94,7 @@ pub(crate) fn ask(task: Task, name: &str, text: &[u8], budget: Budget) -> (Resul
         Err(failure) => (Err(failure), None),
     };
     let wall = began.elapsed();
-    // One that was killed did not tell what it had used. It has one thread at a time, so it was not more than this.
-    let Spent { cpu, memory_peak } = spent.unwrap_or(Spent { cpu: wall, memory_peak: 0 });
+    let Spent { cpu, memory_peak } = spent.unwrap_or_else(|| Spent::at_most(wall, budget));
     (reply, Usage { wall, cpu, memory_peak, ..Usage::default() })
 }
 
@@ -268,6 +267,12 @@ struct Spent {
 
 impl Spent {
     const SIZE: usize = 16;
+
+    /// One that was killed did not tell what it had used. It has one thread at a time, so it was not more than this.
+    fn at_most(wall: Duration, budget: Budget) -> Spent {
+        let Allowed { cpu, memory, .. } = Allowed::within(budget);
+        Spent { cpu: wall.min(cpu), memory_peak: memory }
+    }
 
     fn by_now(status: &mut File) -> io::Result<Spent> {
         let mut text = String::new();

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 
 use belljar_wire::{Code, Problem};
 use clap::{Args, ValueEnum};
+use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
-use crate::problem::say;
+use crate::args::Verbosity;
+use crate::problem::{self, say};
 use crate::settings::Environment;
 
 /// The largest file that is read; some clients keep their state in theirs.
@@ -50,7 +52,11 @@ enum Scope {
     Project,
 }
 
-pub(super) fn install(args: &InstallArgs, environment: Environment<'_>) -> Result<(), Problem> {
+pub(super) fn install(
+    args: &InstallArgs,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+) -> Result<(), Problem> {
     check_name(&args.name)?;
     let entry = entry(args.client, &this_program()?);
     if args.print {
@@ -58,7 +64,11 @@ pub(super) fn install(args: &InstallArgs, environment: Environment<'_>) -> Resul
         say(&pretty(&snippet));
         return Ok(());
     }
-    let path = real(args.client.path(args.scope, environment)?);
+    let path = args.client.path(args.scope, environment)?;
+    let path = match args.scope {
+        Scope::User => real(path),
+        Scope::Project => without_links(path)?,
+    };
     let before = read(&path)?;
     let after = merged(before.clone(), args.client.table(), &args.name, entry)
         .map_err(|part| not_as_expected(&path, &format!("{part} is not an object")))?;
@@ -68,7 +78,37 @@ pub(super) fn install(args: &InstallArgs, environment: Environment<'_>) -> Resul
     }
     write(&path, &pretty(&after)).map_err(|cause| unwritable(&path, &cause))?;
     say(&format!("added {} to {}; restart the client to use it\n", args.name, path.display()));
+    for variable in variables_of(&after, args.client.table(), &args.name) {
+        problem::warn(
+            &format!("the client will start it with the variable {variable}, which was there before"),
+            verbosity,
+        );
+    }
     Ok(())
+}
+
+/// The variables that the client sets for the server. They can choose a backend that is not a sandbox, and in a project
+/// they may be somebody else's.
+fn variables_of(whole: &Value, table: &str, name: &str) -> Vec<String> {
+    let variables = whole[table][name]["env"].as_object().into_iter().flatten();
+    variables.map(|(variable, value)| format!("{variable}={}", value.as_str().unwrap_or_default())).collect()
+}
+
+/// The path of a file in a project, if no part of it is a link: a link would lead out of the project, and what it leads
+/// to would be overwritten.
+fn without_links(path: PathBuf) -> Result<PathBuf, Problem> {
+    let parts = path.ancestors().filter(|part| !part.as_os_str().is_empty());
+    match parts.filter(|part| part.is_symlink()).last() {
+        None => Ok(path),
+        Some(link) => {
+            let message = format!("cannot write {}: {} is a symbolic link", path.display(), link.display());
+            Err(Problem::new(
+                Code::InvalidRequest,
+                message,
+                "replace the link, or add what --print shows by hand",
+            ))
+        }
+    }
 }
 
 impl Client {
@@ -130,7 +170,7 @@ fn merged(
 
 fn read(path: &Path) -> Result<Option<Value>, Problem> {
     let mut text = String::new();
-    let reading = File::open(path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
+    let reading = open(path).and_then(|file| file.take(MAX_FILE).read_to_string(&mut text));
     match reading {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(cause) => {
@@ -141,6 +181,16 @@ fn read(path: &Path) -> Result<Option<Value>, Problem> {
         Ok(_) => {}
     }
     serde_json::from_str(&text).map(Some).map_err(|fault| not_as_expected(path, &fault.to_string()))
+}
+
+/// A named pipe would block, and a device might never end.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    Ok(file)
 }
 
 /// Replaces the file in one step, so that neither a crash nor a client that reads meanwhile finds half of it.

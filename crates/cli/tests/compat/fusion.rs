@@ -164,3 +164,51 @@ fn a_client_that_hangs_up_takes_its_run_with_it() {
     drop(waiting);
     eventually("the box is gone", || alive(&mark) == 0);
 }
+
+#[test]
+fn an_empty_program_is_a_program() {
+    let server = Server::start();
+    for language in ["python", "bash", "nodejs", "typescript"] {
+        let answer = run(&server, &json!({"code": "", "language": language}));
+        assert_eq!(
+            (&answer["status"], &answer["run_result"]["return_code"]),
+            (&json!("Success"), &json!(0)),
+            "{answer}"
+        );
+        let failing = if language == "bash" { "exit 3" } else { "nonsense(" };
+        let answer = run(&server, &json!({"code": failing, "language": language}));
+        assert_eq!(answer["status"], json!("Failed"), "the control: {answer}");
+    }
+}
+
+#[test]
+fn large_languages_java_checks_assertions_and_tells_its_compiler_apart() {
+    if !installed("java") {
+        return;
+    }
+    let server = Server::start();
+    let main = |body: &str| format!("class Main {{ public static void main(String[] a) {{ {body} }} }}");
+    let java = |code: String| {
+        run(&server, &json!({"code": code, "language": "java", "run_timeout": 100, "memory_limit_MB": 512}))
+    };
+    let right = java(main("assert 1 + 1 == 2; System.err.println(1);"));
+    assert_eq!(
+        (&right["status"], &right["run_result"]["stderr"]),
+        (&json!("Success"), &json!("1\n")),
+        "{right}"
+    );
+    assert_eq!(
+        (&right["compile_result"]["status"], &right["compile_result"]["return_code"]),
+        (&json!("Finished"), &json!(0))
+    );
+    let wrong = java(main("assert 1 + 1 == 3;"));
+    assert_eq!(
+        (&wrong["status"], &wrong["run_result"]["return_code"]),
+        (&json!("Failed"), &json!(1)),
+        "{wrong}"
+    );
+    assert!(wrong["run_result"]["stderr"].as_str().unwrap().contains("AssertionError"), "{wrong}");
+    let broken = java(main("int x = ;"));
+    assert_eq!((&broken["status"], &broken["run_result"]), (&json!("Failed"), &Value::Null), "{broken}");
+    assert_eq!(broken["compile_result"]["return_code"], json!(1), "{broken}");
+}

@@ -33,7 +33,10 @@ fn runtimes_are_what_is_installed_by_pistons_names() {
     for name in ["python", "javascript", "typescript", "bash", "c", "c++", "rust", "dash"] {
         assert_three_numbers(name, &named(name)["version"]);
     }
-    assert_eq!(named("python")["aliases"], json!(["py", "python3", "cpython"]));
+    let aliases = named("python")["aliases"].clone();
+    for alias in ["py", "py3", "python3"] {
+        assert!(aliases.as_array().unwrap().contains(&json!(alias)), "{alias}: {aliases}");
+    }
     assert_eq!(named("javascript")["runtime"], "node");
     let exactly = with(job("py", "print(1)"), "version", named("python")["version"].clone());
     assert_eq!(execute(&server, &exactly)["version"], named("python")["version"]);
@@ -259,4 +262,33 @@ fn packages_are_listed_and_left_to_the_host() {
         assert_eq!(answer.status, 501);
         assert!(answer.json()["message"].as_str().unwrap().contains("the server's host"));
     }
+}
+
+#[test]
+fn an_empty_program_exits_with_0() {
+    let server = Server::start();
+    for language in ["python", "bash", "javascript"] {
+        let run = execute(&server, &job(language, ""))["run"].clone();
+        assert_eq!(json!([run["code"], run["stdout"], run["stderr"]]), json!([0, "", ""]), "{language}");
+    }
+    let own = server.post("/v1/runs", &json!({"language": "python", "code": ""})).result();
+    assert_eq!(json!([own["exit_code"], own["stdout"], own["stderr"]]), json!([0, "", ""]));
+    let missing = server.post("/v1/runs", &json!({"language": "python"}));
+    assert_eq!(missing.status, 400, "the control: no code is not empty code");
+}
+
+#[test]
+fn pistons_aliases_mean_what_they_mean_there() {
+    let server = Server::start();
+    let says = |language: &str, code: &str| execute(&server, &job(language, code))["run"]["stdout"].clone();
+    assert_eq!(says("sh", "[[ -n $BASH_VERSION ]] && echo bash"), json!("bash\n"));
+    assert_eq!(says("dash", "echo ${BASH_VERSION:-none}"), json!("none\n"));
+    assert_eq!(says("py3", "print(1)"), json!("1\n"));
+    assert_eq!(says("node-js", "console.log(1)"), json!("1\n"));
+    assert_eq!(says("tsc", "console.log(1 as number)"), json!("1\n"));
+    let version = says("python", "import sys; print('%d.%d' % sys.version_info[:2])");
+    let version = version.as_str().unwrap().trim();
+    assert_eq!(says(&format!("python{version}"), "print(1)"), json!("1\n"));
+    let refused = server.post("/api/v2/execute", &job("python2", "print 1"));
+    assert_eq!(refused.status, 400, "the control: there is no such version");
 }

@@ -79,9 +79,13 @@ impl Service {
         languages: LastAnswer,
         memory: Memory,
     ) -> Service {
-        let (config, kept) = (config.mcp.clone(), config.kept.age);
         let backends: Vec<_> = runs.engine().backends().map(|backend| backend.name()).collect();
-        let tools = tools::all(&config, kept, &backends);
+        let default = match &who {
+            Who::Always(caller) => caller.defaults().backend_choice(),
+            Who::OfTheRequest => config.defaults.backend_choice(),
+        };
+        let (config, kept) = (config.mcp.clone(), config.kept.age);
+        let tools = tools::all(&config, kept, &backends, default);
         Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory }))
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
-use belljar_core::request::BackendName;
+use belljar_core::request::{BackendChoice, BackendName};
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -21,13 +21,23 @@ pub(super) const OTHERS: [&str; 3] = [LIST_LANGUAGES, GET_RUN, CANCEL_RUN];
 pub(super) const LIMITS: [&str; 7] =
     ["timeout_ms", "cpu_ms", "memory_bytes", "cpus", "pids", "disk_bytes", "output_bytes"];
 
-/// All of them, in the order in which a model would want them.
-pub(super) fn all(config: &Config, kept: Duration, backends: &[BackendName]) -> Vec<Tool> {
+/// All of them, in the order in which a model would want them. What they say depends on the backend that runs a call
+/// which names none.
+pub(super) fn all(
+    config: &Config,
+    kept: Duration,
+    backends: &[BackendName],
+    default: BackendChoice,
+) -> Vec<Tool> {
+    let (title, annotations) = match unsafe_backend(default) {
+        None => ("Run code in a sandbox", changes().destructive(false)),
+        Some(_) => ("Run code without a sandbox", changes().destructive(true).open_world(true)),
+    };
     let name = config.tool_name.to_string();
-    let run = Tool::new(name, run_description(config, kept), run_arguments(backends))
-        .with_title("Run code in a sandbox")
+    let run = Tool::new(name, run_description(config, kept, default), run_arguments(backends))
+        .with_title(title)
         .with_raw_output_schema(run_output().into())
-        .with_annotations(changes().destructive(false).idempotent(false));
+        .with_annotations(annotations.idempotent(false));
     let languages = Tool::new(LIST_LANGUAGES, LANGUAGES_DESCRIPTION, no_arguments())
         .with_title("List languages")
         .with_raw_output_schema(languages_output().into())
@@ -124,14 +134,36 @@ const LANGUAGES_DESCRIPTION: &str =
 
 const CANCEL_DESCRIPTION: &str = "Ends a run that still goes on, and everything that it started. Answers with what it had written by then.";
 
-fn run_description(config: &Config, kept: Duration) -> String {
+/// The default, if it is not a sandbox.
+fn unsafe_backend(default: BackendChoice) -> Option<BackendName> {
+    match default {
+        BackendChoice::Named(name) if name.is_only_by_name() => Some(name),
+        BackendChoice::Named(_) | BackendChoice::Auto => None,
+    }
+}
+
+/// Where a program runs, and what it can reach.
+fn place(default: BackendChoice) -> String {
+    match unsafe_backend(default) {
+        None => "Runs a program in a sandbox that is gone afterwards, and returns its exit code, stdout and stderr. \
+                 Every call starts from nothing: no files, variables or packages of an earlier call are there. The \
+                 working directory /sandbox and /tmp are writable; there is no network unless asked for and allowed."
+            .to_owned(),
+        Some(name) => format!(
+            "Runs a program WITHOUT a sandbox, and returns its exit code, stdout and stderr. The operator has chosen \
+             the {name} backend: the program has the rights of the user who runs this server, and can read and change \
+             that user's files and use the network. It starts in an empty directory that is gone afterwards."
+        ),
+    }
+}
+
+fn run_description(config: &Config, kept: Duration, default: BackendChoice) -> String {
     format!(
-        "Runs a program in a sandbox that is gone afterwards, and returns its exit code, stdout and stderr. \
-         Every call starts from nothing: no files, variables or packages of an earlier call are there. The working \
-         directory /sandbox and /tmp are writable; there is no network unless asked for and allowed. A program that \
+        "{} A program that \
          fails is an ordinary result, with its exit code. Output beyond {} characters keeps its head and its tail; \
          {GET_RUN} reads the rest. A run that takes longer than {} is answered with status \"running\" and its id: \
          call {GET_RUN} with that id to wait for it. A result is kept for {} after the run has ended, less under load.",
+        place(default),
         config.max_text,
         show_duration(config.answer_within),
         show_duration(kept),
@@ -299,10 +331,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_backend_that_is_not_a_sandbox_is_not_called_one() {
+        for name in [BackendName::Process, BackendName::None] {
+            let choice = BackendChoice::Named(name);
+            let tools = all(&Config::default(), Duration::from_secs(600), &BackendName::BUILDABLE, choice);
+            let run = serde_json::to_string(&tools[0]).unwrap();
+            assert!(!run.contains("in a sandbox"), "{run}");
+            assert!(
+                run.contains("WITHOUT a sandbox") && run.contains(&format!("the {name} backend")),
+                "{run}"
+            );
+            assert!(
+                run.contains("\"openWorldHint\":true") && run.contains("\"destructiveHint\":true"),
+                "{run}"
+            );
+        }
+    }
+
+    #[test]
     fn nothing_is_offered_that_does_not_exist() {
-        let tools = all(&Config::default(), Duration::from_secs(600), &BackendName::BUILDABLE);
+        let kept = Duration::from_secs(600);
+        let tools = all(&Config::default(), kept, &BackendName::BUILDABLE, BackendChoice::Auto);
         let schemas = serde_json::to_string(&tools).unwrap();
         assert!(schemas.contains("native, docker, wasm, process, none"), "{schemas}");
+        assert!(schemas.contains("in a sandbox") && !schemas.contains("WITHOUT"), "{schemas}");
         for absent in ["kubernetes", "allow:", "awaiting_approval", "denied"] {
             assert!(!schemas.contains(absent), "{absent}: {schemas}");
         }

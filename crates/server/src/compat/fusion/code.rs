@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{self, Fetch};
 use super::invalid::{self, Fault};
 use super::result::{Command, Commands, Status};
-use super::{Refusal, is_everyones};
+use super::{Refusal, is_everyones, java};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
@@ -168,6 +168,7 @@ impl Asked {
         let request = RunRequest {
             language: language.name.to_owned(),
             code: if language.name == "php" { with_php_tag(code) } else { code },
+            env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
             stdin,
             collect: fetch.patterns(),
             limits: Limits { timeout_ms: Some(timeout_ms), memory_bytes, ..Limits::default() },
@@ -200,6 +201,8 @@ impl Answer {
             return Answer::error("the run was cancelled".to_owned());
         }
         let commands = Commands::new(concluded);
+        let commands =
+            if concluded.report().language.name == "java" { java::told(commands) } else { commands };
         Answer {
             status: commands.status(),
             message: String::new(),

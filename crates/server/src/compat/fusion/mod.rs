@@ -3,6 +3,7 @@
 mod code;
 mod files;
 mod invalid;
+mod java;
 mod jupyter;
 mod result;
 

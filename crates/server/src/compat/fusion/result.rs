@@ -25,7 +25,7 @@ pub(super) struct Command {
     execution_time: f64,
     pub(super) return_code: Option<i16>,
     stdout: String,
-    stderr: String,
+    pub(super) stderr: String,
 }
 
 /// How a command ended; theirs has an `Error`, too, of which we speak as a [`Status::SandboxError`].
@@ -71,7 +71,8 @@ impl Command {
         }
     }
 
-    fn compiled(time: Duration) -> Command {
+    /// A compiler that succeeded.
+    pub(super) fn compiled(time: Duration) -> Command {
         Command {
             status: CommandStatus::Finished,
             execution_time: time.as_secs_f64(),

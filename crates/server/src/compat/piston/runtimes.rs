@@ -18,6 +18,17 @@ use crate::runs::Runs;
 /// Where Piston's name for a language is another than ours.
 const NAMES: &[(&str, &str)] = &[("cpp", "c++"), ("r", "rscript"), ("sh", "dash")];
 
+/// Piston's aliases that are none of ours, and the language that is meant. Its `sh` is bash.
+const ALIASES: &[(&str, &str)] = &[
+    ("sh", "bash"),
+    ("node-js", "javascript"),
+    ("node-javascript", "javascript"),
+    ("node-ts", "typescript"),
+    ("tsc", "typescript"),
+    ("ts5", "typescript"),
+    ("typescript5", "typescript"),
+];
+
 /// A language that can run here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Runtime {
@@ -30,7 +41,7 @@ pub(super) struct Runtime {
 pub(super) struct Told {
     language: &'static str,
     version: String,
-    aliases: Vec<&'static str>,
+    aliases: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     runtime: Option<&'static str>,
 }
@@ -64,12 +75,14 @@ pub(super) async fn find(
     name: &str,
     range: &str,
 ) -> Result<Option<Runtime>, Problem> {
-    let Some(language) = by_name(name) else { return Ok(None) };
+    let Some((language, named)) = by_name(name) else { return Ok(None) };
+    let named = named.to_owned();
     let (runs, caller) = (runs.clone(), caller.clone());
     // It may start an interpreter and wait for its answer.
     let asking = tokio::task::spawn_blocking(move || label(runs.engine(), caller.defaults(), language));
     let version = asking.await.unwrap_or_else(|_| Err(lost()))?.map(|label| Version::of_label(&label));
-    Ok(version.filter(|version| version.satisfies(range)).map(|version| Runtime { language, version }))
+    let meant = |version: &Version| version.satisfies(range) && version.satisfies(&named);
+    Ok(version.filter(meant).map(|version| Runtime { language, version }))
 }
 
 /// Piston's name for a language.
@@ -77,18 +90,42 @@ pub(super) fn name_of(language: Language) -> &'static str {
     NAMES.iter().find(|(ours, _)| *ours == language.name).map_or(language.name, |(_, theirs)| theirs)
 }
 
-fn by_name(name: &str) -> Option<Language> {
-    let theirs = NAMES.iter().find(|(_, theirs)| *theirs == name);
-    Language::by_name(theirs.map_or(name, |(ours, _)| ours))
+/// The language that a client means, and the versions of it: `python3.11` is Python in any version 3.11.
+fn by_name(name: &str) -> Option<(Language, &str)> {
+    let any_version = |language: Language| (language, "*");
+    plain_name(name).map(any_version).or_else(|| {
+        let (name, version) = name.split_at(name.find(|c: char| c.is_ascii_digit())?);
+        Some((plain_name(name)?, version))
+    })
+}
+
+fn plain_name(name: &str) -> Option<Language> {
+    let named = NAMES.iter().find(|(_, theirs)| *theirs == name).map(|(ours, _)| *ours);
+    let alias = || ALIASES.iter().find(|(theirs, _)| *theirs == name).map(|(_, ours)| *ours);
+    Language::by_name(named.or_else(alias).unwrap_or(name))
 }
 
 impl Told {
     fn new(language: Language, version: Version) -> Told {
         let name = name_of(language);
-        let all = std::iter::once(&language.name).chain(language.aliases).copied();
-        let aliases = all.filter(|alias| *alias != name).collect();
+        let ours = std::iter::once(&language.name).chain(language.aliases).copied();
+        let theirs = ALIASES.iter().filter(|(_, ours)| *ours == language.name).map(|(theirs, _)| *theirs);
+        let means_it = |alias: &&str| *alias != name && plain_name(alias) == Some(language);
+        let plain = ours.chain(theirs).filter(means_it).map(str::to_owned);
+        let aliases = plain.chain(versioned_aliases(language, version)).collect();
         let runtime = (language.name == "javascript").then_some("node");
         Told { language: name, version: version.to_string(), aliases, runtime }
+    }
+}
+
+/// Piston's aliases that say which version it is.
+fn versioned_aliases(language: Language, version: Version) -> Vec<String> {
+    let (major, minor) = version.major_and_minor();
+    match language.name {
+        "python" => vec![format!("py{major}"), format!("python{major}.{minor}")],
+        "ruby" => vec![format!("ruby{major}")],
+        "php" => vec![format!("php{major}")],
+        _ => Vec::new(),
     }
 }
 
@@ -111,12 +148,45 @@ mod tests {
     fn every_language_is_found_by_pistons_name_by_ours_and_by_each_alias() {
         for language in Language::all() {
             let told = Told::new(language, Version::default());
-            assert!(!told.aliases.contains(&told.language));
-            for name in told.aliases.into_iter().chain([told.language, language.name]) {
-                assert_eq!(by_name(name), Some(language), "{name}");
+            assert!(!told.aliases.iter().any(|alias| *alias == told.language));
+            for name in told.aliases.iter().map(String::as_str).chain([told.language]) {
+                assert_eq!(by_name(name).map(|(meant, _)| meant), Some(language), "{name}");
             }
         }
-        assert_eq!(by_name("c++").unwrap().name, "cpp");
         assert_eq!(by_name("html"), None);
+    }
+
+    #[test]
+    fn pistons_own_aliases_are_known() {
+        for (alias, meant, version) in [
+            ("c++", "cpp", "*"),
+            ("g++", "cpp", "*"),
+            ("sh", "bash", "*"),
+            ("dash", "sh", "*"),
+            ("node-js", "javascript", "*"),
+            ("node-javascript", "javascript", "*"),
+            ("node-ts", "typescript", "*"),
+            ("tsc", "typescript", "*"),
+            ("ts5", "typescript", "*"),
+            ("py3", "python", "3"),
+            ("python3", "python", "*"),
+            ("python3.11", "python", "3.11"),
+            ("python2", "python", "2"),
+            ("ruby3", "ruby", "3"),
+            ("php8", "php", "8"),
+            ("rscript", "r", "*"),
+        ] {
+            let found = by_name(alias).map(|(language, version)| (language.name, version));
+            assert_eq!(found, Some((meant, version)), "{alias}");
+        }
+        let python = Told::new(Language::by_name("python").unwrap(), Version::of_label("CPython 3.11.7"));
+        for alias in ["py", "py3", "python3", "python3.11"] {
+            assert!(python.aliases.iter().any(|known| known == alias), "{alias}: {:?}", python.aliases);
+        }
+        assert!(
+            !Told::new(Language::by_name("sh").unwrap(), Version::default())
+                .aliases
+                .contains(&"sh".to_owned())
+        );
     }
 }

@@ -17,6 +17,10 @@ impl Version {
         Version(next(), next(), next())
     }
 
+    pub(super) fn major_and_minor(self) -> (u64, u64) {
+        (self.0, self.1)
+    }
+
     /// Whether a range means it. A range that cannot be read means nothing.
     pub(super) fn satisfies(self, range: &str) -> bool {
         range.split("||").any(|alternative| satisfies_all(self, alternative) == Some(true))
