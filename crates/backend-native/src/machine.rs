@@ -50,11 +50,16 @@ pub(crate) fn proc_files(limits: &BoxLimits) -> Vec<ProcFile> {
         let content = ProcContent::Text(text.into_bytes());
         ProcFile { name: name.to_owned(), content }
     };
+    let kernel = |name: &str| ProcFile { name: name.to_owned(), content: ProcContent::Kernel };
     vec![
         text("cpuinfo", cpuinfo(&MACHINE.cpu, cpus)),
+        text("filesystems", "nodev\tproc\nnodev\ttmpfs\nnodev\tdevpts\n".to_owned()),
         text("loadavg", "0.00 0.00 0.00 1/1 2\n".to_owned()),
+        // Links to what each process has in its own directory.
+        kernel("mounts"),
+        kernel("net"),
         text("stat", stat(cpus, MACHINE.booted)),
-        ProcFile { name: "uptime".to_owned(), content: ProcContent::Kernel },
+        kernel("uptime"),
         text("version", MACHINE.version.clone()),
     ]
 }

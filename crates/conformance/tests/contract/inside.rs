@@ -201,6 +201,9 @@ fn the_usual_tools_say_what_the_box_has(cell: &Cell) {
     if cell.backend() != "native" {
         return; // An image may not have them.
     }
+    let network =
+        cell.run("tail -n +3 /proc/net/dev | wc -l; cmp /proc/mounts /proc/self/mounts && echo same");
+    assert_eq!(network.ok(), "1\nsame\n", "its own network and its own mounts");
     let tools = "nproc; free -m | awk '/Mem:/ { print $2 }'; uptime | grep -o 'load average: 0.00'; \
         ps -o comm= -p $$; set -- $(ps -o etimes= -p $$); test $1 -lt 10000 && echo young; \
         top -bn1 | grep -c Tasks";

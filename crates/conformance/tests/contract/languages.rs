@@ -1,5 +1,7 @@
 //! Section 2: languages. One program in each says what it was given and ends with 7.
 
+use std::process::Command;
+
 use belljar_conformance::{Cell, Scratch, Status, User, has_program, portable, promise};
 
 struct Spoken {
@@ -311,6 +313,27 @@ fn large_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_
 }
 
 promise!(large_languages_get_args_stdin_env_directory_and_files_and_pass_their_status_on; cold: "a compiler cannot wait for code");
+
+/// Modules of CPython's own tests that need what a small sandbox often lacks: terminals, names of services, processes that
+/// are told apart, signals, shared memory.
+const PYTHON_TESTS: &str = "test_pty test_openpty test_getpass test_mimetypes test_poll test_epoll test_fork1 test_wait4 \
+    test_popen test_posixpath test_select";
+
+fn large_languages_pass_tests_of_their_own(cell: &Cell) {
+    let code = format!(
+        "import os, sys\nos.execv(sys.executable, [sys.executable, '-m', 'test', *'{PYTHON_TESTS}'.split()])"
+    );
+    let outside = |code: &str| Command::new("python3").args(["-c", code]).output().expect("Python is there");
+    if !outside("import test.test_pty").status.success() {
+        return cell.skip("CPython's own tests are not installed (Debian: libpython3.11-testsuite)");
+    }
+    let bare = outside(&code);
+    assert!(bare.status.success(), "the control: {}", String::from_utf8_lossy(&bare.stdout));
+    let ran = roomy(cell).language("python").run(&code);
+    assert!(ran.exit_code == 0 && ran.stdout.contains("Result: SUCCESS"), "{ran:?}");
+}
+
+promise!(large_languages_pass_tests_of_their_own, root; cold: "it needs more than the usual limits");
 
 fn aliases_mean_their_language(cell: &Cell) {
     let pairs = [
