@@ -192,7 +192,7 @@ impl DockerExecution {
         if let Some(why) = self.lost {
             self.container.abandon();
             let (cpu, memory_peak, files) = (Duration::ZERO, 0, Vec::new());
-            return Ok(Finished { ending: Ending::Lost(why), cpu, memory_peak, files });
+            return Ok(Finished { ending: Ending::Lost(why), cpu, memory_peak, files, left_out: 0 });
         }
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
