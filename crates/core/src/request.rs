@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn code_that_cannot_be_source_text_is_refused() {
-        assert_eq!(Code::parse(vec![], None).unwrap_err().message, "there is no code to run");
+        assert!(Code::parse(vec![], None).is_ok(), "an empty program is a program");
         let nul = Code::parse(b"print(1)\0".to_vec(), None).unwrap_err();
         assert!(nul.message.contains("NUL byte at offset 8"));
         let large = Code::parse(vec![b' '; 10_000_000], None).unwrap_err();
