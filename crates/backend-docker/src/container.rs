@@ -8,6 +8,7 @@ use crate::inside::{HOSTNAME, SANDBOX, WORK};
 use belljar_core::backend::BackendError;
 use belljar_core::limits::BoxLimits;
 use belljar_core::request::Network;
+use belljar_host::sockets::BUFFERS_LIMIT;
 use hyper::StatusCode;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -147,6 +148,8 @@ impl Mould {
             "Tmpfs": self.disks(),
             "Mounts": self.workspace.iter().map(Overlay::mount).collect::<Vec<_>>(),
             "Memory": memory, "MemorySwap": memory, "MemorySwappiness": 0,
+            // Only cgroup v1 counts socket buffers separately, and only with a limit. Engines on v2 ignore it.
+            "KernelMemoryTCP": memory.min(BUFFERS_LIMIT),
             "PidsLimit": limits.pids + self.helpers(),
             "NanoCpus": u64::from(limits.cpus.milli()) * 1_000_000,
             "Ulimits": ulimits(limits),

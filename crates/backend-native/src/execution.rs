@@ -40,8 +40,9 @@ const DEATH_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to report that a killed box is dead.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most output that is read at once.
+/// The most output that is read at once, and by how many calls.
 const BUFFER: usize = 64 * 1024;
+const READS: usize = 64;
 
 /// What an execution needs to know about the request.
 pub(crate) struct Terms {
@@ -430,7 +431,8 @@ impl NativeExecution {
         }
     }
 
-    /// Reads what is available; `None` if that is nothing, or the end of the stream.
+    /// Reads what is available; `None` if that is nothing, or the end of the stream. Several times, because a program
+    /// can write so that each read returns a single byte (`O_DIRECT`), and handling an event costs more than a read.
     fn read(&mut self, stream: Stream) -> Option<usize> {
         self.buffer.clear();
         // Not sooner: a parked box needs no buffer.
@@ -439,14 +441,20 @@ impl NativeExecution {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
-        match pipe.as_ref()?.try_read_buf(&mut self.buffer) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Ok(0) | Err(_) => {
-                *pipe = None;
-                None
+        for _ in 0..READS {
+            let so_far = self.buffer.len();
+            if so_far == self.buffer.capacity() {
+                break;
             }
-            Ok(length) => Some(length),
+            match pipe.as_ref()?.try_read_buf(&mut self.buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The end stays, and is seen again by the next call.
+                Ok(0) | Err(_) if so_far > 0 => break,
+                Ok(0) | Err(_) => *pipe = None,
+                Ok(_) => {}
+            }
         }
+        (!self.buffer.is_empty()).then_some(self.buffer.len())
     }
 
     /// Enforces what the kernel only counts: the CPU time of all processes, the kernel memory that the memory limit

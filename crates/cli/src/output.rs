@@ -186,8 +186,10 @@ pub(crate) fn inert(text: &str) -> String {
 }
 
 /// Makes a stream of bytes safe for a terminal: the result is UTF-8 without control characters, other than line
-/// breaks and tabs. C0 controls and DEL become `^[`, C1 controls and bytes that are no text become `\x9b`. A
-/// character may be cut in two by the end of a piece; its beginning waits for the rest.
+/// breaks and tabs. C0 controls and DEL become `^[`, C1 controls and bytes that are no text become `\x9b`, and characters
+/// that change the direction of the text around them become `\u202e`. A carriage return stays only in front of a line
+/// feed: alone it would let a line be written over. What a piece ends with may be the beginning of a character, or of
+/// such a pair; it waits for the rest.
 #[derive(Debug, Default)]
 struct Inert {
     unfinished: Vec<u8>,
@@ -202,7 +204,7 @@ impl Inert {
             joined = [self.unfinished.as_slice(), bytes].concat();
             &joined
         };
-        let whole = bytes.len() - unfinished_character(bytes);
+        let whole = bytes.len() - unfinished(bytes);
         let shown = Shown(&bytes[..whole]).to_string();
         self.unfinished = bytes[whole..].to_vec();
         shown
@@ -214,7 +216,11 @@ impl Inert {
     }
 }
 
-/// How many bytes at the end could be the beginning of a character.
+/// How many bytes at the end could be the beginning of a line break or of a character.
+fn unfinished(bytes: &[u8]) -> usize {
+    if bytes.ends_with(b"\r") { 1 } else { unfinished_character(bytes) }
+}
+
 fn unfinished_character(bytes: &[u8]) -> usize {
     let candidates = 1..=bytes.len().min(3);
     let unfinished = |length: &usize| {
@@ -229,25 +235,44 @@ struct Shown<'a>(&'a [u8]);
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for chunk in self.0.utf8_chunks() {
-            for part in chunk.valid().split_inclusive(|c: char| c.is_control() && !"\n\t\r".contains(c)) {
-                match part.chars().next_back() {
-                    Some(c) if c.is_control() && !"\n\t\r".contains(c) => {
-                        f.write_str(&part[..part.len() - c.len_utf8()])?;
-                        show_control(f, c)?;
-                    }
-                    _ => f.write_str(part)?,
-                }
-            }
+            let mut lines = chunk.valid().split("\r\n");
+            lines.next().map_or(Ok(()), |line| show_line(f, line))?;
+            lines.try_for_each(|line| f.write_str("\r\n").and_then(|()| show_line(f, line)))?;
             chunk.invalid().iter().try_for_each(|byte| write!(f, "\\x{byte:02x}"))?;
         }
         Ok(())
     }
 }
 
-fn show_control(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
+fn show_line(f: &mut fmt::Formatter<'_>, line: &str) -> fmt::Result {
+    for part in line.split_inclusive(is_active) {
+        match part.chars().next_back().filter(|last| is_active(*last)) {
+            Some(last) => {
+                f.write_str(&part[..part.len() - last.len_utf8()])?;
+                show_active(f, last)?;
+            }
+            None => f.write_str(part)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a terminal does something else with it than show it.
+fn is_active(c: char) -> bool {
+    (c.is_control() && !"\n\t".contains(c)) || turns_text(c)
+}
+
+/// Embeddings, overrides and isolates of the bidirectional algorithm, with which text can be made to look like other
+/// text (CVE-2021-42574). The marks remain: they order only themselves.
+fn turns_text(c: char) -> bool {
+    matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn show_active(f: &mut fmt::Formatter<'_>, c: char) -> fmt::Result {
     match u8::try_from(c) {
         Ok(byte) if byte < 0x80 => write!(f, "^{}", char::from(byte ^ 0x40)),
-        _ => write!(f, "\\x{:02x}", u32::from(c)),
+        Ok(byte) => write!(f, "\\x{byte:02x}"),
+        Err(_) => write!(f, "\\u{:04x}", u32::from(c)),
     }
 }
 
@@ -263,6 +288,12 @@ mod tests {
         assert_eq!(inert("plain, ümläut, 日本\n\ttab\r\n"), "plain, ümläut, 日本\n\ttab\r\n");
         assert_eq!(inert("\x1b]0;title\x07\x1b[31mred\x08\x7f\0"), "^[]0;title^G^[[31mred^H^?^@");
         assert_eq!(inert("a\u{9b}31mb\u{85}"), "a\\x9b31mb\\x85");
+        assert_eq!(
+            inert("if \u{202e}txet\u{202c} \u{2066}x\u{2069}"),
+            "if \\u202etxet\\u202c \\u2066x\\u2069"
+        );
+        assert_eq!(inert("evil\rgood\r\nend\r"), "evil^Mgood\r\nend^M");
+        assert_eq!(inert("\r\r\n\n\r"), "^M\r\n\n^M");
         let mut filter = Inert::default();
         assert_eq!(filter.push(b"latin \x9b31m \xe4 end\n"), "latin \\x9b31m \\xe4 end\n");
     }
@@ -274,6 +305,9 @@ mod tests {
         assert_eq!(filter.push(b"\x9bm"), "\\x9bm");
         assert_eq!(filter.push("日".as_bytes().split_at(2).0), "");
         assert_eq!(filter.push("日".as_bytes().split_at(2).1), "日");
+        assert_eq!(filter.push(b"line\r"), "line");
+        assert_eq!(filter.push(b"\nnext\r"), "\r\nnext");
+        assert_eq!(filter.push(b"over"), "^Mover");
         assert_eq!(filter.push(b"\xf0\x9f"), "");
         assert_eq!(filter.finish(), "\\xf0\\x9f");
     }
@@ -282,7 +316,8 @@ mod tests {
         #[test]
         fn no_bytes_in_no_pieces_can_drive_a_terminal(
             bytes in proptest::collection::vec(
-                prop_oneof![any::<u8>(), Just(0x1b), Just(0xc2), Just(0x9b), Just(0xe2), Just(0x80)], 0..200),
+                prop_oneof![any::<u8>(), Just(0x1b), Just(0xc2), Just(0x9b), Just(0xe2), Just(0x80),
+                    Just(0xae), Just(b'\r'), Just(b'\n')], 0..200),
             cuts in proptest::collection::vec(0usize..8, 0..60),
         ) {
             let mut whole = Inert::default();
@@ -296,11 +331,11 @@ mod tests {
             pieces += &filter.push(rest);
             pieces += &filter.finish();
             prop_assert_eq!(&pieces, &at_once);
-            prop_assert!(!at_once.chars().any(|c| c.is_control() && !"\n\t\r".contains(c)));
+            prop_assert!(!at_once.replace("\r\n", "\n").chars().any(is_active));
         }
 
         #[test]
-        fn text_without_controls_is_not_touched(text in "[^\\p{Cc}]{0,80}") {
+        fn text_without_controls_is_not_touched(text in "[^\\p{Cc}\u{202a}-\u{202e}\u{2066}-\u{2069}]{0,80}") {
             prop_assert_eq!(inert(&text), text);
         }
     }

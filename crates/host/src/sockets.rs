@@ -10,6 +10,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+/// How much the sockets of a box may buffer on cgroup v1, which counts that separately. Near this limit TCP goes on with
+/// smaller windows.
+pub const BUFFERS_LIMIT: u64 = 8 << 20;
 /// How much kernel memory a box may hold beyond its memory limit.
 pub const BEYOND_LIMIT: u64 = 16 << 20;
 

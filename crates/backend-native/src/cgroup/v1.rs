@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::guarantee::{Guarantee, Standing};
+use belljar_host::sockets::BUFFERS_LIMIT;
 
 use super::mounts::{self, Kind, Mount};
 use super::{
@@ -102,9 +103,6 @@ pub(super) const TOGETHER: &str = "memory.memsw.limit_in_bytes";
 /// How much unused quota may be used later at once.
 pub(super) const BURST: &str = "cpu.cfs_burst_us";
 
-/// How much the sockets of a box may buffer, beside its memory. Near this limit TCP goes on with smaller windows.
-const SOCKET_BUFFERS: u64 = 8 << 20;
-
 /// Memory and swap together may not exceed the limit of memory alone, so no swap is used. The second limit may never be
 /// below the first, so it is set later.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
@@ -114,7 +112,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Memory, TOGETHER, caps.memory, Demand::UnlessNoSwap),
         Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
         // Socket buffers are counted separately, and unlimited by default.
-        Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory.min(SOCKET_BUFFERS), Demand::Welcome),
+        Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory.min(BUFFERS_LIMIT), Demand::Welcome),
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),

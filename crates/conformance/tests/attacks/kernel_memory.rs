@@ -155,7 +155,7 @@ pair = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 pair.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
 pair.bind(('127.0.0.1', 0))
 pair.sendto(b'hello', pair.getsockname())
-print(pair.recv(9), socket.getaddrinfo('localhost', 80)[0][4][1])";
+print(pair.recv(9), socket.getaddrinfo('127.0.0.1', 80)[0][4][1])";
     assert_eq!(cell.language("python").run(code).ok(), "True\nb'hello' 80\n");
 }
 
