@@ -49,7 +49,7 @@ pub use cloned::Order;
 pub use fault::Fault;
 pub use helper::{HelperLimits, confine_helper, confine_parser};
 pub use leash::leash;
-pub use memory::Allocator;
+pub use memory::{Allocator, release_unused};
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 

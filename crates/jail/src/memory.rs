@@ -85,6 +85,16 @@ impl<A: GlobalAlloc> Allocator<A> {
     }
 }
 
+/// Gives the pages of small allocations back to the system that nothing uses any more. glibc's allocator keeps them, in an arena
+/// for each few threads; `dlmalloc` has one heap, and gives back what is free at its end by itself.
+pub fn release_unused() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes a number and changes nothing but what is free; it may be called at any time, from any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn is_large(layout: Layout) -> bool {
     layout.size() >= LARGE && layout.align() <= PAGE
 }

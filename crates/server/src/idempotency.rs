@@ -1,11 +1,11 @@
 //! Requests that are sent twice because the first answer was lost: the second gets the first one's result.
 //!
 //! A key stands for one request of one caller. It is remembered together with the body's hash and the run that it
-//! started, for as long as results are. A run that was cancelled (its client may have gone away, and now tries again)
+//! started, while that runs and then for as long as results are. A run that was cancelled (its client may have gone away, and now tries again)
 //! or that Belljar could not carry out has no result to give; then the same request starts anew.
 
-use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use belljar_core::outcome::Outcome;
 use belljar_wire::{Code, Local, Problem, RunRequest};
@@ -20,6 +20,8 @@ use crate::store::Store;
 const MAX_KEY: usize = 255;
 /// What remembering a key costs, near enough.
 const KEY_BYTES: usize = 512;
+/// Longer than any run can take, with its time in the queue.
+const LONGEST_RUN: Duration = Duration::from_secs(48 * 3600);
 
 /// What a client calls its request.
 #[derive(Debug, Clone)]
@@ -42,7 +44,7 @@ impl Key {
 
 /// The keys that are remembered.
 #[derive(Debug)]
-pub(crate) struct Replays(Mutex<Store<Known>>);
+pub(crate) struct Replays(Arc<Mutex<Store<Known>>>);
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -61,7 +63,7 @@ pub(crate) enum Origin {
 
 impl Replays {
     pub(crate) fn new(keep: Keep) -> Replays {
-        Replays(Mutex::new(Store::new(keep)))
+        Replays(Arc::new(Mutex::new(Store::new(keep))))
     }
 
     /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: the
@@ -75,8 +77,7 @@ impl Replays {
         request: RunRequest,
     ) -> Result<Origin, Problem> {
         let (now, body) = (Instant::now(), Sha256::digest(body).into());
-        // A panic while the lock was held left the map as it was before or after one change.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = locked(&self.0);
         if let Some(earlier) = known.get(caller.name(), &key.0, now) {
             if earlier.body != body {
                 return Err(used_otherwise(key));
@@ -87,9 +88,25 @@ impl Replays {
         }
         let run = runs.begin(caller, request, Local::default())?;
         let started = Known { body, run: run.id.to_string() };
-        known.put(caller.name(), key.0.clone(), started, KEY_BYTES, now);
+        // While it runs, it does not grow old.
+        known.put(caller.name(), key.0.clone(), started.clone(), KEY_BYTES, now + LONGEST_RUN);
+        let (known, owner, key) = (self.0.clone(), caller.name().to_owned(), key.0.clone());
+        runs.when_ended(&run, move || age(&known, &owner, key, started));
         Ok(Origin::New(run))
     }
+}
+
+/// From now on a key grows old, unless it stands for another run by now.
+fn age(known: &Mutex<Store<Known>>, owner: &str, key: String, ended: Known) {
+    let (now, mut known) = (Instant::now(), locked(known));
+    if known.get(owner, &key, now).is_some_and(|latest| latest.run == ended.run) {
+        known.put(owner, key, ended, KEY_BYTES, now);
+    }
+}
+
+/// A panic while the lock was held left the map as it was before or after one change.
+fn locked(known: &Mutex<Store<Known>>) -> MutexGuard<'_, Store<Known>> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether an earlier run is, or may become, an answer.

@@ -294,6 +294,15 @@ impl Runs {
         }
     }
 
+    /// Does something when a run has ended.
+    pub(crate) fn when_ended(&self, run: &Run, act: impl FnOnce() + Send + 'static) {
+        let record = run.events.record.clone();
+        self.0.threads.spawn(async move {
+            let _ = record.ended().await;
+            act();
+        });
+    }
+
     /// How many there are right now, in the queue or in a box.
     #[must_use]
     pub fn count(&self) -> usize {

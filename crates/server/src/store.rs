@@ -39,14 +39,17 @@ impl<T: Clone> Store<T> {
         Store { keep, shelves: HashMap::new(), next: 0 }
     }
 
-    /// Keeps a thing of about this size, for as long as there is room. One that had the name before is forgotten.
-    pub(crate) fn put(&mut self, owner: &str, name: String, value: T, bytes: usize, now: Instant) {
+    /// Keeps a thing of about this size, for as long as there is room, and until it is too old at some time after `since`.
+    /// One that had the name before is forgotten. What is larger than all the room there is leaves the others alone.
+    pub(crate) fn put(&mut self, owner: &str, name: String, value: T, bytes: usize, since: Instant) {
         let turn = self.next;
         self.next += 1;
         let shelf = self.shelves.entry(owner.to_owned()).or_default();
         shelf.take(&name);
-        shelf.put(name, Thing { value, turn, since: now, bytes });
-        self.forget(now);
+        if bytes <= self.keep.bytes {
+            shelf.put(name, Thing { value, turn, since, bytes });
+        }
+        self.forget(Instant::now());
     }
 
     pub(crate) fn get(&mut self, owner: &str, name: &str, now: Instant) -> Option<T> {
@@ -150,9 +153,18 @@ mod tests {
         assert_eq!(names(&mut kept, "a", now), [2, 3, 4]);
         kept.put("a", "5".into(), 5, 90, now);
         assert_eq!(names(&mut kept, "a", now), [4, 5]);
-        kept.put("a", "6".into(), 6, 101, now);
-        assert!(names(&mut kept, "a", now).is_empty());
-        assert!(kept.shelves.is_empty());
+        kept.put("a", "6".into(), 6, 100, now);
+        assert_eq!(names(&mut kept, "a", now), [6]);
+    }
+
+    #[test]
+    fn what_is_too_large_to_be_kept_pushes_nothing_out() {
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
+        kept.put("a", "0".into(), 0, 10, now);
+        kept.put("a", "1".into(), 1, 101, now);
+        assert_eq!(names(&mut kept, "a", now), [0]);
+        kept.put("b", "0".into(), 0, 101, now);
+        assert_eq!(kept.shelves.len(), 1);
     }
 
     #[test]

@@ -34,6 +34,9 @@ use crate::problem;
 use crate::settings::{Environment, Settings};
 use crate::{compose, doctor};
 
+/// How often memory that nothing uses goes back to the system.
+const RELEASE_EVERY: Duration = Duration::from_secs(10);
+
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8787";
 
 #[derive(Debug, Args)]
@@ -78,6 +81,7 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     let _log = log::begin(args.log_format, log::level(Level::INFO, verbosity), environment);
     home.tell();
     raise_open_files();
+    release_memory_at_times();
     warn_of_backends(&config);
     if pool.is_some() && !config.defaults.waive.is_empty() {
         tracing::warn!(
@@ -208,6 +212,19 @@ fn raise_open_files() {
     limit.current = limit.maximum;
     if let Err(cause) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%cause, "cannot raise the limit on open files");
+    }
+}
+
+/// Keeps the server small after a burst of requests. Without the thread it is only larger.
+fn release_memory_at_times() {
+    let release = || {
+        loop {
+            std::thread::sleep(RELEASE_EVERY);
+            belljar_jail::release_unused();
+        }
+    };
+    if let Err(cause) = std::thread::Builder::new().name("belljar-memory".to_owned()).spawn(release) {
+        tracing::warn!(%cause, "cannot start the thread that returns unused memory");
     }
 }
 

@@ -18,5 +18,6 @@ mod runs;
 mod sameness;
 mod server;
 mod soak;
+mod storm;
 mod streams;
 mod zygote;

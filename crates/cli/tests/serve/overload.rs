@@ -11,24 +11,13 @@ use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
-/// What the server has in memory, in KiB.
-fn resident(server: &Server) -> u64 {
-    memory(server, "VmRSS:")
-}
-
 /// What it had in memory at most since [`forget_peak`], in KiB.
 fn peak(server: &Server) -> u64 {
-    memory(server, "VmHWM:")
+    server.memory("VmHWM:")
 }
 
 fn forget_peak(server: &Server) {
     std::fs::write(format!("/proc/{}/clear_refs", server.pid().as_raw_nonzero()), "5").unwrap();
-}
-
-fn memory(server: &Server, name: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
 #[test]
@@ -112,12 +101,12 @@ fn ten_thousand_idle_connections_are_bounded_and_memory_stays_flat() {
     let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '300s'\n", &[]);
     raise_descriptor_limit();
     assert_eq!(server.get("/healthz").status, 200);
-    let before = resident(&server);
+    let before = server.resident();
     let mut idle: Vec<TcpStream> = (0..10_000).map(|_| server.connect()).collect();
     // The last of them found no place, and was told so.
     let turned_away = idle.pop().map(Answer::read).unwrap();
     assert_eq!(turned_away.error(), (429, "busy".into(), String::new()));
-    let most = resident(&server);
+    let most = server.resident();
     assert!(most < before + 48 * 1024, "from {before} KiB to {most} KiB");
     drop(idle);
     eventually("there is room again", || server.get("/healthz").status == 200);
@@ -174,13 +163,13 @@ fn bodies_together_have_a_limit_too() {
 fn costs_little(server: &Server, path: &str, body: &str) -> u16 {
     let headers =
         [JSON, ("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
-    let (before, size) = (resident(server), body.len() as u64 / 1024);
+    let (before, size) = (server.resident(), body.len() as u64 / 1024);
     forget_peak(server);
     let status = server.ask("POST", path, &headers, body.as_bytes()).status;
     let most = peak(server);
     let start: String = body.chars().take(120).collect();
     assert!(most <= before + 4 * size + (16 << 10), "{path} {start}: from {before} KiB to {most} KiB");
-    eventually("the memory goes back", || resident(server) <= before + (16 << 10));
+    eventually("the memory goes back", || server.resident() <= before + (16 << 10));
     status
 }
 
@@ -250,7 +239,7 @@ fn collected_files_cost_no_more_than_there_is_memory_for() {
     let server = Server::with("[server]\nslots = 10\nbody-memory = '64M'\nkeep-bytes = '16M'\n", &[]);
     let control = leave_holes(&server, "1M", 1).remove(0).result();
     assert_eq!(control["files"][0]["size"], 1 << 20);
-    let before = resident(&server);
+    let before = server.resident();
     forget_peak(&server);
     for answer in leave_holes(&server, "250M", 10) {
         let result = answer.result();
@@ -274,7 +263,7 @@ fn collected_files_cost_no_more_than_there_is_memory_for() {
     assert!(sent > 0, "{refused} were refused");
     // The two limits, body-memory once more, and what else there is.
     assert!(peak(&server) < before + (160 << 10), "{before} KiB, then {} KiB", peak(&server));
-    eventually("the memory goes back", || resident(&server) <= before + (32 << 10));
+    eventually("the memory goes back", || server.resident() <= before + (32 << 10));
 }
 
 #[test]

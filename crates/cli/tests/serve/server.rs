@@ -100,6 +100,34 @@ impl Server {
         children.find(is_exiled).unwrap_or_else(|| self.started())
     }
 
+    /// What it has in memory, in KiB.
+    pub(crate) fn resident(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    /// A number of its `/proc/PID/status`, in KiB.
+    pub(crate) fn memory(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid().as_raw_nonzero())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// How many processes it has started that are still there, and those that they have started.
+    pub(crate) fn descendants(&self) -> usize {
+        let mut found = vec![self.pid().as_raw_nonzero().to_string()];
+        let mut at = 0;
+        while let Some(process) = found.get(at) {
+            let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+            let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+            let children: Vec<_> = children
+                .flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+                .collect();
+            found.extend(children);
+            at += 1;
+        }
+        found.len() - 1
+    }
+
     pub(crate) fn wait(&mut self) -> ExitStatus {
         let patience = Instant::now() + PATIENCE;
         while Instant::now() < patience {

@@ -80,7 +80,7 @@ impl<'a> Query<'a> {
         let Some(text) = self.one("cursor")? else { return Ok(None) };
         let is_id = |text: &str| {
             text.strip_prefix("run_").is_some_and(|ulid| {
-                ulid.len() == 26 && ulid.bytes().all(|c| c.is_ascii_digit() || c.is_ascii_uppercase())
+                ulid.len() == 26 && ulid.as_bytes()[0] <= b'7' && ulid.bytes().all(is_ulid_digit)
             })
         };
         let expected = "the next_cursor of the page before";
@@ -94,7 +94,8 @@ impl<'a> Query<'a> {
         expected: &str,
     ) -> Result<Option<u64>, Problem> {
         let Some(text) = self.one(name)? else { return Ok(None) };
-        let number = text.parse().ok().filter(|number| range.contains(number));
+        let digits = Some(text).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let number = digits.and_then(|text| text.parse().ok()).filter(|number| range.contains(number));
         number.map(Some).ok_or_else(|| wrong(name, text, expected))
     }
 
@@ -113,6 +114,11 @@ impl<'a> Query<'a> {
             (_, Some(_)) => Err(at(name, format!("the parameter {name} is there twice"), "send it once")),
         }
     }
+}
+
+/// Crockford's base 32 leaves out the letters that look like others.
+fn is_ulid_digit(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte.is_ascii_uppercase() && !b"ILOU".contains(&byte)
 }
 
 fn unknown(name: &str, known: &[&str]) -> Problem {
@@ -179,6 +185,10 @@ mod tests {
             ("limit=-1", "limit"),
             ("limit=many", "limit"),
             ("cursor=run_%00", "cursor"),
+            ("cursor=run_01J0000000000000000000000U", "cursor"),
+            ("cursor=run_81J00000000000000000000000", "cursor"),
+            ("cursor=run_01J000000000000000000000%C3%A4", "cursor"),
+            ("limit=%2B5", "limit"),
             ("cursor=", "cursor"),
             ("limit=1&Limit=1", "Limit"),
             ("wait_ms=1", "wait_ms"),
@@ -190,7 +200,14 @@ mod tests {
                 "{query}"
             );
         }
-        for query in ["wait_ms=-1", "wait_ms=1.5", "wait_ms=86400001", "wait_ms=1&wait_ms=2"] {
+        for query in [
+            "wait_ms=-1",
+            "wait_ms=%2B5",
+            "wait_ms=",
+            "wait_ms=1.5",
+            "wait_ms=86400001",
+            "wait_ms=1&wait_ms=2",
+        ] {
             let problem = Query::of(&uri(query)).wait().unwrap_err().error;
             assert_eq!(problem.field.as_deref(), Some("wait_ms"), "{query}");
         }

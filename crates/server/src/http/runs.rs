@@ -111,7 +111,7 @@ pub(super) async fn create(
         ("status" = Option<RunStatus>, Query, description = "Only runs with this status"),
         ("language" = Option<String>, Query, description = "Only runs of this language, by its name or an alias", example = "python"),
         ("limit" = Option<u16>, Query, minimum = 1, maximum = 200, description = "How many runs to return at most", example = 50),
-        ("cursor" = Option<String>, Query, pattern = "^run_[0-9A-Z]{26}$", description = "The `next_cursor` of the page before, to get the next one"),
+        ("cursor" = Option<String>, Query, pattern = "^run_[0-7][0-9A-HJKMNP-TV-Z]{25}$", description = "The `next_cursor` of the page before, to get the next one"),
     ),
     responses(
         (status = 200, description = "A page of runs", body = RunList),
@@ -338,7 +338,30 @@ impl Reply {
 /// The items of a header that is a list, and may be split into several headers of that name.
 fn listed<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).into_iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(','))
+    values.flat_map(|value| {
+        let mut place = Place::Outside;
+        value.split(move |c| place.after(c) == Place::Outside && c == ',')
+    })
+}
+
+/// Where in the value of a header a character is: a comma in a quoted string separates nothing (RFC 9110, 5.6.4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Outside,
+    Quoted,
+    Escaped,
+}
+
+impl Place {
+    fn after(&mut self, c: char) -> Place {
+        *self = match (*self, c) {
+            (Place::Outside, '"') | (Place::Escaped, _) => Place::Quoted,
+            (Place::Quoted, '\\') => Place::Escaped,
+            (Place::Quoted, '"') => Place::Outside,
+            (same @ (Place::Outside | Place::Quoted), _) => same,
+        };
+        *self
+    }
 }
 
 /// Whether a preference is `respond-async`, which has no value but may have parameters (RFC 7240, 4.1).
@@ -413,7 +436,16 @@ mod tests {
             assert_eq!(reply(&[(PREFER, prefer)]), Reply::Accepted, "{prefer}");
             assert_eq!(reply(&[(header::ACCEPT, "text/event-stream"), (PREFER, prefer)]), Reply::Accepted);
         }
-        for prefer in ["", "return=minimal", "respond-asynchronously", "wait=10"] {
+        assert_eq!(reply(&[(PREFER, r#"a="b, \"c", respond-async"#)]), Reply::Accepted);
+        for prefer in [
+            "",
+            "return=minimal",
+            "respond-asynchronously",
+            "wait=10",
+            r#"foo="a, respond-async""#,
+            r#"foo="a\", respond-async""#,
+            r#"foo="a, respond-async"#,
+        ] {
             assert_eq!(reply(&[(PREFER, prefer)]), Reply::Result, "{prefer}");
         }
     }
