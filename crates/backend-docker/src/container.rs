@@ -105,6 +105,8 @@ pub(crate) struct Mould {
     pub(crate) runtime: Option<String>,
     pub(crate) limits: BoxLimits,
     pub(crate) network: Network,
+    /// The container whose network it joins, if it has one.
+    pub(crate) gate: Option<String>,
     /// The code's user inside.
     pub(crate) user: (u32, u32),
     pub(crate) workspace: Option<Overlay>,
@@ -120,7 +122,7 @@ impl Mould {
     /// Its description for the engine.
     pub(crate) fn description(&self, owner: &Owner, lease: Duration) -> Value {
         let (uid, gid) = self.user;
-        json!({
+        let mut description = json!({
             "Image": self.image,
             "Hostname": HOSTNAME,
             "User": format!("{uid}:{gid}"),
@@ -136,14 +138,21 @@ impl Mould {
             "NetworkDisabled": self.network == Network::None,
             "Labels": owner.labels(lease),
             "HostConfig": self.confinement(),
-        })
+        });
+        if let Some(gate) = &self.gate {
+            // The name of the host comes with the network.
+            description["Hostname"] = Value::Null;
+            description["HostConfig"]["NetworkMode"] = json!(format!("container:{gate}"));
+            description["HostConfig"]["Sysctls"] = Value::Null;
+        }
+        description
     }
 
     fn confinement(&self) -> Value {
         let limits = &self.limits;
         let memory = limits.memory.get();
         let mut confinement = json!({
-            "NetworkMode": if self.network == Network::None { "none" } else { "bridge" },
+            "NetworkMode": "none",
             "ReadonlyRootfs": true,
             "Tmpfs": self.disks(),
             "Mounts": self.workspace.iter().map(Overlay::mount).collect::<Vec<_>>(),

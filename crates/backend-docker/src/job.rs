@@ -49,6 +49,7 @@ impl Job {
             runtime: engine_runtime.map(str::to_owned),
             limits: sandbox.limits,
             network: sandbox.network.clone(),
+            gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };

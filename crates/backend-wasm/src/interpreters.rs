@@ -44,6 +44,8 @@ pub enum Origin {
         crate_version: &'static str,
         /// The compiler's package.
         compiler: &'static str,
+        /// The hashes of the compiler's wheels for Linux: it runs on this machine, so no other is taken.
+        wheels: &'static [&'static str],
     },
 }
 
@@ -91,6 +93,11 @@ pub static INTERPRETERS: &[Interpreter] = &[
             crate_name: "rquickjs-sys",
             crate_version: "0.14.0",
             compiler: "ziglang==0.17.0",
+            wheels: &[
+                // x86_64, aarch64
+                "97079827064a7492cce5541ceb438ae8003ce1e54e399676da2d62fb7a5dc08b",
+                "d2804f94f54f7fcf8169f4b212a619ad688a4e2e6592e976f0cf2e58e2cd8af3",
+            ],
         },
         sha256: "0b70614664bf26215281c734a4b140b0858a1a7eaec47e73262a81ba9ad11c13",
         argv: &["quickjs", "{source}"],

@@ -156,10 +156,11 @@ fn details(guarantees: &[GuaranteeStatus]) -> String {
 }
 
 fn state(backend: &BackendStatus) -> &'static str {
-    match (backend.ready, backend.only_by_name) {
+    let keeps_anything = backend.guarantees.iter().any(|guarantee| guarantee.kept);
+    match (backend.ready, keeps_anything || !backend.only_by_name) {
         (false, _) => "not available",
-        (true, false) => "ready",
-        (true, true) => "not a sandbox",
+        (true, true) => "ready",
+        (true, false) => "not a sandbox",
     }
 }
 

@@ -12,7 +12,7 @@ use crate::args::Verbosity;
 
 const LAYER: &str = "{prefix} [{bar:30}] {bytes}/{total_bytes} {msg}";
 const LINE: &str = "{prefix} {msg}";
-const SPINNER: &str = "{spinner} {prefix}: {msg}";
+const SPINNER: &str = "{spinner} {prefix}: {msg} ({elapsed})";
 const COUNTER: &str = "{prefix} [{bar:30}] {pos}/{len}";
 
 /// Shows the download of an image while a run waits for it, and passes everything on to another observer.

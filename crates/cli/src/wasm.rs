@@ -87,6 +87,8 @@ mod shelf {
 
 #[cfg(feature = "wasm")]
 mod shelf {
+    use std::io::{self, IsTerminal};
+
     use belljar_core::language::Language;
     use belljar_wasm::{INTERPRETERS, InstallError, Interpreter, Shelf, Wasm, install_from};
     use belljar_wire::{Code, to_json};
@@ -233,7 +235,8 @@ mod shelf {
         Ok(wanted)
     }
 
-    /// Says what is being done: on a terminal in one line that changes, with `--verbose` in a line for each step.
+    /// Says what is being done: on a terminal in one line that changes; elsewhere, or with `--verbose`, in a line for
+    /// each step.
     enum Reporter {
         Silent,
         Terminal(Spinner),
@@ -244,8 +247,8 @@ mod shelf {
         fn new(name: &'static str, verbosity: Verbosity) -> Reporter {
             match verbosity {
                 Verbosity::Quiet => Reporter::Silent,
-                Verbosity::Normal => Reporter::Terminal(Spinner::new(name)),
-                Verbosity::Verbose => Reporter::Lines(name),
+                Verbosity::Normal if io::stderr().is_terminal() => Reporter::Terminal(Spinner::new(name)),
+                Verbosity::Normal | Verbosity::Verbose => Reporter::Lines(name),
             }
         }
 

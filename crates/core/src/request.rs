@@ -351,6 +351,16 @@ impl BackendName {
         matches!(self, BackendName::Process | BackendName::None)
     }
 
+    /// Whether `auto` may choose it. Besides those that are no box, that is not so for `wasm`: much of what programs do
+    /// elsewhere does not work there, so whoever wants it says so.
+    #[must_use]
+    pub fn is_automatic(self) -> bool {
+        match self {
+            BackendName::Native | BackendName::Docker | BackendName::Kubernetes => true,
+            BackendName::Wasm | BackendName::Process | BackendName::None => false,
+        }
+    }
+
     /// Whether its boxes are made from an OCI image. A request that names an image cannot run on any other backend.
     #[must_use]
     pub fn takes_image(self) -> bool {

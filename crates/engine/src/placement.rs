@@ -39,9 +39,7 @@ impl Demands<'_> {
     /// Whether to ask this backend at all. One that was named is always asked, so that it can say why it refuses.
     fn may_go_to(&self, backend: BackendName) -> bool {
         match self.backend {
-            BackendChoice::Auto => {
-                !backend.is_only_by_name() && (self.image.is_none() || backend.takes_image())
-            }
+            BackendChoice::Auto => backend.is_automatic() && (self.image.is_none() || backend.takes_image()),
             BackendChoice::Named(name) => backend == name,
         }
     }
@@ -60,8 +58,9 @@ impl Demands<'_> {
 }
 
 impl Engine {
-    /// Chooses the backend: the one that was named, or the strongest that can enforce everything. `process` and `none`
-    /// enforce next to nothing, so they are never chosen, only named; naming one waives the rest.
+    /// Chooses the backend: the one that was named, or the strongest that can enforce everything. `wasm`, in which
+    /// programs behave differently, is never chosen, only named. So are `process` and `none`, which enforce next to
+    /// nothing; naming one of these waives the rest.
     ///
     /// # Errors
     /// Why the named backend, or the strongest one, cannot run it. There is no weaker fallback.

@@ -546,6 +546,17 @@ async fn a_backend_that_was_not_built_in_is_never_chosen_and_says_how_to_get_it_
 }
 
 #[tokio::test(start_paused = true)]
+async fn auto_never_falls_to_a_backend_in_which_programs_behave_differently() {
+    let alone = backends(&[BackendName::Wasm]);
+    let refused = alone.admit(&Allowance::everything(), defaults()).unwrap_err();
+    assert!(matches!(refused, RunError::NoBackend), "{refused}");
+    let mut named = defaults();
+    named.sandbox.backend = BackendChoice::Named(BackendName::Wasm);
+    let admitted = alone.admit(&Allowance::everything(), named).unwrap();
+    assert_eq!(admitted.enforcement().kept(), Guarantee::ALL, "named, it is a box like any other");
+}
+
+#[tokio::test(start_paused = true)]
 async fn auto_takes_the_strongest_that_is_able_and_says_what_the_strongest_lacks() {
     let of = |name, not_ready| {
         let mut script = Script::of(vec![], Ending::Exited(0));

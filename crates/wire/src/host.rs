@@ -124,7 +124,7 @@ pub struct BackendStatus {
     pub name: &'static str,
     /// Whether it can run code on this server.
     pub ready: bool,
-    /// Whether a request has to name it, because it is not a sandbox and `auto` never picks it.
+    /// Whether a request has to name it: `auto` never picks it.
     pub only_by_name: bool,
     /// Why it is not ready, or `null` if it is.
     #[schema(required = true)]
@@ -175,7 +175,7 @@ impl BackendStatus {
         BackendStatus {
             name: backend.name().name(),
             ready: reason.is_none(),
-            only_by_name: backend.name().is_only_by_name(),
+            only_by_name: !backend.name().is_automatic(),
             reason,
             hint,
             guarantees: guarantees.collect(),

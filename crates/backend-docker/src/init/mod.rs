@@ -9,6 +9,7 @@
 
 mod confine;
 mod counters;
+mod gate;
 pub(crate) mod ground;
 mod question;
 mod tree;
@@ -28,6 +29,8 @@ use tree::Tree;
 
 /// The path of this binary in a container.
 pub(crate) const PROGRAM: &str = "/.belljar/init";
+/// The word that makes it the first process of a network instead of a program's.
+pub(crate) const GATE: &str = "gate";
 /// The step that fails when there is no room for the files of a run.
 pub(crate) const WRITING_FILES: &str = "write the run's files";
 /// The name of the code's file until it replaces the pipe.
@@ -44,6 +47,9 @@ pub fn is_init(arg0: Option<&std::ffi::OsStr>) -> bool {
 pub fn init() -> ExitCode {
     if !rustix::process::getpid().is_init() {
         return confine::started_by_the_first();
+    }
+    if std::env::args_os().nth(1).is_some_and(|word| word == GATE) {
+        return gate::keep();
     }
     let mut line = Line { from: io::stdin(), to: io::stdout() };
     match ground::lay().and_then(|seen| serve(&mut line, &seen)) {
