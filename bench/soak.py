@@ -62,7 +62,7 @@ class Load:
             connection.request("POST", "/v1/runs", body, {"content-type": "application/json"})
             if expected is None:
                 time.sleep(0.02)
-                connection.close()  # Whoever goes away cancels the run.
+                connection.close()  # Disconnecting cancels the run.
                 self.note("hung up")
                 continue
             answer = connection.getresponse()

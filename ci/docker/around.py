@@ -79,7 +79,7 @@ def server(config, env=ENVIRONMENT):
     with open(f"{home}/belljar.toml", "w") as file:
         file.write(f'backend = "docker"\n{config}')
     log = open(f"{home}/log", "w+")
-    words = [BELLJAR, "serve", "--listen", "127.0.0.1:0"]
+    words = [BELLJAR, "serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]
     process = subprocess.Popen(words, cwd=home, env=env, stderr=log, stdout=subprocess.DEVNULL)
 
     def listens():

@@ -80,7 +80,7 @@ class Server:
         self.directory = tempfile.TemporaryDirectory()
         Path(self.directory.name, "belljar.toml").write_text(self.POOL)
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--listen", "127.0.0.1:0"], cwd=self.directory.name,
+            [BINARY, "serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"], cwd=self.directory.name,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         )
         self.said = ""

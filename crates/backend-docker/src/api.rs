@@ -19,6 +19,8 @@ use tokio::net::UnixStream;
 
 /// How long the daemon may take to answer one call. Under load a container takes seconds to start.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a daemon may take to say that it is there. One that hangs must not hold up everybody who asks.
+const GREETING: Duration = Duration::from_secs(10);
 /// The most that is read of an answer.
 const LONGEST_ANSWER: usize = 16 << 20;
 /// The oldest version of the API that has everything, and the one that is used if the daemon supports it.
@@ -46,11 +48,19 @@ pub(crate) enum ApiError {
     Refused { status: StatusCode, message: String },
     #[error("the daemon's answer cannot be read: {0}")]
     Unreadable(String),
-    #[error("the daemon did not answer within {} s", PATIENCE.as_secs())]
-    TooLate,
+    #[error("the daemon did not answer within {} s", patience.as_secs())]
+    TooLate { patience: Duration },
 }
 
 impl ApiError {
+    /// Whether the daemon is there: it has answered, whatever it said.
+    pub(crate) fn is_an_answer(&self) -> bool {
+        match self {
+            ApiError::Refused { .. } | ApiError::Unreadable(_) => true,
+            ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::TooLate { .. } => false,
+        }
+    }
+
     pub(crate) fn is(&self, wanted: StatusCode) -> bool {
         matches!(self, ApiError::Refused { status, .. } if *status == wanted)
     }
@@ -106,9 +116,14 @@ impl Api {
     /// Asks which daemon listens there, and agrees on a version.
     pub(crate) async fn greet(socket: &Path) -> Result<(Api, Version), ApiError> {
         let unversioned = Api { socket: socket.into(), version: ApiVersion::default() };
-        let version: Version = unversioned.get("/version").await?;
+        let version: Version = within(GREETING, unversioned.get("/version")).await?;
         let spoken = SPOKEN.max(version.min_api_version).min(version.api_version);
         Ok((Api { version: spoken, ..unversioned }, version))
+    }
+
+    /// Whether it still answers.
+    pub(crate) async fn ping(&self) -> Result<(), ApiError> {
+        within(GREETING, self.call(Method::GET, "/_ping", Content::None)).await.map(drop)
     }
 
     pub(crate) fn socket(&self) -> &Path {
@@ -184,9 +199,7 @@ impl Api {
         path: &str,
         content: Content<'_>,
     ) -> Result<Response<Incoming>, ApiError> {
-        tokio::time::timeout(PATIENCE, self.send(method, path, content))
-            .await
-            .unwrap_or(Err(ApiError::TooLate))
+        within(PATIENCE, self.send(method, path, content)).await
     }
 
     async fn send(
@@ -239,6 +252,14 @@ enum Content<'a> {
     Json(&'a Value),
     Archive(Bytes),
     Upgrade,
+}
+
+/// A call that may take this long.
+pub(crate) async fn within<T>(
+    patience: Duration,
+    call: impl Future<Output = Result<T, ApiError>>,
+) -> Result<T, ApiError> {
+    tokio::time::timeout(patience, call).await.unwrap_or(Err(ApiError::TooLate { patience }))
 }
 
 async fn read<T: DeserializeOwned>(response: Response<Incoming>) -> Result<T, ApiError> {

@@ -1,9 +1,11 @@
 //! A container that is removed with its handle, and how it is described to the engine.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::inside::{HOSTNAME, SANDBOX, WORK};
+use belljar_core::backend::BackendError;
 use belljar_core::limits::BoxLimits;
 use belljar_core::request::Network;
 use hyper::StatusCode;
@@ -14,8 +16,9 @@ use tokio::time::timeout;
 use crate::api::{Api, ApiError, Attached, escaped};
 use crate::beside::beside;
 use crate::init;
-use crate::line::Line;
+use crate::line::{HEAD, Line};
 use crate::owner::Owner;
+use crate::trouble;
 
 /// The user of the code, by default.
 pub(crate) const CODE_ID: u32 = 10_001;
@@ -77,7 +80,7 @@ const MASKED: &[&str] = &[
     "/sys/module",
     "/sys/power",
 ];
-/// The fraction of the disk that becomes shared memory, if that is a separate disk.
+/// The fraction of the disk that becomes shared memory, and that becomes `/tmp`, if those are separate disks.
 const SHARED_PART: u64 = 4;
 /// How many threads a user-space kernel (gVisor) may have, and how many more for each process of the code. Without them
 /// it dies, so this limit protects the host and does not limit the code.
@@ -86,6 +89,8 @@ const EMULATED: u32 = 8;
 /// How often to try to remove a container that may still be being made.
 const TRIES: u32 = 40;
 const BETWEEN_TRIES: Duration = Duration::from_millis(50);
+/// How long a command waits for the removal of a container that it gives up. The next one would remove it, too.
+const REMOVAL: Duration = Duration::from_secs(10);
 /// How long a user-space kernel may take to end by itself.
 const ENDING: Duration = Duration::from_secs(2);
 /// How old an event may be, in seconds: more than a run takes.
@@ -156,8 +161,13 @@ impl Mould {
             "MaskedPaths": MASKED,
         });
         if !self.is_emulated() {
-            // Engines let every user ping, which takes a socket that no program needs.
-            confinement["Sysctls"] = json!({ "net.ipv4.ping_group_range": "1 0" });
+            confinement["Sysctls"] = json!({
+                // Engines let every user ping, which takes a socket that no program needs.
+                "net.ipv4.ping_group_range": "1 0",
+                // What arrives at a connection before it is accepted is charged to nobody. It grows with what the
+                // program reads.
+                "net.ipv4.tcp_rmem": belljar_jail::TCP_RECEIVE_BUFFER,
+            });
         }
         if let Some(runtime) = &self.runtime {
             confinement["Runtime"] = json!(runtime);
@@ -176,10 +186,15 @@ impl Mould {
             limits.max_files()
         );
         if self.is_emulated() {
-            // gVisor has its own devices, so shared memory is a separate disk.
+            // gVisor has its own devices, so shared memory is a separate disk. It also puts a disk of its own at `/tmp`,
+            // without a limit, unless there is one.
             let share = limits.disk.get() / SHARED_PART;
-            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - share);
-            return json!({ SANDBOX: disk, "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777") });
+            let disk = format!("rw,exec,nosuid,nodev,size={},{owner}", limits.disk.get() - 2 * share);
+            return json!({
+                SANDBOX: disk,
+                "/tmp": format!("rw,exec,nosuid,nodev,size={share},mode=1777"),
+                "/dev/shm": format!("rw,nosuid,nodev,size={share},mode=1777"),
+            });
         }
         json!({ SANDBOX: disk, "/dev": format!("rw,dev,nosuid,noexec,size=4096,nr_inodes={DEVICES},{owner}") })
     }
@@ -260,7 +275,7 @@ impl Container {
             Ok(_) => Ok(container),
             Err(error) => {
                 // It does not exist, unless the answer was lost.
-                container.forget_unless(matches!(error, ApiError::Broken(_) | ApiError::TooLate));
+                container.forget_unless(matches!(error, ApiError::Broken(_) | ApiError::TooLate { .. }));
                 Err(error)
             }
         }
@@ -284,6 +299,25 @@ impl Container {
     /// Kills everything in it at once.
     pub(crate) async fn kill(&self) -> Result<(), ApiError> {
         self.api.order(&format!("/containers/{}/kill", self.name)).await
+    }
+
+    /// Waits until it ends, and returns the exit code.
+    pub(crate) async fn exit_code(&self) -> Result<i64, ApiError> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "PascalCase")]
+        struct Waited {
+            status_code: i64,
+        }
+        let path = format!("/containers/{}/wait", self.name);
+        Ok(self.api.post::<Waited>(&path, &json!({})).await?.status_code)
+    }
+
+    /// The last line that it wrote, if the engine keeps a log of it.
+    pub(crate) async fn last_line(&self) -> Result<String, ApiError> {
+        let path = format!("/containers/{}/logs?stdout=1&stderr=1&tail=1", self.name);
+        let log = self.api.get_lines(&path).await?;
+        // The engine puts a header before each line.
+        Ok(String::from_utf8_lossy(log.get(HEAD..).unwrap_or_default()).trim().to_owned())
     }
 
     /// How it ended.
@@ -333,6 +367,12 @@ impl Container {
         removed
     }
 
+    /// Leaves a container to a daemon that does not answer. The program in it ends with the connection; a server
+    /// removes it as soon as the daemon answers, and the next run removes what a command leaves.
+    pub(crate) fn abandon(mut self) {
+        self.gone = !is_served();
+    }
+
     fn forget_unless(mut self, possible: bool) {
         self.gone = !possible;
     }
@@ -355,13 +395,43 @@ impl Drop for Container {
             }
             drop(held);
         };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) if runtime.runtime_flavor() != tokio::runtime::RuntimeFlavor::CurrentThread => {
-                runtime.spawn(removal);
-            }
+        if is_served() {
+            tokio::spawn(removal);
+        } else {
             // The program may end as soon as this returns.
-            _ => drop(beside(removal)),
+            drop(beside(timeout(REMOVAL, removal)));
         }
+    }
+}
+
+/// Whether this is a server, whose tasks go on when a run is over.
+fn is_served() -> bool {
+    tokio::runtime::Handle::try_current()
+        .is_ok_and(|runtime| runtime.runtime_flavor() != tokio::runtime::RuntimeFlavor::CurrentThread)
+}
+
+/// Why the daemon did not make or start a container: the runtime that was named may be one that it does not have.
+pub(crate) async fn refusal(
+    api: &Api,
+    runtime: Option<&str>,
+    step: &'static str,
+    error: ApiError,
+) -> BackendError {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Info {
+        #[serde(default)]
+        runtimes: BTreeMap<String, serde::de::IgnoredAny>,
+    }
+    let (Some(runtime), ApiError::Refused { .. }) = (runtime, &error) else {
+        return trouble::api(step)(error);
+    };
+    match api.get::<Info>("/info").await {
+        Ok(info) if !info.runtimes.contains_key(runtime) => {
+            let known: Vec<String> = info.runtimes.into_keys().collect();
+            trouble::unknown_runtime(runtime, &known)
+        }
+        Ok(_) | Err(_) => trouble::api(step)(error),
     }
 }
 

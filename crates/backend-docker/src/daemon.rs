@@ -1,7 +1,8 @@
 //! The daemon: where it listens, and what is known about it after the first call.
 
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Offer, Standing};
@@ -26,6 +27,10 @@ pub(crate) struct Daemon {
     anew: bool,
     known: OnceLock<(Api, Offer)>,
     absent: OnceLock<Offer>,
+    /// Whether there has been a call. Without one, nothing is said to a daemon.
+    called: AtomicBool,
+    /// What the last check found, reason and hint, if the daemon did not answer.
+    down: Mutex<Option<(String, String)>>,
 }
 
 impl Daemon {
@@ -35,7 +40,9 @@ impl Daemon {
         state_dir: Option<PathBuf>,
         anew: bool,
     ) -> Daemon {
-        Daemon { host, runtime_dir, state_dir, anew, known: OnceLock::new(), absent: OnceLock::new() }
+        let (known, absent) = (OnceLock::new(), OnceLock::new());
+        let (called, down) = (AtomicBool::new(false), Mutex::new(None));
+        Daemon { host, runtime_dir, state_dir, anew, known, absent, called, down }
     }
 
     /// The connection, if there has been a call.
@@ -60,11 +67,35 @@ impl Daemon {
         if let Some(api) = self.known() {
             return Ok(api);
         }
+        self.called.store(true, Ordering::Relaxed);
         let (api, version) = self.greet().await?;
         let state_dir = self.state_dir.as_deref();
         let trial = Trial { api: &api, version: &version, images, runtime, state_dir };
         let offer = if self.anew { trial.again().await? } else { trial.offer().await? };
         Ok(self.known.get_or_init(|| (api, offer)).0.clone())
+    }
+
+    /// Checks whether the daemon answers, once there has been a call. Whoever asks whether the backend is ready then
+    /// gets this answer, and does not have to wait for the daemon.
+    pub(crate) async fn check(&self, images: &Images, runtime: Option<&str>) {
+        if !self.called.load(Ordering::Relaxed) {
+            return;
+        }
+        let checked = match self.known() {
+            Some(api) => api.ping().await.map_err(|error| trouble::gone("make containers", &error)),
+            None => self.api(images, runtime).await.map(drop),
+        };
+        *self.lock_down() = checked.err().map(explained);
+    }
+
+    /// Why the daemon cannot be used, if the last check found that.
+    pub(crate) fn trouble(&self) -> Option<BackendError> {
+        self.lock_down().clone().map(|(reason, hint)| trouble::unavailable(reason, hint))
+    }
+
+    fn lock_down(&self) -> MutexGuard<'_, Option<(String, String)>> {
+        // It is replaced as a whole, so a panic cannot have left half of it.
+        self.down.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn greet(&self) -> Result<(Api, Version), BackendError> {
@@ -96,6 +127,16 @@ impl Daemon {
         let own = self.runtime_dir.iter().map(|dir| dir.join(USERS_OWN));
         let mut candidates = std::iter::once(PathBuf::from(USUAL)).chain(own);
         Ok(candidates.find(|path| path.exists()).unwrap_or_else(|| PathBuf::from(USUAL)))
+    }
+}
+
+/// The reason and the hint of an error, which cannot be copied itself.
+fn explained(error: BackendError) -> (String, String) {
+    let shown = error.to_string();
+    match error {
+        BackendError::Unavailable { reason, hint, .. } => (reason, hint),
+        BackendError::Setup { hint, source, .. } => (format!("{shown}: {source}"), hint),
+        BackendError::RuntimeMissing { hint, .. } | BackendError::Unusable { hint, .. } => (shown, hint),
     }
 }
 

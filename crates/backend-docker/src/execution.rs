@@ -9,6 +9,7 @@ use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::request::Stdin;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::api::{ApiError, within};
 use crate::container::{Container, Fate};
 use crate::frame::{End, LeavingFile, Said, Told};
 use crate::init::WRITING_FILES;
@@ -19,11 +20,21 @@ use crate::trouble;
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(60);
 /// How long it may take to report that killed processes are dead, before the engine is asked.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
+/// How long the engine may take to kill a container.
+const ENGINE_PATIENCE: Duration = Duration::from_secs(4);
+/// How long it may take to say how a container ended. It may learn the reason late.
+const FATE_PATIENCE: Duration = Duration::from_secs(15);
+/// How long after it was to be killed a program can still report that it has exited by itself.
+const LATEST_EXIT: Duration = Duration::from_secs(1);
 /// How long collecting the files may take.
 const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
+const GONE: &str = "The Docker daemon went away while the program ran; its output may be incomplete";
+const SILENT: &str = "The Docker daemon does not answer; the program is killed as soon as it does";
+const STOPPED: &str = "The container was killed from outside, as when the Docker daemon is stopped";
 /// The exit code that an engine reports for a killed container.
 const KILLED: i64 = 137;
+const FATE: &str = "find out how the container ended";
 
 /// What is known about a run when it begins.
 #[derive(Clone)]
@@ -59,7 +70,10 @@ pub(crate) struct DockerExecution {
     start: Start,
     output: Vec<u8>,
     ended: Option<End>,
-    kill_by: Option<Instant>,
+    /// What to tell a caller who does not get the end.
+    lost: Option<&'static str>,
+    /// When it was to be killed.
+    killed: Option<Instant>,
     killed_hard: bool,
 }
 
@@ -85,8 +99,8 @@ impl DockerExecution {
                 ));
             }
         }
-        let (output, kill_by) = (Vec::new(), None);
-        Ok(DockerExecution { container, line, terms, start, output, ended, kill_by, killed_hard: false })
+        let (output, lost, killed) = (Vec::new(), None, None);
+        Ok(DockerExecution { container, line, terms, start, output, ended, lost, killed, killed_hard: false })
     }
 
     /// Feeds the program's standard input as it is read.
@@ -99,13 +113,16 @@ impl DockerExecution {
             return Ok(News::Ended);
         }
         loop {
-            let patience = self.kill_by.filter(|_| !self.killed_hard);
+            let patience = self.killed.filter(|_| !self.killed_hard).map(|at| at + KILL_PATIENCE);
             let heard = tokio::select! {
                 heard = self.line.hear() => heard,
                 () = until(patience) => {
                     self.killed_hard = true;
-                    // If the engine does not answer either, the run's grace period ends it.
-                    let _ = self.container.kill().await;
+                    if let Err(error) = within(ENGINE_PATIENCE, self.container.kill()).await
+                        && !error.is_an_answer()
+                    {
+                        return Ok(self.lose(SILENT));
+                    }
                     continue;
                 }
             };
@@ -114,18 +131,30 @@ impl DockerExecution {
                 Ok(Some(Said::Stderr(bytes))) => return Ok(self.wrote(Stream::Stderr, bytes)),
                 Ok(Some(Said::NextStage)) => return Ok(News::NextStage),
                 Ok(Some(Said::Ended(end))) => {
-                    self.ended = Some(end);
+                    self.ended = Some(self.in_time(end));
                     return Ok(News::Ended);
                 }
-                Ok(None) => {
-                    self.ended = Some(self.post_mortem().await?);
-                    return Ok(News::Ended);
-                }
+                Ok(None) => return self.post_mortem().await,
                 Ok(Some(Said::Failed(errno, doing))) => return Err(failure(errno, &doing)),
                 Ok(Some(other)) => return Err(out_of_turn(&other)),
-                Err(error) => return Err(lost(error)),
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(lost(error)),
+                Err(_) => return Ok(self.lose(GONE)),
             }
         }
+    }
+
+    /// The caller does not get the end of the run, but keeps what there was by now.
+    fn lose(&mut self, why: &'static str) -> News {
+        self.lost = Some(why);
+        self.ended = Some(killed_end());
+        News::Ended
+    }
+
+    /// A program may exit by itself while it is being killed. If that is reported later than a kill takes, the engine
+    /// was not there in between, and the time limit has ended the run.
+    fn in_time(&self, end: End) -> End {
+        let late = self.killed.is_some_and(|at| at.elapsed() > LATEST_EXIT);
+        if late && end.signal.is_none() { End { signal: Some(SIGKILL), code: None, ..end } } else { end }
     }
 
     fn wrote(&mut self, stream: Stream, bytes: Vec<u8>) -> News {
@@ -134,25 +163,37 @@ impl DockerExecution {
     }
 
     /// PID 1 died without a report: the memory limit or we have killed it, or the engine is gone.
-    async fn post_mortem(&mut self) -> Result<End, BackendError> {
-        let killed_by_us = self.kill_by.is_some();
-        let fate = settled_fate(&self.container, killed_by_us).await?;
+    async fn post_mortem(&mut self) -> Result<News, BackendError> {
+        let killed_by_us = self.killed.is_some();
+        let fate = match within(FATE_PATIENCE, settled_fate(&self.container, killed_by_us)).await {
+            Err(error) if !error.is_an_answer() => return Ok(self.lose(GONE)),
+            other => other.map_err(trouble::api(FATE))?,
+        };
         match self.terms.killed(&fate) {
-            Some(end) => Ok(end),
-            None if killed_by_us => Ok(End { signal: Some(SIGKILL), ..End::default() }),
-            None => Err(trouble::unavailable(
-                format!(
-                    "the container was stopped from outside ({} {})",
-                    fate.exit_code,
-                    self.line.last_words()
-                ),
-                "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
-            )),
+            None if killed_by_us => self.ended = Some(killed_end()),
+            None if fate.exit_code == KILLED => return Ok(self.lose(STOPPED)),
+            Some(end) => self.ended = Some(end),
+            None => {
+                return Err(trouble::unavailable(
+                    format!(
+                        "the container was stopped from outside ({} {})",
+                        fate.exit_code,
+                        self.line.last_words()
+                    ),
+                    "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
+                ));
+            }
         }
+        Ok(News::Ended)
     }
 
     async fn close(mut self) -> Result<Finished, BackendError> {
-        let end = self.ended.unwrap_or(End { signal: Some(SIGKILL), ..End::default() });
+        if let Some(why) = self.lost {
+            self.container.abandon();
+            let (cpu, memory_peak, files) = (Duration::ZERO, 0, Vec::new());
+            return Ok(Finished { ending: Ending::Lost(why), cpu, memory_peak, files });
+        }
+        let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
             true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
                 trouble::setup("collect the files: it took too long")(io::ErrorKind::TimedOut.into())
@@ -212,7 +253,7 @@ impl Execution for DockerExecution {
 
     fn kill(&mut self) {
         self.line.tell(&Told::Kill);
-        self.kill_by.get_or_insert_with(|| Instant::now() + KILL_PATIENCE);
+        self.killed.get_or_insert_with(Instant::now);
     }
 
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
@@ -280,6 +321,10 @@ fn ending(end: &End) -> Ending {
     }
 }
 
+fn killed_end() -> End {
+    End { signal: Some(SIGKILL), ..End::default() }
+}
+
 async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -289,10 +334,10 @@ async fn until(instant: Option<Instant>) {
 
 /// How a container ended whose streams have ended: the engine notices a moment later that it is dead, and may learn the
 /// reason only after that.
-async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, BackendError> {
+async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, ApiError> {
     let patience = Instant::now() + KILL_PATIENCE;
     loop {
-        let fate = container.fate().await.map_err(trouble::api("find out how the container ended"))?;
+        let fate = container.fate().await?;
         let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
         if !(fate.running || unexplained) {
             return Ok(fate);
@@ -312,7 +357,7 @@ async fn said_too_late(container: &Container) -> bool {
 
 /// PID 1 is gone before it reported that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
-    let fate = settled_fate(container, false).await?;
+    let fate = settled_fate(container, false).await.map_err(trouble::api(FATE))?;
     if let Some(end) = terms.killed(&fate) {
         return Ok(end);
     }

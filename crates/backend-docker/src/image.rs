@@ -2,7 +2,8 @@
 //!
 //! A **prepared** image is the requested one plus one layer: Belljar's PID 1, the directories that every box has, and
 //! links that make `/tmp` a part of the one disk. It is made when an image is first used. Its name contains what it was
-//! made from, and is used to find it again.
+//! made from, and is used to find it again. A language without an official image gets its runtime in the same layer, as
+//! a package of the base image.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
 use crate::alone::alone;
-use crate::api::{Api, ApiError, escaped};
+use crate::api::{Api, ApiError, escaped, within};
 use crate::archive::Archive;
 use crate::container::{CODE_ID, Container};
 use crate::init::{self, ground};
@@ -28,10 +29,17 @@ use crate::trouble::{self, printable};
 
 /// The name of prepared images, each with a tag of its own.
 const PREPARED: &str = "belljar-prepared";
+/// Stands for the image that a bare one was made from.
+pub(crate) const BARE: &str = "bare";
 /// Changes whenever the added layer does.
 const EDITION: &str = "1";
 /// How long a container may exist that is made only to prepare an image.
 const PREPARING: Duration = Duration::from_secs(600);
+/// How long it may take to add a package to an image: mostly the time to fetch it.
+const ADDING: Duration = Duration::from_secs(300);
+/// The memory of a package manager, and how many processes it may have.
+const ADDING_MEMORY: u64 = 512 << 20;
+const ADDING_PIDS: u64 = 64;
 /// The longest reference to an image.
 const LONGEST: usize = 512;
 
@@ -79,6 +87,14 @@ impl std::fmt::Debug for Images {
     }
 }
 
+/// The image that a run is to get.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Choice {
+    pub(crate) reference: String,
+    /// The package that has to be added to it.
+    pub(crate) package: Option<&'static str>,
+}
+
 /// An image for a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
@@ -86,6 +102,8 @@ pub(crate) struct Image {
     pub(crate) identity: String,
     /// Of the requested image.
     pub(crate) id: String,
+    /// The package that is added to it.
+    pub(crate) package: Option<&'static str>,
     /// The image from which containers are made.
     pub(crate) prepared: String,
     /// Variables that the image sets.
@@ -110,10 +128,16 @@ struct Config {
 }
 
 impl Images {
-    /// The reference of the image for a run.
-    pub(crate) fn choose(&self, language: Language, named: Option<&str>) -> Result<String, BackendError> {
+    /// The image for a run.
+    pub(crate) fn choose(&self, language: Language, named: Option<&str>) -> Result<Choice, BackendError> {
+        let reference = self.reference(language, named)?;
+        let usual = language.image.filter(|usual| usual.reference == reference);
+        Ok(Choice { reference, package: usual.and_then(|usual| usual.package) })
+    }
+
+    fn reference(&self, language: Language, named: Option<&str>) -> Result<String, BackendError> {
         let own = self.of_languages.iter().find(|(of, _)| *of == language).map(|(_, image)| image.as_str());
-        let own = own.or(language.image);
+        let own = own.or(language.image.map(|image| image.reference));
         let default = self.default.as_deref();
         match (named, default.or(own)) {
             (Some(named), _) if [default, own].contains(&Some(named)) || self.permits(named)? => {
@@ -149,9 +173,10 @@ impl Images {
     pub(crate) async fn get(
         &self,
         api: &Api,
-        reference: &str,
+        choice: &Choice,
         waiting: PullListener<'_>,
     ) -> Result<Image, BackendError> {
+        let reference = choice.reference.as_str();
         let found = match self.look(api, reference).await {
             Err(error) if error.is(StatusCode::NOT_FOUND) => {
                 self.pull(api, reference, waiting).await?;
@@ -160,28 +185,35 @@ impl Images {
             other => other,
         };
         let inspected = found.map_err(|error| missing(reference, &error))?;
-        let image =
-            self.describe(reference, inspected).map_err(trouble::setup("examine the belljar binary"))?;
-        if !exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))? {
-            self.prepare(api, &image).await?;
+        let image = self.describe(choice, inspected)?;
+        if !is_prepared(api, &image).await? {
+            self.prepare(api, &image, waiting).await?;
+            // What it replaces is of no use any more. If it cannot be removed now, it is the next time.
+            let _ = self.prune(api).await;
         }
         Ok(image)
     }
 
-    /// The same, if it is on this host: nothing is pulled.
-    pub(crate) async fn get_local(&self, api: &Api, reference: &str) -> Result<Option<Image>, BackendError> {
-        match self.look(api, reference).await {
-            Ok(_) => self.get(api, reference, &|_| {}).await.map(Some),
-            Err(error) if error.is(StatusCode::NOT_FOUND) => Ok(None),
-            Err(error) => Err(trouble::api("look for an image")(error)),
+    /// The same, if everything that it takes is on this host: nothing is pulled or added.
+    pub(crate) async fn get_local(&self, api: &Api, choice: &Choice) -> Result<Option<Image>, BackendError> {
+        let inspected = match self.look(api, &choice.reference).await {
+            Ok(inspected) => inspected,
+            Err(error) if error.is(StatusCode::NOT_FOUND) => return Ok(None),
+            Err(error) => return Err(trouble::api("look for an image")(error)),
+        };
+        let image = self.describe(choice, inspected)?;
+        if image.package.is_some() && !is_prepared(api, &image).await? {
+            return Ok(None);
         }
+        self.get(api, choice, &|_| {}).await.map(Some)
     }
 
     async fn look(&self, api: &Api, reference: &str) -> Result<Inspected, ApiError> {
         api.get(&format!("/images/{}/json", escaped(reference))).await
     }
 
-    fn describe(&self, reference: &str, inspected: Inspected) -> std::io::Result<Image> {
+    fn describe(&self, choice: &Choice, inspected: Inspected) -> Result<Image, BackendError> {
+        let Choice { reference, package } = choice;
         let Inspected { id, repo_digests, config } = inspected;
         let digest = repo_digests.unwrap_or_default().into_iter().find_map(|digest| {
             let (_, digest) = digest.split_once('@')?;
@@ -189,12 +221,13 @@ impl Images {
         });
         let digest = digest.unwrap_or_else(|| id.clone());
         let identity =
-            if reference.contains('@') { reference.to_owned() } else { format!("{reference}@{digest}") };
+            if reference.contains('@') { reference.clone() } else { format!("{reference}@{digest}") };
         let env = config.and_then(|config| config.env).unwrap_or_default();
         let env = env.iter().filter_map(|variable| variable.split_once('='));
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let prepared = self.prepared_name(&id)?;
-        Ok(Image { identity, id, prepared, env })
+        let prepared =
+            self.prepared_name(&id, *package).map_err(trouble::setup("examine the belljar binary"))?;
+        Ok(Image { identity, id, package: *package, prepared, env })
     }
 
     async fn pull(&self, api: &Api, reference: &str, waiting: PullListener<'_>) -> Result<(), BackendError> {
@@ -206,7 +239,7 @@ impl Images {
         api.follow(&path, None, tell).await.map_err(|error| missing(reference, &error))
     }
 
-    async fn prepare(&self, api: &Api, image: &Image) -> Result<(), BackendError> {
+    async fn prepare(&self, api: &Api, image: &Image, waiting: PullListener<'_>) -> Result<(), BackendError> {
         let _turn = self.preparing.lock().await;
         let _alone = alone(self.state_dir.as_deref()).await;
         let failed = trouble::api("prepare the image");
@@ -216,11 +249,22 @@ impl Images {
         let owner =
             Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
-        let description = json!({
-            "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": owner.labels(PREPARING),
-        });
+        let labels = owner.labels(PREPARING);
+        let description = match image.package {
+            Some(package) => adding(&image.id, package, &labels),
+            None => json!({ "Image": image.id, "Cmd": ["-"], "NetworkDisabled": true, "Labels": labels }),
+        };
         let name = format!("belljar-prepare-{}", unique());
         let container = Container::make(api, name, &description).await.map_err(&failed)?;
+        if let Some(package) = image.package {
+            waiting(&PullEvent {
+                image: image.identity.clone(),
+                layer: None,
+                status: format!("Adding {package} to the image, once"),
+                progress: None,
+            });
+            add(&container, image, package).await?;
+        }
         let to = format!("/containers/{}/archive?path=/", container.name());
         api.put_archive(&to, layer.into()).await.map_err(&failed)?;
         let (repository, tag) = image.prepared.split_once(':').unwrap_or((PREPARED, "latest"));
@@ -229,25 +273,29 @@ impl Images {
             container.name()
         );
         // Volumes that the image declares would be separate writable disks.
-        let description = json!({ "Labels": { "dev.belljar.prepared": image.id }, "Volumes": {}, "Healthcheck": { "Test": ["NONE"] } });
+        let description = json!({
+            "Labels": self.labels(&image.id, image.package), "Volumes": {}, "Healthcheck": { "Test": ["NONE"] },
+        });
         api.post::<Value>(&commit, &description).await.map_err(&failed)?;
         container.remove().await.map_err(&failed)
     }
 
-    /// The name contains what it was made from: the image, and the file that was added as PID 1, with its age.
-    fn prepared_name(&self, base: &str) -> std::io::Result<String> {
+    /// The name contains what it was made from: the image, and what was added, the file of PID 1 with its age.
+    pub(crate) fn prepared_name(&self, base: &str, package: Option<&str>) -> std::io::Result<String> {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(&self.init)?;
         let version = env!("CARGO_PKG_VERSION");
         let file = format!("{} {}.{}", file.len(), file.mtime(), file.mtime_nsec());
-        let digest = Sha256::digest(format!("{EDITION} {version} {base} {file}").as_bytes());
+        let package = package.unwrap_or_default();
+        let digest = Sha256::digest(format!("{EDITION} {version} {base} {package} {file}").as_bytes());
         let tag: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
         Ok(format!("{PREPARED}:{tag}"))
     }
 
     /// An image that contains only what every box has, to test the engine.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared = self.prepared_name("bare").map_err(trouble::setup("examine the belljar binary"))?;
+        let prepared =
+            self.prepared_name(BARE, None).map_err(trouble::setup("examine the belljar binary"))?;
         let failed = trouble::api("import a test image");
         if exists(api, &prepared).await.map_err(&failed)? {
             return Ok(prepared);
@@ -255,11 +303,63 @@ impl Images {
         let _alone = alone(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
             let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
-            let path = format!("/images/create?fromSrc=-&repo={}", escaped(&prepared));
+            let labels = self.labels(BARE, None);
+            let labels = labels.iter().map(|(name, value)| format!("&changes={}", change(name, value)));
+            let labels: String = labels.collect();
+            let path = format!("/images/create?fromSrc=-&repo={}{labels}", escaped(&prepared));
             api.follow(&path, Some(Bytes::from(layer)), |_| {}).await.map_err(failed)?;
         }
         Ok(prepared)
     }
+}
+
+/// A line of a Dockerfile that labels an image, escaped for a query.
+fn change(name: &str, value: &str) -> String {
+    escaped(&format!("LABEL {name}={}", json!(value)))
+}
+
+async fn is_prepared(api: &Api, image: &Image) -> Result<bool, BackendError> {
+    exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))
+}
+
+/// A container in which the package manager of an image adds a package: the one container with a network and a root
+/// user. Nothing runs in it but the image's own programs.
+fn adding(image: &str, package: &str, labels: &Value) -> Value {
+    json!({
+        "Image": image, "Entrypoint": [], "Cmd": ["apk", "add", "--no-cache", package], "User": "0", "Labels": labels,
+        "HostConfig": {
+            "NetworkMode": "bridge", "Memory": ADDING_MEMORY, "PidsLimit": ADDING_PIDS,
+            "SecurityOpt": ["no-new-privileges:true"], "LogConfig": { "Type": "json-file" },
+        },
+    })
+}
+
+async fn add(container: &Container, image: &Image, package: &str) -> Result<(), BackendError> {
+    let failed = trouble::api("add a package to the image");
+    let ended = async {
+        container.start().await?;
+        container.exit_code().await
+    };
+    let why = match within(ADDING, ended).await {
+        Ok(0) => return Ok(()),
+        Ok(_) => container.last_line().await.map_err(failed)?,
+        Err(ApiError::TooLate { patience }) => format!("it took more than {} s", patience.as_secs()),
+        // There is no package manager in it.
+        Err(ApiError::Refused { message, .. }) if !trouble::is_full(&message) => message,
+        Err(error) => return Err(failed(error)),
+    };
+    Err(trouble::unavailable(
+        format!(
+            "the package {package} cannot be added to the image '{}': {}",
+            image.identity,
+            printable(&why)
+        ),
+        format!(
+            "let the daemon's containers reach the internet (docker run --rm {} apk update), or name an image \
+             that has it: --image REF",
+            image.identity.split('@').next().unwrap_or_default()
+        ),
+    ))
 }
 
 /// A progress message of a pull. In the line that names the image, the tag takes the place of the layer.
@@ -327,12 +427,13 @@ fn missing(reference: &str, error: &ApiError) -> BackendError {
                 "pull it where there is a network (docker pull {reference}), or name another with --image"
             ),
         ),
-        ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::Unreadable(_) | ApiError::TooLate => {
-            trouble::unavailable(
-                format!("the image '{reference}' is not available: {error}"),
-                "check that the daemon runs: docker info".into(),
-            )
-        }
+        ApiError::Unreachable { .. }
+        | ApiError::Broken(_)
+        | ApiError::Unreadable(_)
+        | ApiError::TooLate { .. } => trouble::unavailable(
+            format!("the image '{reference}' is not available: {error}"),
+            "check that the daemon runs: docker info".into(),
+        ),
     }
 }
 
@@ -368,9 +469,9 @@ mod tests {
     fn a_language_has_its_own_image_whatever_the_policy() {
         let images = images(ImagePolicy::OfLanguages);
         let python = Language::parse("python").unwrap();
-        assert_eq!(images.choose(python, None).unwrap(), "python:3.11-slim");
-        assert_eq!(images.choose(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
-        assert_eq!(images.choose(Language::parse("c").unwrap(), None).unwrap(), "gcc:14");
+        assert_eq!(images.reference(python, None).unwrap(), "python:3.11-slim");
+        assert_eq!(images.reference(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
+        assert_eq!(images.reference(Language::parse("c").unwrap(), None).unwrap(), "gcc:14");
         let none = images.choose(Language::parse("go").unwrap(), None);
         assert!(matches!(none, Err(BackendError::RuntimeMissing { .. })), "{none:?}");
     }
@@ -379,11 +480,31 @@ mod tests {
     fn a_default_image_takes_the_place_of_those_of_the_languages() {
         let images = Images { default: Some("our/all:1".into()), ..images(ImagePolicy::OfLanguages) };
         let python = Language::parse("python").unwrap();
-        assert_eq!(images.choose(python, None).unwrap(), "our/all:1");
-        assert_eq!(images.choose(Language::parse("go").unwrap(), None).unwrap(), "our/all:1");
-        assert_eq!(images.choose(python, Some("our/all:1")).unwrap(), "our/all:1");
-        assert_eq!(images.choose(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
+        assert_eq!(images.reference(python, None).unwrap(), "our/all:1");
+        assert_eq!(images.reference(Language::parse("go").unwrap(), None).unwrap(), "our/all:1");
+        assert_eq!(images.reference(python, Some("our/all:1")).unwrap(), "our/all:1");
+        assert_eq!(images.reference(python, Some("python:3.11-slim")).unwrap(), "python:3.11-slim");
         assert!(images.choose(python, Some("our/all:2")).is_err(), "the control");
+    }
+
+    #[test]
+    fn a_package_is_added_to_the_default_image_alone() {
+        let images = images(ImagePolicy::Any);
+        let package = |language: &str, named: Option<&str>| {
+            images.choose(Language::parse(language).unwrap(), named).unwrap().package
+        };
+        assert_eq!(package("zsh", None), Some("zsh"));
+        assert_eq!(package("lua", Some("alpine:3.20")), Some("lua5.4"), "the default, by its name");
+        assert_eq!(package("lua", Some("our/lua:1")), None);
+        assert_eq!((package("sh", None), package("bash", None)), (None, None));
+    }
+
+    #[test]
+    fn a_prepared_image_is_named_after_what_was_added() {
+        let images = images(ImagePolicy::Any);
+        let name = |package| images.prepared_name("sha256:1", package).unwrap();
+        assert_eq!(name(Some("zsh")), name(Some("zsh")));
+        assert!(name(Some("zsh")) != name(None) && name(Some("zsh")) != name(Some("lua5.4")));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod job;
 mod line;
 mod owner;
 mod pool;
+mod prune;
 mod remembered;
 mod runtimes;
 mod trial;
@@ -47,11 +48,11 @@ use tokio::sync::Mutex;
 
 use crate::api::Api;
 use crate::beside::beside;
-use crate::container::{CODE_ID, Container, Mould, is_emulator};
+use crate::container::{CODE_ID, Container, Mould, is_emulator, refusal};
 use crate::daemon::Daemon;
 use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
-use crate::image::{Image, Images, unique};
+use crate::image::{Choice, Image, Images, unique};
 use crate::job::Job;
 use crate::line::Line;
 use crate::owner::Owner;
@@ -66,6 +67,10 @@ pub use crate::pool::PoolSettings;
 const SPARE_TIME: Duration = Duration::from_secs(600);
 /// How often to look for what a crashed predecessor has left.
 const BETWEEN_SWEEPS: Duration = Duration::from_secs(60);
+/// How often to remove prepared images that are of no use any more.
+const BETWEEN_PRUNINGS: Duration = Duration::from_secs(3600);
+/// How often to check whether the daemon still answers.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(2);
 /// How often to check whether parked containers have become too few or too old.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
 
@@ -157,8 +162,8 @@ impl Docker {
     ) -> Result<Box<dyn Execution>, BackendError> {
         let api = self.api().await?;
         self.sweep_once(&api);
-        let reference = self.images.choose(execution.language, sandbox.image.as_deref())?;
-        let image = self.images.get(&api, &reference, waiting).await?;
+        let choice = self.images.choose(execution.language, sandbox.image.as_deref())?;
+        let image = self.images.get(&api, &choice, waiting).await?;
         let runtime = self.runtime_in(&api, &image, execution.language).await?;
         let terms = Terms {
             runtime: runtime.label.clone(),
@@ -217,8 +222,8 @@ impl Docker {
         let api = self.api().await?;
         let (sandbox, mut execution) = self.unspecific(language, pool.limits())?;
         let parking = language.parking.ok_or_else(|| cannot_wait("its runtime cannot be parked"))?;
-        let reference = self.images.choose(language, None)?;
-        let image = self.images.get_local(&api, &reference).await?;
+        let choice = self.images.choose(language, None)?;
+        let image = self.images.get_local(&api, &choice).await?;
         let image = image.ok_or_else(|| cannot_wait("its image has not been pulled"))?;
         let runtime = self.runtime_in(&api, &image, language).await?;
         let Job { mould, order, .. } =
@@ -311,23 +316,46 @@ impl Docker {
         }
     }
 
-    /// Sweeps at intervals, once there is a daemon, and pulls the images that will be needed.
+    /// Background work until the backend is retired.
     async fn keep_up(self: Arc<Docker>) {
+        tokio::select! {
+            () = self.watch() => {}
+            () = self.supply() => {}
+        }
+    }
+
+    /// Checks at intervals whether the daemon still answers.
+    async fn watch(&self) {
+        let mut check = tokio::time::interval(BETWEEN_CHECKS);
+        check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            check.tick().await;
+            self.daemon.check(&self.images, self.runtime.as_deref()).await;
+        }
+    }
+
+    /// Sweeps at intervals, once there is a daemon, and pulls the images that will be needed.
+    async fn supply(&self) {
         if self.pull {
             self.pull_all().await;
         }
         let mut sweep = tokio::time::interval(BETWEEN_SWEEPS);
+        let mut prune = tokio::time::interval(BETWEEN_PRUNINGS);
         let mut look = tokio::time::interval(BETWEEN_LOOKS);
         sweep.tick().await;
         loop {
             tokio::select! {
                 _ = sweep.tick() => {}
+                _ = prune.tick() => {
+                    self.prune().await;
+                    continue;
+                }
                 _ = look.tick(), if self.pool.is_some() => {
-                    tend(&self).await;
+                    tend(self).await;
                     continue;
                 }
                 () = changed(self.pool.as_ref()) => {
-                    tend(&self).await;
+                    tend(self).await;
                     continue;
                 }
                 () = self.retired.notified() => return,
@@ -340,17 +368,26 @@ impl Docker {
         }
     }
 
+    async fn prune(&self) {
+        let Some(api) = self.daemon.known() else { return };
+        match self.images.prune(&api).await {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "removed prepared images that were of no use any more"),
+            Err(error) => tracing::warn!("cannot remove old prepared images: {error}"),
+        }
+    }
+
     async fn pull_all(&self) {
         let Ok(api) = self.api().await else { return };
         if let Ok(count) = owner::sweep(&api).await {
             self.swept.fetch_add(count, Ordering::Relaxed);
         }
-        let mut references: Vec<String> =
+        let mut choices: Vec<Choice> =
             Language::all().filter_map(|language| self.images.choose(language, None).ok()).collect();
-        references.sort();
-        references.dedup();
-        for reference in references {
-            if let Err(error) = self.images.get(&api, &reference, &|_| {}).await {
+        choices.sort();
+        choices.dedup();
+        for choice in choices {
+            if let Err(error) = self.images.get(&api, &choice, &|_| {}).await {
                 tracing::warn!("{error}");
             }
         }
@@ -363,6 +400,9 @@ impl Backend for Docker {
     }
 
     fn ready(&self) -> Result<(), BackendError> {
+        if let Some(trouble) = self.daemon.trouble() {
+            return Err(trouble);
+        }
         if self.daemon.known().is_some() {
             return Ok(());
         }
@@ -389,14 +429,18 @@ impl Backend for Docker {
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
         let found = beside(async {
             let api = self.api().await?;
-            let reference = self.images.choose(language, None)?;
-            let image = self.images.get_local(&api, &reference).await?;
+            let choice = self.images.choose(language, None)?;
+            let image = self.images.get_local(&api, &choice).await?;
             let image = image.ok_or_else(|| BackendError::RuntimeMissing {
                 language,
-                hint: format!("pull its image: docker pull {reference}"),
+                hint: how_to_get(&choice, language),
             })?;
             let runtime = self.runtime_in(&api, &image, language).await?;
-            Ok(RuntimeInfo { label: runtime.label, location: format!("{} in {reference}", runtime.program) })
+            let mut location = format!("{} in {}", runtime.program, choice.reference);
+            if let Some(package) = choice.package {
+                location += &format!(", with the package {package} added");
+            }
+            Ok(RuntimeInfo { label: runtime.label, location })
         });
         found.map_err(trouble::setup("wait for the daemon"))?
     }
@@ -431,7 +475,7 @@ impl Backend for Docker {
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
         self.ready()?;
         let limits = &sandbox.limits;
-        let image = self.images.choose(execution.language, sandbox.image.as_deref())?;
+        let image = self.images.choose(execution.language, sandbox.image.as_deref())?.reference;
         let mould = Mould {
             image: image.clone(),
             runtime: self.runtime.clone(),
@@ -461,6 +505,16 @@ impl Backend for Docker {
     }
 }
 
+fn how_to_get(choice: &Choice, language: Language) -> String {
+    let reference = &choice.reference;
+    match choice.package {
+        None => format!("pull its image: docker pull {reference}"),
+        Some(package) => format!(
+            "the first run of {language} adds the package {package} to the image {reference}, which needs a network"
+        ),
+    }
+}
+
 async fn tend(docker: &Docker) {
     if let Some(pool) = &docker.pool {
         docker.tend(pool).await;
@@ -480,8 +534,10 @@ fn cannot_wait(why: &str) -> BackendError {
 
 async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {
     let owner = Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-    let made = Container::make(api, name, &mould.description(&owner, lease)).await;
-    made.map_err(trouble::api("make the container"))
+    match Container::make(api, name, &mould.description(&owner, lease)).await {
+        Ok(container) => Ok(container),
+        Err(error) => Err(refusal(api, mould.runtime.as_deref(), "make the container", error).await),
+    }
 }
 
 fn usual_limits() -> Result<BoxLimits, BackendError> {

@@ -12,7 +12,7 @@ use crate::api::Attached;
 use crate::frame::{LONGEST, STDIN_WINDOW, Said, Told};
 
 /// The length of the header that an engine puts before each piece of a stream.
-const HEAD: usize = 8;
+pub(crate) const HEAD: usize = 8;
 /// The most that is kept of what PID 1 writes to stderr: only a dying process writes there.
 const MOST_ASIDE: usize = 4 << 10;
 

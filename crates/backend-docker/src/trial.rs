@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::api::{Api, Version};
-use crate::container::{CODE_ID, Container, Mould};
+use crate::container::{CODE_ID, Container, Mould, refusal};
 use crate::execution::BUILD_LIMIT;
 use crate::frame::{Said, Surroundings, Told};
 use crate::image::{Images, unique};
@@ -105,12 +105,16 @@ impl Trial<'_> {
             Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let description = mould.description(&owner, LEASE);
         let failed = trouble::api("make a test container");
-        let container = Container::make(self.api, format!("belljar-trial-{}", unique()), &description)
-            .await
-            .map_err(&failed)?;
+        let made = Container::make(self.api, format!("belljar-trial-{}", unique()), &description).await;
+        let container = match made {
+            Ok(container) => container,
+            Err(error) => return Err(refusal(self.api, self.runtime, "make a test container", error).await),
+        };
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
         line.tell(&Told::Look);
-        container.start().await.map_err(&failed)?;
+        if let Err(error) = container.start().await {
+            return Err(refusal(self.api, self.runtime, "start a test container", error).await);
+        }
         let seen = match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
             Ok(Ok(Some(Said::Seen(seen)))) => seen,
             other => {

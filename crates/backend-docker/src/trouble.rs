@@ -2,6 +2,7 @@
 
 use std::io;
 
+use belljar_core::Field;
 use belljar_core::backend::BackendError;
 use belljar_core::request::BackendName;
 
@@ -15,13 +16,33 @@ pub(crate) fn unavailable(reason: String, hint: String) -> BackendError {
 /// An API call that failed during this step. A missing daemon, or one with a full disk, makes the backend unavailable.
 pub(crate) fn api(step: &'static str) -> impl Fn(ApiError) -> BackendError {
     move |error| match error {
-        ApiError::Unreachable { .. } | ApiError::Broken(_) => unreachable(&error),
+        ApiError::Unreachable { .. } | ApiError::Broken(_) | ApiError::TooLate { .. } => gone(step, &error),
         ApiError::Refused { message, .. } if is_full(&message) => full(step, &message),
-        ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => BackendError::Setup {
+        ApiError::Refused { .. } | ApiError::Unreadable(_) => BackendError::Setup {
             step: step.to_owned(),
             hint: "`belljar doctor` shows what the daemon can do".into(),
             source: io::Error::other(printable(&error.to_string())),
         },
+    }
+}
+
+/// A daemon that was there and no longer answers.
+pub(crate) fn gone(step: &str, error: &ApiError) -> BackendError {
+    unavailable(
+        format!("the Docker daemon went away, and was needed to {step}: {}", printable(&error.to_string())),
+        "check that the daemon runs, and read its log: systemctl status docker".into(),
+    )
+}
+
+/// A runtime that the daemon does not have.
+pub(crate) fn unknown_runtime(runtime: &str, known: &[String]) -> BackendError {
+    BackendError::Unusable {
+        field: Field::Runtime,
+        message: format!("the Docker daemon has no runtime '{}'", printable(runtime)),
+        hint: format!(
+            "it has {}; `runtimes` in its configuration, /etc/docker/daemon.json, adds others",
+            printable(&known.join(", "))
+        ),
     }
 }
 
@@ -63,7 +84,10 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
 pub(crate) fn unreachable(error: &ApiError) -> BackendError {
     let observed = match error {
         ApiError::Unreachable { source, .. } => Some(source.kind()),
-        ApiError::Broken(_) | ApiError::Refused { .. } | ApiError::Unreadable(_) | ApiError::TooLate => None,
+        ApiError::Broken(_)
+        | ApiError::Refused { .. }
+        | ApiError::Unreadable(_)
+        | ApiError::TooLate { .. } => None,
     };
     let hint = if observed == Some(io::ErrorKind::NotFound) {
         "install Docker and start it, or name its socket: DOCKER_HOST=unix:///PATH"

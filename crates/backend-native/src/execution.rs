@@ -11,6 +11,7 @@ use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
+use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
 use rustix::buffer::spare_capacity;
@@ -34,6 +35,8 @@ use crate::zygote::{Entry, Readiness, Zygote};
 const BUILD_LIMIT: Duration = Duration::from_secs(20);
 /// How often the counters of a running box are read.
 const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a killed box may take to die before its limit on CPU is lifted. Almost all are dead by then.
+const DEATH_PATIENCE: Duration = Duration::from_millis(100);
 /// How long the keeper may take to report that a killed box is dead.
 const KILL_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -75,6 +78,10 @@ pub(crate) struct NativeExecution {
     waited_for: Option<Waited>,
     killed_at: Option<Instant>,
     cpu_exhausted: bool,
+    /// Opened when the counters are first read.
+    sockets: Option<Sockets>,
+    /// It held too much kernel memory that its cgroup does not limit.
+    memory_exhausted: bool,
     ended: Option<Ended>,
 }
 
@@ -228,6 +235,8 @@ impl NativeExecution {
             waited_for: None,
             killed_at: None,
             cpu_exhausted: false,
+            sockets: None,
+            memory_exhausted: false,
             ended: None,
         };
         Ok((execution, ends))
@@ -438,11 +447,12 @@ impl NativeExecution {
         }
     }
 
-    /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
-    /// them all (which cgroup v1 does not do itself). Also gives up on a keeper that does not react.
+    /// Enforces what the kernel only counts: the CPU time of all processes, the kernel memory that the memory limit
+    /// does not bound, and that an OOM kill of one process ends them all (which cgroup v1 does not do itself). Also
+    /// looks after a killed box that takes long to die.
     fn look_at_counters(&mut self) {
-        if self.killed_at.is_some_and(|at| at.elapsed() > KILL_PATIENCE) {
-            self.keeper.kill();
+        if let Some(at) = self.killed_at {
+            self.wait_for_death(at);
         }
         let Some(Ok(counters)) = self.cgroup.as_ref().map(BoxCgroup::counters) else { return };
         let counters = counters.since(self.booting);
@@ -452,6 +462,31 @@ impl NativeExecution {
         }
         if self.killed_at.is_none() && counters.oom_kills > 0 {
             self.kill_tree();
+        }
+        if self.killed_at.is_none() && self.memory_beyond_limit() > BEYOND_LIMIT {
+            self.memory_exhausted = true;
+            self.kill_tree();
+        }
+    }
+
+    /// A box that is just ending may no longer have a process by which to find its sockets.
+    fn memory_beyond_limit(&mut self) -> u64 {
+        let Some(cgroup) = self.cgroup.as_ref() else { return 0 };
+        if self.sockets.is_none() {
+            self.sockets = cgroup.sockets().ok();
+        }
+        let sockets = self.sockets.as_ref().and_then(|sockets| sockets.memory().ok()).unwrap_or_default();
+        cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default().saturating_add(sockets)
+    }
+
+    /// Looks after a box that was killed and is not dead yet.
+    fn wait_for_death(&self, killed_at: Instant) {
+        let waited = killed_at.elapsed();
+        if let Some(cgroup) = self.cgroup.as_ref().filter(|_| waited > DEATH_PATIENCE) {
+            cgroup.hasten_death();
+        }
+        if waited > KILL_PATIENCE {
+            self.keeper.kill();
         }
     }
 
@@ -531,7 +566,7 @@ impl NativeExecution {
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
         let status = Status(status);
         let spent = self.terms.cpu_time.is_some_and(|limit| counters.cpu >= limit);
-        if counters.oom_kills > 0 {
+        if counters.oom_kills > 0 || self.memory_exhausted {
             Ending::OutOfMemory
         } else if self.cpu_exhausted || (spent && status.signal().is_some()) {
             Ending::CpuTimeExhausted

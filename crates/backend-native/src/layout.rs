@@ -124,6 +124,7 @@ pub(crate) fn draft(
 
     layout.step(Step::Hostname("belljar".into()));
     layout.step(Step::Loopback);
+    layout.step(Step::BoundSockets);
     layout.step(Step::PrivateMounts);
     layout.step(Step::Root);
     layout.show(&ground.base);

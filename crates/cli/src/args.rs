@@ -256,7 +256,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) explain: bool,
 
-    /// Configuration file [default: ./belljar.toml, else the user's]
+    /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -323,7 +323,7 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "NAME", value_parser = offered::backends())]
     pub(crate) backend: Option<String>,
 
-    /// Configuration file [default: ./belljar.toml, else the user's]
+    /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
 }

@@ -22,9 +22,14 @@ pub(crate) struct Signals {
 pub(crate) struct Impatient(Arc<AtomicBool>);
 
 impl Impatient {
-    /// Called once the box is gone.
+    /// Called before there is a box, and once it is gone.
     pub(crate) fn now(&self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+
+    /// Called when there may be a box, which the first signal ends.
+    pub(crate) fn later(&self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 

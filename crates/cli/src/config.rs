@@ -10,9 +10,10 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use crate::args::Choices;
+use crate::configuration::{Configuration, FILE_NAME, FolderFile};
 use crate::problem::{self, say};
 use crate::serve::{self, DEFAULT_LISTEN, tables};
-use crate::settings::{Configuration, Environment, Origin, Settings};
+use crate::settings::{Environment, Origin, Settings};
 use crate::table::aligned;
 
 #[derive(Debug, Args)]
@@ -24,7 +25,7 @@ pub(crate) struct ConfigArgs {
     #[command(flatten)]
     choices: Choices,
 
-    /// Configuration file [default: ./belljar.toml, else the user's]
+    /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -34,7 +35,26 @@ pub(crate) struct ConfigArgs {
 struct Listing {
     /// The configuration file that was read, if there is one.
     config_file: Option<String>,
+    folder_file: Option<FolderStatus>,
     settings: Vec<Setting>,
+}
+
+/// The configuration in the working directory, if there is one.
+#[derive(Debug, Serialize)]
+struct FolderStatus {
+    read: bool,
+    /// Why it is not read.
+    reason: Option<&'static str>,
+}
+
+impl FolderStatus {
+    fn of(file: &FolderFile) -> Option<FolderStatus> {
+        match file {
+            FolderFile::Absent => None,
+            FolderFile::Unread(reason) => Some(FolderStatus { read: false, reason: Some(reason) }),
+            FolderFile::Read(_) => Some(FolderStatus { read: true, reason: None }),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -62,7 +82,8 @@ pub(crate) fn run(args: &ConfigArgs, environment: Environment<'_>) -> ExitCode {
 
 fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Problem> {
     let configuration = Configuration::choose(args.config.as_deref(), environment)?;
-    let settings = Settings::gather_with(&args.choices, &|| Ok(configuration.clone()), environment)?;
+    let folder = FolderFile::find(args.config.as_deref(), environment)?;
+    let settings = Settings::gather_with(&args.choices, &|| Ok(configuration.clone()), &folder, environment)?;
     let written = Written::read(&configuration)?;
     let mut server = tables::config(&settings.server, &settings.keys, &settings.config)?;
     server.defaults = settings.defaults();
@@ -74,7 +95,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     listed.of_host(environment);
     listed.of_the_rest();
     let config_file = configuration.text.is_some().then(|| settings.config.clone());
-    Ok(Listing { config_file, settings: listed.lines })
+    Ok(Listing { config_file, folder_file: FolderStatus::of(&folder), settings: listed.lines })
 }
 
 /// What the configuration file says: dotted keys and values.
@@ -138,6 +159,7 @@ impl Lines<'_> {
         let (source, name) = match origin {
             Origin::Flag(name) => ("flag", Some(name.to_owned())),
             Origin::Variable(name) => ("environment", Some(name.to_owned())),
+            Origin::Folder => ("folder", Some(format!("./{FILE_NAME}"))),
             Origin::File => ("file", Some(self.settings.config.clone())),
             Origin::Default => ("default", None),
         };
@@ -156,8 +178,9 @@ impl Lines<'_> {
     }
 
     fn of_runs(&mut self) -> Result<(), Problem> {
-        let Settings { backend, network, host, waive, .. } = self.settings;
+        let Settings { backend, language, network, host, waive, .. } = self.settings;
         self.chosen("backend", Some(backend.clone().unwrap_or_else(|| "auto".to_owned())));
+        self.chosen("language", language.map(|language| language.name.to_owned()));
         self.chosen("network", Some(network.clone().unwrap_or_else(|| "none".to_owned())));
         self.chosen("image", host.docker.default_image.clone());
         self.chosen("waive", (!waive.is_empty()).then(|| waive.join(", ")));
@@ -247,5 +270,12 @@ fn shown(listing: &Listing) -> String {
         [key.clone(), value, name.clone().unwrap_or_else(|| (*source).to_owned())]
     };
     let table = aligned(["SETTING", "VALUE", "SOURCE"], listing.settings.iter().map(row));
-    format!("Configuration file: {file}\n\n{table}")
+    let folder = match &listing.folder_file {
+        None => String::new(),
+        Some(FolderStatus { reason: None, .. }) => format!("In the working directory: ./{FILE_NAME}\n"),
+        Some(FolderStatus { reason: Some(why), .. }) => {
+            format!("In the working directory: ./{FILE_NAME}, not read: {why}\n")
+        }
+    };
+    format!("Configuration file: {file}\n{folder}\n{table}")
 }

@@ -10,8 +10,10 @@ mod collect;
 mod completions;
 mod compose;
 mod config;
+mod configuration;
 mod docker;
 mod doctor;
+mod folder;
 mod key;
 mod languages;
 mod mcp;
@@ -31,11 +33,15 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use args::{Cli, Command};
-use belljar_jail::Standby;
+use belljar_jail::{Allocator, Standby};
 
 #[cfg(target_env = "musl")]
+use dlmalloc::GlobalDlmalloc as SmallAllocator;
+#[cfg(not(target_env = "musl"))]
+use std::alloc::System as SmallAllocator;
+
 #[global_allocator]
-static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
+static ALLOCATOR: Allocator<SmallAllocator> = Allocator(SmallAllocator);
 
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();

@@ -38,7 +38,7 @@ pub(crate) struct McpArgs {
     #[command(flatten)]
     choices: Choices,
 
-    /// Configuration file [default: ./belljar.toml, else the user's]
+    /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }

@@ -26,6 +26,7 @@ use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::compose;
+use crate::configuration::{Configuration, FolderFile};
 use crate::output::PassThrough;
 use crate::problem::{self, say};
 use crate::progress::PullProgress;
@@ -54,7 +55,7 @@ fn attempt(
     environment: Environment<'_>,
     standby: Option<Standby>,
 ) -> Result<u8, Problem> {
-    let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    let settings = settings_here(&args, verbosity, environment)?;
     // Another backend cannot use the box that was made ahead, which would stay until the end of the run.
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
@@ -81,6 +82,21 @@ fn attempt(
             Ok(status)
         }
     }
+}
+
+/// The settings, with the restrictions of the working directory.
+fn settings_here(
+    args: &RunArgs,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+) -> Result<Settings, Problem> {
+    let named = args.config.as_deref();
+    let folder = FolderFile::find(named, environment)?;
+    if let Some(note) = folder.note().filter(|_| verbosity == Verbosity::Verbose) {
+        problem::note(&note);
+    }
+    let choose = || Configuration::choose(named, environment);
+    Settings::gather_with(&args.choices, &choose, &folder, environment)
 }
 
 /// What the caller gets, and where it goes.
@@ -143,7 +159,10 @@ fn drive(
     runtime.block_on(async {
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
+        // A backend may wait for a daemon, on this thread, before there is anything to clean up.
+        impatient.now();
         let admitted = engine.admit(&Allowance::everything(), request)?;
+        impatient.later();
         problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
         let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
         impatient.now();
@@ -286,7 +305,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
     let files = args.file.iter().map(|given| local_file(given)).collect::<Result<_, _>>()?;
     let env = variables(args.env)?;
     let workspace = args.workspace.as_deref().map(workspace).transpose()?;
-    let (language, code) = meant.read()?;
+    let (language, code) = meant.read(settings.language)?;
     let (text, code) = as_text(code);
     let request = RunRequest {
         language: language.name.to_owned(),

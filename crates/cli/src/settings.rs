@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +14,9 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::configuration::{Configuration, FolderFile, users_file};
 use crate::docker::{DockerChoices, DockerTable};
+use crate::folder::{Restriction, refuse_other_keys};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
@@ -29,6 +29,8 @@ pub(crate) struct Settings {
     pub(crate) backend: Option<String>,
     pub(crate) limits: Limits,
     pub(crate) network: Option<String>,
+    /// The language of code that does not tell its own.
+    pub(crate) language: Option<Language>,
     /// The image that `--image` names. One from elsewhere is a setting of the backends that take images.
     pub(crate) image: Option<String>,
     pub(crate) waive: Vec<String>,
@@ -47,6 +49,8 @@ pub(crate) struct Settings {
 pub(crate) enum Origin {
     Flag(&'static str),
     Variable(&'static str),
+    /// The configuration in the working directory.
+    Folder,
     File,
     Default,
 }
@@ -60,8 +64,21 @@ impl Origins {
         self.0.push((key, given.map_or(Origin::Default, |given| given.origin)));
     }
 
+    pub(crate) fn replace(&mut self, key: &'static str, origin: Origin) {
+        self.0.retain(|(known, _)| *known != key);
+        self.0.push((key, origin));
+    }
+
     pub(crate) fn of(&self, key: &str) -> Option<Origin> {
         self.0.iter().find(|(known, _)| *known == key).map(|(_, origin)| *origin)
+    }
+
+    /// Whether an option or a variable sets it.
+    pub(crate) fn is_of_the_caller(&self, key: &str) -> bool {
+        match self.of(key) {
+            Some(Origin::Flag(_) | Origin::Variable(_)) => true,
+            Some(Origin::Folder | Origin::File | Origin::Default) | None => false,
+        }
     }
 }
 
@@ -85,6 +102,7 @@ const BACKEND: Names = names("backend", "--backend", "BELLJAR_BACKEND");
 /// A second variable for the backend, which other tools set, too.
 const SANDBOX_VARIABLE: &str = "CODE_EXEC_SANDBOX";
 const NETWORK: Names = names("network", "--network", "BELLJAR_NETWORK");
+const LANGUAGE: Names = names("language", "--language", "BELLJAR_LANGUAGE");
 const IMAGE: Names = names("image", "--image", "BELLJAR_IMAGE");
 const WAIVE: Names = names("waive", "--waive", "BELLJAR_WAIVE");
 const TIMEOUT: Names = names("limits.timeout", "--timeout", "BELLJAR_TIMEOUT");
@@ -123,13 +141,15 @@ impl Settings {
         config: Option<&Path>,
         environment: Environment<'_>,
     ) -> Result<Settings, Problem> {
-        Settings::gather_with(flags, &|| Configuration::choose(config, environment), environment)
+        let choose = || Configuration::choose(config, environment);
+        Settings::gather_with(flags, &choose, &FolderFile::Absent, environment)
     }
 
-    /// The same, with a configuration that the caller has chosen.
+    /// The same, with a configuration that the caller has chosen, and with that of the working directory.
     pub(crate) fn gather_with(
         flags: &Choices,
         choose: &dyn Fn() -> Result<Configuration, Problem>,
+        folder: &FolderFile,
         environment: Environment<'_>,
     ) -> Result<Settings, Problem> {
         let Configuration { path, text } = choose()?;
@@ -141,11 +161,10 @@ impl Settings {
         docker.default_image =
             sources.pick(&IMAGE, flags.image.as_deref(), file.image)?.map(|given| given.text);
         docker.preferred = backend.as_ref().is_some_and(|given| given.text == "docker");
-        Ok(Settings {
+        let mut settings = Settings {
             backend: understood(backend, |text| BackendChoice::parse(text).map(drop))?,
-            network: understood(sources.pick(&NETWORK, flags.network.as_deref(), file.network)?, |text| {
-                Network::parse(text).map(drop)
-            })?,
+            network: sources.network(flags.network.as_deref(), file.network)?,
+            language: sources.language(file.language)?,
             image: flags.image.clone(),
             waive: sources.waivers(&flags.waive, file.waive)?,
             limits: sources.limits(flags, file.limits)?,
@@ -156,7 +175,29 @@ impl Settings {
             pool: file.pool,
             config: shown.clone(),
             origins: sources.origins,
-        })
+        };
+        if let FolderFile::Read(Configuration { path, text: Some(text) }) = folder {
+            settings.restrict(path, text, users_file(environment).as_deref())?;
+        }
+        Ok(settings)
+    }
+
+    /// Applies the configuration of the working directory.
+    fn restrict(&mut self, path: &Path, text: &str, users_file: Option<&Path>) -> Result<(), Problem> {
+        let ConfigFile { language, network, limits, .. } = parse(path, text)?;
+        refuse_other_keys(
+            &toml::from_str(text).map_err(|fault| malformed_file(path, text, &fault))?,
+            users_file,
+        )?;
+        let shown = path.display().to_string();
+        let mut folder = Sources { environment: &|_| None, config: &shown, origins: Origins::default() };
+        let (language, network) = (folder.language(language)?, folder.network(None, network)?);
+        let limits = folder.limits(&Choices::default(), limits)?;
+        let mut restriction = Restriction { origins: &mut self.origins, users_file };
+        self.language = restriction.language(self.language, language);
+        self.network = restriction.network(self.network.take(), network)?;
+        self.limits = restriction.limits(self.limits, limits)?;
+        Ok(())
     }
 
     /// Whether a run can use the native backend.
@@ -238,6 +279,16 @@ impl Sources<'_> {
         self.origins.note("docker.host", host.as_ref());
         choices.host = host.map(|given| given.text);
         Ok(choices)
+    }
+
+    fn network(&mut self, flag: Option<&str>, file: Option<String>) -> Result<Option<String>, Problem> {
+        understood(self.pick(&NETWORK, flag, file)?, |text| Network::parse(text).map(drop))
+    }
+
+    /// `--language` is not among the choices: what the code itself tells comes before what is set elsewhere.
+    fn language(&mut self, file: Option<String>) -> Result<Option<Language>, Problem> {
+        let Some(Given { text, place, .. }) = self.pick(&LANGUAGE, None, file)? else { return Ok(None) };
+        Language::parse(&text).map(Some).map_err(|invalid| blame(&place, invalid))
     }
 
     fn limits(&mut self, flags: &Choices, file: LimitsTable) -> Result<Limits, Problem> {
@@ -392,6 +443,7 @@ fn count(given: Option<Given>) -> Result<Option<u64>, Problem> {
 #[serde(deny_unknown_fields, default)]
 struct ConfigFile {
     backend: Option<String>,
+    language: Option<String>,
     network: Option<String>,
     image: Option<String>,
     waive: Option<Vec<String>>,
@@ -453,68 +505,19 @@ impl From<Scalar> for String {
     }
 }
 
-const FILE_NAME: &str = "belljar.toml";
-const MAX_CONFIG: u64 = 1 << 20;
 /// Where a system service, which has no home, keeps its state.
 const SERVICE_STATE: &str = "/var/lib/belljar";
 
-/// The configuration file that was chosen, and its text.
-#[derive(Debug, Clone)]
-pub(crate) struct Configuration {
-    /// As messages name it.
-    pub(crate) path: PathBuf,
-    /// `None` if there is no such file.
-    pub(crate) text: Option<String>,
-}
-
-impl Configuration {
-    /// The file that was named, which must exist; else the one in the working directory; else the user's; else none.
-    pub(crate) fn choose(
-        named: Option<&Path>,
-        environment: Environment<'_>,
-    ) -> Result<Configuration, Problem> {
-        let from_environment =
-            environment("BELLJAR_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
-        if let Some(path) = named.map(Path::to_owned).or(from_environment) {
-            let text = Some(read(&path).map_err(|cause| unreadable(&path, &cause))?);
-            return Ok(Configuration { path, text });
-        }
-        let users = user_directory(environment, "XDG_CONFIG_HOME", ".config").map(|dir| dir.join(FILE_NAME));
-        for path in [Some(PathBuf::from(FILE_NAME)), users].into_iter().flatten() {
-            match read(&path) {
-                Ok(text) => return Ok(Configuration { path, text: Some(text) }),
-                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-                // A path through something that is not a directory cannot lead to a configuration.
-                Err(cause) if cause.kind() == io::ErrorKind::NotADirectory => {}
-                // A home that this user may not read belongs to another user: `su` and `sudo` can keep `HOME`.
-                Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied && path.is_absolute() => {}
-                Err(cause) => return Err(unreadable(&path, &cause)),
-            }
-        }
-        Ok(Configuration { path: PathBuf::from(FILE_NAME), text: None })
-    }
-}
-
-fn read(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MAX_CONFIG).read_to_string(&mut text)?;
-    Ok(text)
-}
-
 fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
-    toml::from_str(text).map_err(|fault| {
-        let line =
-            fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-        let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
-        let hint = "the keys are backend, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                    [server], [pool] and [[keys]]; `belljar config` shows their names";
-        Problem::new(Code::InvalidRequest, message, hint)
-    })
+    toml::from_str(text).map_err(|fault| malformed_file(path, text, &fault))
 }
 
-fn unreadable(path: &Path, cause: &io::Error) -> Problem {
-    let message = format!("cannot read the configuration file {}: {cause}", path.display());
-    Problem::new(Code::InvalidRequest, message, "name a readable TOML file with --config")
+fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
+    let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
+    let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
+    let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
+                [server], [pool] and [[keys]]; `belljar config` shows their names";
+    Problem::new(Code::InvalidRequest, message, hint)
 }
 
 fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Language, PathBuf)>, Problem> {
@@ -551,7 +554,11 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
 
 /// Belljar's directory among the user's. The XDG base directory specification says to ignore a relative path in
 /// the variable.
-fn user_directory(environment: Environment<'_>, variable: &str, beneath_home: &str) -> Option<PathBuf> {
+pub(crate) fn user_directory(
+    environment: Environment<'_>,
+    variable: &str,
+    beneath_home: &str,
+) -> Option<PathBuf> {
     let base = absolute(environment(variable))
         .or_else(|| absolute(environment("HOME")).map(|home| home.join(beneath_home)))?;
     Some(base.join("belljar"))
@@ -564,6 +571,7 @@ fn absolute(path: Option<OsString>) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::FILE_NAME;
 
     struct Case {
         folder: tempfile::TempDir,

@@ -70,8 +70,8 @@ pub(crate) fn meant(
 }
 
 impl Meant {
-    /// Reads the code and determines its language.
-    pub(crate) fn read(self) -> Result<(Language, LocalCode), Problem> {
+    /// Reads the code and determines its language. The default counts if the code does not tell.
+    pub(crate) fn read(self, default: Option<Language>) -> Result<(Language, LocalCode), Problem> {
         let (bytes, file_name) = match &self.place {
             Place::CommandLine(text) => (text.clone().into_bytes(), None),
             Place::Stdin => (
@@ -87,6 +87,7 @@ impl Meant {
             .language
             .or_else(|| file_name.as_deref().and_then(Language::by_file_name))
             .or_else(|| Language::by_first_line(&bytes))
+            .or(default)
             .ok_or_else(|| undetermined(&self.place))?;
         Ok((language, LocalCode { bytes, file_name }))
     }
@@ -203,7 +204,7 @@ mod tests {
         assert_eq!(of(&["pyhton"], None, Some("1"), PIPE), Err("unknown language 'pyhton'".into()));
         assert_eq!(of(&["pyhton", "a.py"], None, None, PIPE), Err("unknown language 'pyhton'".into()));
         assert_eq!(of(&["a.py"], Some("pyhton"), None, PIPE), Err("unknown language 'pyhton'".into()));
-        let lone = meant(&["pyhton".into()], None, None, PIPE).unwrap().read().unwrap_err().error;
+        let lone = meant(&["pyhton".into()], None, None, PIPE).unwrap().read(None).unwrap_err().error;
         assert_eq!(lone.message, "'pyhton' is neither a language nor a file");
         assert!(lone.hint.contains("did you mean 'python'?"), "{}", lone.hint);
     }
@@ -222,19 +223,25 @@ mod tests {
         let read = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::write(&path, text).unwrap();
-            Meant { language: None, place: Place::File(path) }.read()
+            Meant { language: None, place: Place::File(path) }.read(None)
         };
         assert_eq!(read("a.rb", "#!/bin/sh").unwrap().0.name, "ruby");
         let (language, code) = read("tool", "#!/usr/bin/env python3\nprint(1)").unwrap();
         assert_eq!((language.name, code.file_name.as_deref()), ("python", Some("tool")));
+        let python = Language::by_name("python");
+        let told =
+            |name: &str| Meant { language: None, place: Place::File(folder.path().join(name)) }.read(python);
+        assert_eq!(told("a.rb").unwrap().0.name, "ruby", "what the code tells comes first");
         let unknown = read("notes.txt", "hello").unwrap_err().error;
+        assert_eq!(told("notes.txt").unwrap().0.name, "python");
         assert!(unknown.message.starts_with("cannot tell which language"), "{}", unknown.message);
         assert!(unknown.hint.starts_with("name the language, as in belljar run python"), "{}", unknown.hint);
     }
 
     #[test]
     fn a_directory_or_a_missing_file_is_a_clear_error() {
-        let read = |path: &str| Meant { language: None, place: file(path) }.read().unwrap_err().error.message;
+        let read =
+            |path: &str| Meant { language: None, place: file(path) }.read(None).unwrap_err().error.message;
         assert_eq!(read("/"), "cannot read the code from /: Is a directory (os error 21)");
         let missing = "cannot read the code from /no/such.py: No such file or directory (os error 2)";
         assert_eq!(read("/no/such.py"), missing);

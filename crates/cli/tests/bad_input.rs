@@ -192,7 +192,7 @@ fn with_json_a_failure_is_the_error_object_on_stdout() {
 }
 
 #[test]
-fn the_environment_and_the_working_directorys_configuration_are_honoured() {
+fn the_environment_and_the_configuration_are_honoured() {
     let belljar = Belljar::new();
     let with = |name: &str, value: &str| {
         let mut command = belljar.command(&["run", "python", "-c", "1"]);
@@ -202,7 +202,7 @@ fn the_environment_and_the_working_directorys_configuration_are_honoured() {
     assert_eq!(with("CODE_EXEC_SANDBOX", "podman"), "CODE_EXEC_SANDBOX: unknown backend 'podman'");
     assert!(with("BELLJAR_TIMEOUT", "soon").starts_with("BELLJAR_TIMEOUT: 'soon' is not a duration"));
     fs::write(belljar.path().join("belljar.toml"), "[limits]\nmemory = \"lots\"\n").unwrap();
-    let (message, _) = refusal(&belljar.run(&["run", "python", "-c", "1"]));
+    let (message, _) = refusal(&belljar.run(&["run", "python", "-c", "1", "--config", "belljar.toml"]));
     assert_eq!(message, "limits.memory in belljar.toml: 'lots' is not a size such as 512K, 64M or 1G");
 }
 

@@ -316,7 +316,7 @@ fn config_says_where_each_setting_comes_from() {
          [runtimes]\npython = '/opt/python'\n[[keys]]\nname = 'ci'\nsha256 = '{hash}'\n"
     );
     fs::write(belljar.path().join("belljar.toml"), toml).unwrap();
-    let mut command = belljar.command(&["config", "--json", "--timeout", "1s"]);
+    let mut command = belljar.command(&["config", "--json", "--timeout", "1s", "--config", "belljar.toml"]);
     let output = command.env("BELLJAR_MEMORY", "64M").env("CODE_EXEC_SANDBOX", "docker").output().unwrap();
     let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(listing["config_file"], "belljar.toml");

@@ -43,7 +43,7 @@ impl Client {
     fn start(words: &[&str], config: &str) -> Client {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("belljar.toml"), config).unwrap();
-        let mut command = belljar(&[&["mcp"], words].concat(), home.path());
+        let mut command = belljar(&[&["mcp", "--config", "belljar.toml"], words].concat(), home.path());
         let mut server = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (sender, lines) = channel();
         let output = BufReader::new(server.stdout.take().unwrap());
@@ -393,7 +393,7 @@ fn the_tool_has_the_name_that_it_was_given() {
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.starts_with("error: 'run code' cannot be the name of a tool\nhint: "), "{said}");
     fs::write(home.path().join("belljar.toml"), "[mcp]\nanswer-within = \"1h\"\n").unwrap();
-    let refused = belljar(&["mcp"], home.path()).output().unwrap();
+    let refused = belljar(&["mcp", "--config", "belljar.toml"], home.path()).output().unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("mcp.answer-within in belljar.toml: '1h'"), "{said}");
 }
@@ -413,7 +413,8 @@ impl Served {
     fn with_config(config: &str) -> Served {
         let home = tempfile::tempdir().unwrap();
         fs::write(home.path().join("belljar.toml"), config).unwrap();
-        let mut command = belljar(&["serve", "--listen", "127.0.0.1:0"], home.path());
+        let words = ["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"];
+        let mut command = belljar(&words, home.path());
         let mut server = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stderr.take().unwrap()).lines().map_while(Result::ok);
         let address = lines.find_map(|line| Some(line.split_once("http://")?.1.trim().to_owned())).unwrap();

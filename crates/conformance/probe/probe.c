@@ -12,7 +12,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/net_tstamp.h>
+#include <linux/netlink.h>
+#include <linux/seccomp.h>
 #include <mqueue.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,6 +30,7 @@
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -495,6 +501,244 @@ static void exhaust_sockets(long cap) {
     had("sockets", total / MIB, error);
 }
 
+/* Datagrams of one byte, which cost the kernel several hundred. */
+static void exhaust_datagrams(long cap) {
+    long total = 0;
+    int error = 0;
+    while (total < cap * MIB) {
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends) < 0) {
+            error = errno;
+            break;
+        }
+        while (write(ends[0], "x", 1) > 0) total += 768;
+    }
+    had("datagrams", total / MIB, error);
+}
+
+/* Full sockets that are in no descriptor table, but on their way in another socket. */
+static void exhaust_flight(long cap) {
+    static char block[32 * 1024];
+    long total = 0;
+    int carrier[2] = {-1, -1}, error = 0;
+    while (total < cap * MIB) {
+        char control[CMSG_SPACE(2 * sizeof(int))] = {0}, byte = 'x';
+        struct iovec data = {&byte, 1};
+        struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control,
+                                 .msg_controllen = sizeof control};
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        int ends[2];
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) < 0) {
+            error = errno;
+            break;
+        }
+        for (ssize_t n; (n = write(ends[0], block, sizeof block)) > 0;) total += n;
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(sizeof ends);
+        memcpy(CMSG_DATA(header), ends, sizeof ends);
+        if (sendmsg(carrier[0], &message, 0) < 0) {
+            if (socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, carrier) < 0 ||
+                sendmsg(carrier[0], &message, 0) < 0) {
+                error = errno;
+                break;
+            }
+        }
+        close(ends[0]);
+        close(ends[1]);
+    }
+    had("flight", total / MIB, error);
+}
+
+static struct sockaddr_in loopback(int port) {
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return address;
+}
+
+/* Connections that nobody accepts, full, and closed at this end. */
+static void exhaust_unaccepted(long cap) {
+    static char block[64 * 1024];
+    long total = 0;
+    int error = 0, listener = -1;
+    struct sockaddr_in to;
+    for (long count = 0; total < cap * MIB; count++) {
+        if (count % 100 == 0) {
+            socklen_t length = sizeof to;
+            to = loopback(0);
+            listener = socket(AF_INET, SOCK_STREAM, 0);
+            int size = 4 * MIB;
+            setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+            if (listener < 0 || bind(listener, (void *)&to, length) < 0 || listen(listener, 128) < 0) {
+                error = errno;
+                break;
+            }
+            getsockname(listener, (void *)&to, &length);
+        }
+        int client = socket(AF_INET, SOCK_STREAM, 0);
+        if (client < 0 || connect(client, (void *)&to, sizeof to) < 0) {
+            error = errno;
+            break;
+        }
+        fcntl(client, F_SETFL, O_NONBLOCK);
+        for (ssize_t n; (n = write(client, block, sizeof block)) > 0;) total += n;
+        close(client);
+    }
+    had("unaccepted", total / MIB, error);
+}
+
+/* UDP sockets that each have sent as much to themselves as they can keep; what they kept is counted. */
+static void exhaust_udp(long cap) {
+    static char block[32 * 1024];
+    static int sockets[100000];
+    long sent = 0, kept = 0, count = 0;
+    int error = 0;
+    while (sent < cap * MIB && count < 100000) {
+        struct sockaddr_in to = loopback(0);
+        socklen_t length = sizeof to;
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+        if (fd < 0 || bind(fd, (void *)&to, length) < 0) {
+            error = errno;
+            break;
+        }
+        getsockname(fd, (void *)&to, &length);
+        for (int i = 0; i < 8; i++)
+            if (sendto(fd, block, sizeof block, 0, (void *)&to, length) > 0) sent += sizeof block;
+        sockets[count++] = fd;
+    }
+    for (long i = 0; i < count; i++)
+        for (ssize_t n; (n = recv(sockets[i], block, sizeof block, 0)) > 0;) kept += n;
+    had("udp", kept / MIB, error);
+}
+
+/* How much the error queues of UDP sockets keep: refusals by a port that nobody listens on, or copies of what was
+ * sent, with the time. */
+static void exhaust_errors(const char *op, long sockets, int timestamps) {
+    static char block[32 * 1024];
+    long kept = 0;
+    for (long i = 0; i < sockets; i++) {
+        struct sockaddr_in to = loopback(9);
+        int yes = 1, fd = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+        if (fd < 0) return had(op, kept, errno);
+        char control[CMSG_SPACE(sizeof(int))] = {0};
+        struct iovec data = {block, timestamps ? sizeof block : 500};
+        struct msghdr message = {.msg_name = &to, .msg_namelen = sizeof to, .msg_iov = &data, .msg_iovlen = 1};
+        if (timestamps) {
+            message.msg_control = control;
+            message.msg_controllen = sizeof control;
+            struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+            int flags = SOF_TIMESTAMPING_TX_SOFTWARE;
+            header->cmsg_level = SOL_SOCKET;
+            header->cmsg_type = SO_TIMESTAMPING;
+            header->cmsg_len = CMSG_LEN(sizeof flags);
+            memcpy(CMSG_DATA(header), &flags, sizeof flags);
+        } else if (setsockopt(fd, IPPROTO_IP, IP_RECVERR, &yes, sizeof yes) < 0) {
+            return had(op, kept, errno);
+        }
+        for (int sent = 0; sent < 8; sent++) sendmsg(fd, &message, 0);
+        struct msghdr taken = {.msg_iov = &data, .msg_iovlen = 1};
+        while (recvmsg(fd, &taken, MSG_ERRQUEUE) >= 0) kept++;
+        close(fd);
+    }
+    had(op, kept, 0);
+}
+
+/* Data that waits for more of the same datagram. */
+static void exhaust_corked(long cap) {
+    static char block[32 * 1024];
+    long count = 0;
+    int yes = 1, error = 0;
+    for (; count < cap; count++) {
+        struct sockaddr_in to = loopback(9);
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+        if (sendto(fd, block, sizeof block, MSG_MORE, (void *)&to, sizeof to) < 0 &&
+            setsockopt(fd, IPPROTO_UDP, 1 /* UDP_CORK */, &yes, sizeof yes) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("corked", count, error);
+}
+
+/* Messages that the kernel does not know, which it sends back. */
+static void exhaust_netlink(long cap) {
+    static struct {
+        struct nlmsghdr header;
+        char payload[30000];
+    } unknown = {.header = {.nlmsg_len = sizeof unknown, .nlmsg_type = 0x7ff0, .nlmsg_flags = 5}};
+    long count = 0;
+    int error = 0;
+    for (; count < cap; count++) {
+        struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
+        int fd = socket(AF_NETLINK, SOCK_RAW, 0);
+        if (fd < 0 || sendto(fd, &unknown, sizeof unknown, 0, (void *)&kernel, sizeof kernel) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("netlink", count, error);
+}
+
+/* Multicast groups, which are entries of the interface. */
+static void exhaust_groups(long cap) {
+    long count = 0;
+    int error = 0, fd = socket(AF_INET6, SOCK_DGRAM, 0);
+    for (; count < cap; count++) {
+        struct ipv6_mreq group = {.ipv6mr_interface = if_nametoindex("lo")};
+        memcpy(group.ipv6mr_multiaddr.s6_addr, "\xff\x02", 2);
+        memcpy(group.ipv6mr_multiaddr.s6_addr + 8, &count, sizeof count);
+        if (setsockopt(fd, IPPROTO_IPV6, IPV6_JOIN_GROUP, &group, sizeof group) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("groups", count, error);
+}
+
+/* Filters of system calls, by both calls. They stay with the process. */
+static void exhaust_filters(long cap) {
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {.len = 1, .filter = &allow};
+    long count = 0;
+    int error = 0;
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    for (; count < cap; count++) {
+        if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) < 0 &&
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("filters", count, error);
+}
+
+/* One page in every gibibyte: each takes two pages of tables. */
+static void exhaust_tables(long cap) {
+    long count = 0, most = cap * MIB / 8192;
+    for (; count < most; count++) {
+        void *at = (void *)(0x100000000000L + count * (1L << 30));
+        volatile char *page = mmap(at, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (page == MAP_FAILED) break;
+        (void)page[0];
+    }
+    had("tables", count * 8192 / MIB, count < most ? errno : 0);
+}
+
+/* Every descriptor watched by every epoll. */
+static void exhaust_watches(long cap) {
+    static int watched[400];
+    long count = 0, most = cap * MIB / 192;
+    for (int i = 0; i < 400; i++) watched[i] = eventfd(0, 0);
+    while (count < most) {
+        int epoll = epoll_create1(0);
+        if (epoll < 0) break;
+        struct epoll_event event = {.events = EPOLLIN};
+        for (int i = 0; i < 400 && count < most; i++)
+            if (epoll_ctl(epoll, EPOLL_CTL_ADD, watched[i], &event) == 0) count++;
+    }
+    had("watches", count * 192 / MIB, count < most ? errno : 0);
+}
+
 static void exhaust_names(long cap) {
     char name[64];
     struct stat unused;
@@ -546,6 +790,18 @@ static int exhaust(int argc, char **argv) {
     else if (!strcmp(what, "timers")) exhaust_fds(what, cap, one_timer);
     else if (!strcmp(what, "pipes")) exhaust_pipes(cap);
     else if (!strcmp(what, "sockets")) exhaust_sockets(cap);
+    else if (!strcmp(what, "datagrams")) exhaust_datagrams(cap);
+    else if (!strcmp(what, "flight")) exhaust_flight(cap);
+    else if (!strcmp(what, "unaccepted")) exhaust_unaccepted(cap);
+    else if (!strcmp(what, "udp")) exhaust_udp(cap);
+    else if (!strcmp(what, "errors")) exhaust_errors(what, cap, 0);
+    else if (!strcmp(what, "timestamps")) exhaust_errors(what, cap, 1);
+    else if (!strcmp(what, "corked")) exhaust_corked(cap);
+    else if (!strcmp(what, "netlink")) exhaust_netlink(cap);
+    else if (!strcmp(what, "groups")) exhaust_groups(cap);
+    else if (!strcmp(what, "filters")) exhaust_filters(cap);
+    else if (!strcmp(what, "tables")) exhaust_tables(cap);
+    else if (!strcmp(what, "watches")) exhaust_watches(cap);
     else if (!strcmp(what, "names")) exhaust_names(cap);
     else if (!strcmp(what, "mqueue")) exhaust_mqueue();
     else if (!strcmp(what, "mlock")) {

@@ -597,7 +597,7 @@ impl Running {
     }
 }
 
-/// More than any test prints: whoever prints more is not stored.
+/// More than any test prints; longer output is not stored.
 const MAX_OUTPUT: usize = 64 << 20;
 
 pub(crate) fn start(mut command: Command, stdin: Option<Vec<u8>>) -> Running {

@@ -143,7 +143,10 @@ pub fn installed(program: &str) -> bool {
 /// Records a skip where it can be counted, and fails where skips are not accepted.
 pub(crate) fn skip(what: &str, reason: &str) {
     let name = CURRENT.with_borrow(|name| if name.is_empty() { what.to_owned() } else { name.clone() });
-    let told = format!("skipped: {name}: {what}: {reason}\n");
+    let told = match what == name {
+        true => format!("skipped: {name}: {reason}\n"),
+        false => format!("skipped: {name}: {what}: {reason}\n"),
+    };
     eprint!("{told}");
     let strict =
         ["CI", "BELLJAR_REQUIRE"].iter().any(|name| std::env::var(name).is_ok_and(|v| !v.is_empty()));

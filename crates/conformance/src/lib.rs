@@ -52,7 +52,8 @@ pub use host::{
     PATIENCE, Scratch, Telling, eventually, has_program, hold, installed, process_holding, secret, survivors,
 };
 pub use probe::{
-    Observation, observations, outside, outside_as_nobody, outside_with_env, probe_program, quote, spelled,
+    Observation, observations, outside, outside_as_nobody, outside_as_root, outside_with_env, probe_program,
+    quote, spelled,
 };
 pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage, from_base64};
 pub use served::Start;

@@ -94,7 +94,7 @@ pub fn probe_program() -> &'static Path {
     Path::new(env!("BELLJAR_PROBE"))
 }
 
-/// The control: the same attempt on the bare host, as whoever runs the tests.
+/// The control: the same attempt on the bare host, as the user who runs the tests.
 #[must_use]
 pub fn outside(args: &str) -> Vec<Observation> {
     outside_with_env(args, &[])
@@ -107,6 +107,19 @@ pub fn outside_with_env(args: &str, env: &[(&str, &str)]) -> Vec<Observation> {
     let mut command = shell(args, probe_program(), &dir);
     command.envs(env.iter().copied());
     observations(&finish(start(command, None)).stdout_text())
+}
+
+/// [`outside`], for what only root may do. If the tests do not run as root, there is no such control, which is recorded.
+///
+/// # Panics
+/// If the tests do not run as root and `CI` or `BELLJAR_REQUIRE` is set.
+#[must_use]
+pub fn outside_as_root(attempt: &str) -> Option<Observation> {
+    if rustix::process::geteuid().is_root() {
+        return outside(attempt).into_iter().next();
+    }
+    host::skip("the control", "only root can do it, and the tests do not run as root");
+    None
 }
 
 /// [`outside`], as an ordinary user.

@@ -127,7 +127,8 @@ impl Server {
         let config = Scratch::new();
         let _file = config.file("belljar.toml", start.pool_of(language));
         let mut command = host::belljar(User::Root, &host::staged(User::Root), None);
-        command.args(["serve", "--listen", "127.0.0.1:0"]).current_dir(config.path());
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]);
+        command.current_dir(config.path());
         command.envs(cell.env.iter().map(|(name, value)| (name, value)));
         let running = cell::start(command, None);
         let address = running.wait_for_message("listening on http://");

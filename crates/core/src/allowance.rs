@@ -97,14 +97,15 @@ impl Allowance {
         }
     }
 
-    /// What an unknown caller may do by default: run code in a real box. No guarantee may be waived, no directory of
-    /// the host shown, and no backend named that is not a sandbox.
+    /// What an unknown caller may do by default: run code in a real box without a network. No guarantee may be waived,
+    /// no directory of the host shown, and no backend named that is not a sandbox.
     #[must_use]
     pub fn boxed() -> Allowance {
         let boxes =
             [BackendName::Native, BackendName::Docker, BackendName::Wasm, BackendName::Kubernetes].to_vec();
         Allowance {
             backends: Permitted::Only(boxes),
+            networks: Networks::None,
             waivers: Permitted::Only(Vec::new()),
             workspaces: Workspaces::Beneath(Vec::new()),
             ..Allowance::everything()

@@ -236,6 +236,8 @@ pub enum Ending {
     OutOfMemory,
     /// By the limit on CPU time, which the backend checks.
     CpuTimeExhausted,
+    /// Nobody knows: what ran the program went away, or no longer answers. This is what to tell the caller.
+    Lost(&'static str),
 }
 
 /// Why a backend could not run something. Nothing here describes the caller's code.

@@ -113,9 +113,18 @@ pub struct Row {
     /// How its runtime can be parked, if that gains anything.
     pub parking: Option<Parking>,
     /// The default image for backends that use images, if the contract names one.
-    pub image: Option<&'static str>,
+    pub image: Option<DefaultImage>,
     /// The Debian package that brings the runtime.
     pub package: &'static str,
+}
+
+/// The image of a language that a run gets if it names none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DefaultImage {
+    /// The image.
+    pub reference: &'static str,
+    /// The package that brings the runtime, if the image has only its package manager, Alpine's `apk`.
+    pub package: Option<&'static str>,
 }
 
 /// A runtime that can be started before there is code for it: it boots, opens the code's file, and blocks, because the
@@ -303,6 +312,16 @@ const fn run(argv: &'static [&'static str]) -> Stage {
 /// A shell reads byte by byte where it cannot seek, so beyond this size a new start is faster.
 const BYTE_BY_BYTE: usize = 8 << 10;
 
+/// An image that has the runtime.
+const fn official(reference: &'static str) -> DefaultImage {
+    DefaultImage { reference, package: None }
+}
+
+/// For a language without an official image.
+const fn alpine_with(package: &'static str) -> DefaultImage {
+    DefaultImage { reference: "alpine:3.20", package: Some(package) }
+}
+
 /// A runtime that looks for nothing before it opens its file, and reads that from beginning to end.
 const fn parked(source: &'static str) -> Parking {
     Parking {
@@ -368,7 +387,7 @@ pub static ROWS: &[Row] = &[
             reads_first: true,
             ..parked("main.py")
         }),
-        image: Some("python:3.11-slim"),
+        image: Some(official("python:3.11-slim")),
         package: "python3",
     },
     Row {
@@ -381,7 +400,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(parked_node()),
-        image: Some("node:22-alpine"),
+        image: Some(official("node:22-alpine")),
         package: "nodejs",
     },
     Row {
@@ -394,7 +413,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "--enable-source-maps", "{source}"])],
         env: &[],
         parking: Some(parked_node()),
-        image: Some("node:22-alpine"),
+        image: Some(official("node:22-alpine")),
         package: "nodejs",
     },
     Row {
@@ -416,7 +435,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(Parking { most_code: BYTE_BY_BYTE, ..parked("main.bash") }),
-        image: Some("alpine:3.20"),
+        image: Some(official("bash:5.2")),
         package: "bash",
     },
     Row {
@@ -440,7 +459,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(parked("main.sh")),
-        image: Some("alpine:3.20"),
+        image: Some(official("alpine:3.20")),
         package: "dash",
     },
     Row {
@@ -458,7 +477,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(Parking { looked_for: &[".zshenv", ".zshenv.zwc"], ..parked("main.zsh") }),
-        image: Some("alpine:3.20"),
+        image: Some(alpine_with("zsh")),
         package: "zsh",
     },
     Row {
@@ -496,7 +515,7 @@ pub static ROWS: &[Row] = &[
             reads_first: true,
             ..parked("main.rb")
         }),
-        image: Some("ruby:3.3-alpine"),
+        image: Some(official("ruby:3.3-alpine")),
         package: "ruby",
     },
     Row {
@@ -520,7 +539,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "-d", "display_errors=stderr", "-d", "log_errors=0", "{source}"])],
         env: &[],
         parking: Some(parked("main.php")),
-        image: Some("php:8.3-cli-alpine"),
+        image: Some(official("php:8.3-cli-alpine")),
         package: "php-cli",
     },
     Row {
@@ -546,7 +565,7 @@ pub static ROWS: &[Row] = &[
             hindrances: &[Hindrance::Anywhere("__DATA__"), Hindrance::Anywhere("__END__")],
             ..parked("main.pl")
         }),
-        image: Some("perl:5.40-slim"),
+        image: Some(official("perl:5.40-slim")),
         package: "perl",
     },
     Row {
@@ -565,7 +584,7 @@ pub static ROWS: &[Row] = &[
         stages: &[run(&["{runtime}", "{source}"])],
         env: &[],
         parking: Some(parked("main.lua")),
-        image: Some("alpine:3.20"),
+        image: Some(alpine_with("lua5.4")),
         package: "lua5.4",
     },
     Row {
@@ -595,7 +614,7 @@ pub static ROWS: &[Row] = &[
             primer: b"\n",
             ..parked("main.R")
         }),
-        image: Some("r-base:4.4.1"),
+        image: Some(official("r-base:4.4.1")),
         package: "r-base-core",
     },
     Row {

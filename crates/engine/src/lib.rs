@@ -44,6 +44,8 @@ use slots::Slot;
 use transcript::Transcript;
 use watch::{Stop, watch};
 
+const SIGKILL: u8 = 9;
+
 /// Turns code into what its runtime reads, before a box exists. The second argument is the file's name.
 pub type Preparer = fn(Preparation, &str, &[u8]) -> Result<Prepared, SyntaxError>;
 
@@ -211,6 +213,9 @@ impl Engine {
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
         let finished = running.finish().await.map_err(RunError::from)?;
+        if let Ending::Lost(why) = finished.ending {
+            transcript.note(why);
+        }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
         let usage = Usage { wall, cpu: finished.cpu, memory_peak: finished.memory_peak, ..Usage::default() };
         Ok(Concluded { outcome, usage, begun, files: finished.files })
@@ -331,13 +336,15 @@ fn conclude(ending: Ending, stop: Option<Stop>, limits: &ExecutionLimits, cpu: D
     match (ending, stop) {
         (Ending::Exited(code), _) => Outcome::Exited(code),
         (Ending::CpuTimeExhausted, _) => Outcome::TimedOut(TimeLimit::Cpu(limits.cpu_time.unwrap_or(cpu))),
-        (Ending::Signaled(_) | Ending::OutOfMemory, Some(Stop::Deadline)) => {
+        (Ending::Signaled(_) | Ending::OutOfMemory | Ending::Lost(_), Some(Stop::Deadline)) => {
             Outcome::TimedOut(TimeLimit::Wall(limits.timeout))
         }
-        (Ending::Signaled(_) | Ending::OutOfMemory, Some(Stop::Cancelled(signal))) => {
+        (Ending::Signaled(_) | Ending::OutOfMemory | Ending::Lost(_), Some(Stop::Cancelled(signal))) => {
             Outcome::Cancelled(signal)
         }
         (Ending::OutOfMemory, None) => Outcome::OutOfMemory,
+        // Whatever has become of it, the caller does not get the rest: that is like a kill.
+        (Ending::Lost(_), None) => Outcome::Signaled(SIGKILL),
         (Ending::Signaled(signal), None) => Outcome::Signaled(signal),
     }
 }

@@ -218,6 +218,21 @@ async fn a_program_that_exited_by_itself_as_the_deadline_came_has_exited() {
     assert_eq!(report.stderr.to_bytes(), b"");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_program_that_is_lost_keeps_its_output_and_says_why() {
+    let gone = "The program is gone";
+    let script = Script::of(vec![say("begun\n"), complain("partial")], Ending::Lost(gone));
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::Signaled(9));
+    assert_eq!(report.stdout.to_bytes(), b"begun\n");
+    assert_eq!(report.stderr.to_bytes(), b"partial\nThe program is gone\n");
+    let mut script = Script::of(vec![Act::Sleep(100 * SECOND)], Ending::Exited(0));
+    script.ending_after_kill = Ending::Lost(gone);
+    let report = play(script, defaults()).await.unwrap();
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(10 * SECOND)));
+    assert_eq!(report.stderr.to_bytes(), b"The program is gone\nExecution timed out after 10s\n");
+}
+
 #[tokio::test]
 async fn a_flood_of_output_does_not_drown_the_clock() {
     let limits = LimitsRequest { timeout: Some(Duration::from_millis(50)), ..LimitsRequest::default() };

@@ -1,6 +1,6 @@
 //! Programs of this host, for the backends that run them: `runtimes` finds the interpreter of a language, `program`
 //! builds its command line and environment, `stdin` feeds it, `collect` collects files, and `state` caches between runs
-//! what was found. `anew` starts this binary as another process.
+//! what was found. `anew` starts this binary as another process. `sockets` counts what the TCP sockets of a box hold.
 
 #![forbid(unsafe_code)]
 
@@ -8,5 +8,6 @@ pub mod anew;
 pub mod collect;
 pub mod program;
 pub mod runtimes;
+pub mod sockets;
 pub mod state;
 pub mod stdin;

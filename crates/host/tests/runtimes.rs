@@ -9,8 +9,10 @@
     reason = "helpers of tests fail by panicking, as tests do"
 )]
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -19,6 +21,8 @@ use std::time::{Duration, Instant};
 
 use belljar_core::backend::BackendError;
 use belljar_core::language::Language;
+use rustix::fs::inotify;
+
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime, RuntimeSettings, Runtimes};
 
 const SYSTEM_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -364,19 +368,51 @@ fn a_runtime_that_other_users_may_not_read_is_refused() {
 #[test]
 fn a_candidate_that_hangs_is_given_up_and_ended() {
     let place = Place::new();
-    let pid_file = place.path("pid");
-    place.script("bin/lua", &format!("sleep 600 & echo $! > {}; wait", pid_file.display()));
+    let time = format!("600.{}", std::process::id());
+    place.script("bin/lua", &format!("sleep {time} & wait"));
+    let sleeps = move || {
+        let wanted = format!("sleep\0{time}\0");
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+            .any(|words| words == wanted.as_bytes())
+    };
+    let seen = std::thread::spawn({
+        let sleeps = sleeps.clone();
+        move || eventually("the control: its child is there", sleeps)
+    });
     let refused = place.runtimes("bin").find(language("lua")).unwrap_err();
     assert!(refused.to_string().contains("no answer within 10 s"), "{refused}");
-    let pid = fs::read_to_string(pid_file).unwrap();
-    let its_child = || fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-    let gone = |state: &str| state.is_empty() || state.contains(") Z ");
-    // A killed process takes a moment to be gone.
+    seen.join().unwrap();
+    eventually("a killed process takes a moment to be gone", || !sleeps());
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
     let patience = Instant::now() + Duration::from_secs(60);
-    while !gone(&its_child()) {
-        assert!(Instant::now() < patience, "its child is still there: {}", its_child());
+    while !holds() {
+        assert!(Instant::now() < patience, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+#[test]
+fn a_candidate_has_nothing_to_lose() {
+    let place = Place::new();
+    fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
+    let script =
+        "id -u; id -G; echo x >$1 && echo wrote; kill -0 1 && kill -CONT $PPID && echo signalled; exit 1";
+    let script = script.replace("$1", place.path("planted").to_str().unwrap()) + " 2>/dev/null";
+    place.script("bin/lua", &format!("({}) | tr '\\n' ' '; exit 1", script));
+    let mut settings = place.settings("bin");
+    settings.search_path = format!("{}:/usr/bin:/bin", place.path("bin").display()).into();
+    settings.overrides = vec![(language("lua"), place.path("bin/lua"))];
+    let refused = Runtimes::new(settings).find(language("lua")).unwrap_err().to_string();
+    assert!(!refused.contains("wrote") && !refused.contains("signalled"), "{refused}");
+    assert!(!place.path("planted").exists());
+    if rustix::process::geteuid().is_root() {
+        assert!(refused.contains("65534 65534"), "{refused}");
+    }
+    let free = Command::new(place.path("bin/lua")).output().unwrap();
+    assert!(String::from_utf8_lossy(&free.stdout).contains("wrote"), "the control: {free:?}");
 }
 
 #[test]
@@ -403,15 +439,16 @@ fn a_grandchild_that_holds_the_output_open_does_not_hold_the_answer() {
 #[test]
 fn asking_shows_nothing_of_the_callers_environment_but_what_was_passed() {
     let place = Place::new();
-    place.script("bin/lua", &format!("env | cut -d= -f1 | sort > {}", place.path("seen").display()));
+    place.script("bin/lua", "env | cut -d= -f1 | sort | tr '\\n' ' '; exit 1");
     let mut settings = place.settings("bin");
     settings.search_path = format!("{}:/usr/bin:/bin", place.path("bin").display()).into();
+    settings.overrides = vec![(language("lua"), place.path("bin/lua"))];
     settings.manager_env = vec![("PYENV_VERSION".into(), "3".into())];
-    let _ = Runtimes::new(settings).find(language("lua"));
-    let seen = fs::read_to_string(place.path("seen")).unwrap();
+    let refused = Runtimes::new(settings).find(language("lua")).unwrap_err().to_string();
+    let seen = refused.rsplit_once(", ").unwrap().1;
     let own = ["PWD", "SHLVL", "_", "OLDPWD"]; // The shell's.
-    let seen: Vec<_> = seen.lines().filter(|name| !own.contains(name)).collect();
-    assert_eq!(seen, ["HOME", "LANG", "PATH", "PYENV_VERSION", "RUSTUP_AUTO_INSTALL"]);
+    let seen: Vec<_> = seen.split_whitespace().filter(|name| !own.contains(name)).collect();
+    assert_eq!(seen, ["HOME", "LANG", "PATH", "PYENV_VERSION", "RUSTUP_AUTO_INSTALL", "TMPDIR"]);
 }
 
 #[test]
@@ -628,6 +665,9 @@ impl Drop for Place {
 /// A shim that counts how often it was asked.
 struct Counted {
     place: Place,
+    /// The program cannot write, but it can open a file.
+    opened: OwnedFd,
+    seen: Cell<usize>,
 }
 
 impl Counted {
@@ -637,9 +677,14 @@ impl Counted {
         let note = place.path("asked");
         place.script(
             "manager/shims/lua",
-            &format!("echo >> {}\nexec \"${{0%/shims/*}}/versions/5.4/bin/lua\" \"$@\"", note.display()),
+            &format!("read -r _ < {}\nexec \"${{0%/shims/*}}/versions/5.4/bin/lua\" \"$@\"", note.display()),
         );
-        Counted { place }
+        fs::write(&note, "\n").unwrap();
+        let opened = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC).unwrap();
+        // Events that are the same as the one before are counted as one, so opening and closing alternate.
+        let both = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE_NOWRITE;
+        inotify::add_watch(&opened, &note, both).unwrap();
+        Counted { place, opened, seen: Cell::new(0) }
     }
 
     fn settings(&self) -> RuntimeSettings {
@@ -651,7 +696,14 @@ impl Counted {
     }
 
     fn count(&self) -> usize {
-        fs::read(self.place.path("asked")).map_or(0, |notes| notes.len())
+        let mut space = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = inotify::Reader::new(&self.opened, &mut space);
+        while let Ok(event) = events.next() {
+            if event.events().contains(inotify::ReadFlags::OPEN) {
+                self.seen.set(self.seen.get() + 1);
+            }
+        }
+        self.seen.get()
     }
 
     fn entry(&self) -> PathBuf {

@@ -244,7 +244,8 @@ coded_enum!(Step {
     15 => SealRoot,
     16 => Offer(path),
     17 => Pipe(path),
-    18 => Terminals { max },
+    18 => BoundSockets,
+    19 => Terminals { max },
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
@@ -282,6 +283,7 @@ mod tests {
                 Step::HideCgroup,
                 Step::Hostname("h".into()),
                 Step::Loopback,
+                Step::BoundSockets,
                 Step::PrivateMounts,
                 Step::Root,
                 Step::File("/f".into(), vec![0, 255]),

@@ -150,7 +150,7 @@ fn install_streams(from: StdinFrom, streams: &Streams<'_>) -> io::Result<()> {
 
 /// The largest capability number of any kernel is far below 64. For numbers that it does not know, the kernel answers
 /// EINVAL; then there are no more.
-fn empty_bounding_set() -> io::Result<()> {
+pub(crate) fn empty_bounding_set() -> io::Result<()> {
     for number in 0..64 {
         let capability = CapabilitySet::from_bits_retain(1 << number);
         match rustix::thread::remove_capability_from_bounding_set(capability) {

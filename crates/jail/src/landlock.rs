@@ -60,7 +60,11 @@ pub fn abi() -> u32 {
 /// # Errors
 /// The kernel's, which may have no Landlock: ask for its [`abi`] first.
 pub fn restrict(rules: &[(PathBuf, Access)]) -> io::Result<()> {
-    let ruleset = ruleset(rules)?;
+    enforce(&ruleset(rules)?)
+}
+
+/// Applies a rule set to this process. Allocates nothing, so it may run between `fork` and `exec`.
+pub(crate) fn enforce(ruleset: &OwnedFd) -> io::Result<()> {
     // SAFETY: takes a descriptor that we own and a zero.
     checked(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
 }

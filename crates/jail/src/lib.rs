@@ -8,9 +8,11 @@
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `cloned` is PID 1 seen
 //! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
 //! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
-//! to itself before `exec`, and `leash` the same for a program without a box. [`ferry`] brings a program from a zygote
+//! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
+//! needs. [`ferry`] brings a program from a zygote
 //! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
-//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper.
+//! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper, and `memory`
+//! the allocator of the program.
 //!
 //! This is the only crate with `unsafe`, and the only code that runs between `clone` and `exec`. It decides
 //! nothing: what a plan does not say does not happen.
@@ -26,10 +28,12 @@ mod entrant;
 pub mod exile;
 mod fault;
 pub mod ferry;
+mod helper;
 mod init;
 mod keeper;
 pub mod landlock;
 mod leash;
+mod memory;
 pub mod message;
 pub mod plan;
 pub mod seccomp;
@@ -43,12 +47,18 @@ use std::process::ExitCode;
 
 pub use cloned::Order;
 pub use fault::Fault;
+pub use helper::{HelperLimits, confine_helper, confine_parser};
 pub use leash::leash;
+pub use memory::Allocator;
 pub use standby::{Standby, stand_by};
 pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
 
 /// The name under which the binary starts itself again as the keeper.
 pub const KEEPER: &str = "belljar-keeper";
+
+/// `net.ipv4.tcp_rmem` of a box: the least, the first and the largest receive buffer of a connection. The first is what
+/// it keeps before it is accepted, which nobody is charged for. It grows as the program reads.
+pub const TCP_RECEIVE_BUFFER: &str = "4096 8192 4194304";
 
 /// The name under which it starts itself again as the warden.
 pub const WARDEN: &str = "belljar-warden";

@@ -107,6 +107,8 @@ pub enum Step {
     Hostname(String),
     /// Lets the box talk to itself.
     Loopback,
+    /// Makes the kernel keep less for each socket that nobody is charged for, where it can.
+    BoundSockets,
     /// Stops mounts from spreading to the host or from it.
     PrivateMounts,
     /// Makes the new root: an empty private tmpfs that only the next steps write to.
@@ -332,6 +334,7 @@ impl Plan {
             Step::HideCgroup => writeln!(f, "enter     cgroup"),
             Step::Hostname(name) => writeln!(f, "hostname  {name}"),
             Step::Loopback => writeln!(f, "loopback  up"),
+            Step::BoundSockets => writeln!(f, "sockets   keep less that is not charged"),
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
             Step::File(path, content) => {

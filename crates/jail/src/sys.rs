@@ -475,6 +475,19 @@ pub(crate) fn exec(program: &CString, argv: &[CString], env: &[CString]) -> io::
     io::Error::last_os_error()
 }
 
+/// Has this process killed by `SIGPROF` once it has used this much CPU time. `RLIMIT_CPU` counts in seconds.
+pub(crate) fn end_after(cpu: Duration) -> io::Result<()> {
+    let zero = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let seconds = cpu.as_secs().try_into().map_err(io::Error::other)?;
+    // A timer of zero would be none.
+    let micros = cpu.subsec_micros().max(u32::from(cpu < Duration::from_micros(1)));
+    let first = libc::timeval { tv_sec: seconds, tv_usec: micros.into() };
+    let timer = libc::itimerval { it_interval: zero, it_value: first };
+    // SAFETY: `timer` is a valid itimerval that the kernel only reads; the previous timer is not asked for.
+    checked(unsafe { libc::setitimer(libc::ITIMER_PROF, &raw const timer, std::ptr::null_mut()) }.into())
+        .map(drop)
+}
+
 /// Lowers a resource limit of this process or another, soft and hard alike.
 pub(crate) fn set_limit(process: Option<Pid>, resource: Resource, value: u64) -> io::Result<()> {
     let process = process.map_or(0, |pid| pid.as_raw_nonzero().get());

@@ -216,9 +216,9 @@ pub struct Key {
 /// Who may ask.
 #[derive(Debug)]
 pub(crate) enum Callers {
-    /// Whoever reaches this server, which is therefore to be reached from this machine alone.
+    /// Anybody who can connect: such a server listens on this machine only.
     Anyone(Caller),
-    /// Whoever has one of these keys.
+    /// Anybody with one of these keys.
     Holders(Vec<(KeyHash, Caller)>),
 }
 

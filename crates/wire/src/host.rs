@@ -83,7 +83,7 @@ impl LanguageStatus {
             available: label.is_some(),
             runtime: label,
             location,
-            image: language.image,
+            image: language.image.map(|image| image.reference),
             hint,
         }
     }

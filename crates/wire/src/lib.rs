@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod cost;
 mod host;
 mod pool;
 mod problem;
@@ -12,6 +13,7 @@ mod result;
 mod run;
 mod schema;
 
+pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };

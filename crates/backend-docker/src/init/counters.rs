@@ -1,10 +1,17 @@
 //! What the processes have used, from the container's own cgroup; if that is not visible, from `/proc`.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
+
+use belljar_host::sockets::Sockets;
 
 const V1: &str = "/sys/fs/cgroup";
 const NONE_AT_ALL: u64 = 1 << 60;
+/// No counter is longer.
+const LONGEST: usize = 4096;
 
 /// What the processes have used so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -12,18 +19,60 @@ pub(super) struct Usage {
     pub(super) cpu: Duration,
     pub(super) memory_peak: u64,
     pub(super) oom_kills: u64,
+    /// Kernel memory that the memory limit does not bound.
+    pub(super) beyond_limit: u64,
 }
 
-/// Reads the counters.
-pub(super) fn usage() -> Usage {
-    Usage {
-        cpu: cpu().unwrap_or_else(cpu_of_processes),
-        memory_peak: number("memory/memory.max_usage_in_bytes")
-            .or_else(|| number("memory.peak"))
-            .unwrap_or_else(resident),
-        oom_kills: keyed("memory/memory.oom_control", "oom_kill")
-            .or_else(|| keyed("memory.events", "oom_kill"))
-            .unwrap_or_default(),
+/// The counters, opened before any code runs, so that nothing the code does can keep them from being read.
+#[derive(Debug)]
+pub(super) struct Counters {
+    cpu: Option<Cpu>,
+    peak: Option<File>,
+    /// On version 1, socket buffers, which the memory limit does not include: their peak, and what they are now.
+    buffers: Option<(File, File)>,
+    oom_kills: Option<File>,
+    sockets: Option<Sockets>,
+}
+
+#[derive(Debug)]
+enum Cpu {
+    V1(File),
+    V2(File),
+}
+
+impl Counters {
+    pub(super) fn open() -> Counters {
+        let v1 = open("cpuacct/cpuacct.usage").or_else(|| open("cpu,cpuacct/cpuacct.usage")).map(Cpu::V1);
+        let peak_of_buffers = open("memory/memory.kmem.tcp.max_usage_in_bytes");
+        Counters {
+            cpu: v1.or_else(|| open("cpu.stat").map(Cpu::V2)),
+            peak: open("memory/memory.max_usage_in_bytes").or_else(|| open("memory.peak")),
+            buffers: peak_of_buffers.zip(open("memory/memory.kmem.tcp.usage_in_bytes")),
+            oom_kills: open("memory/memory.oom_control").or_else(|| open("memory.events")),
+            sockets: Sockets::of_process(Path::new("/proc/self")).ok(),
+        }
+    }
+
+    /// Reads them. What could not be opened is counted from `/proc`, or not at all.
+    pub(super) fn read(&self) -> io::Result<Usage> {
+        let cpu = match &self.cpu {
+            Some(Cpu::V1(file)) => Duration::from_nanos(number_in(file)?),
+            Some(Cpu::V2(file)) => Duration::from_micros(keyed_in(file, "usage_usec")?),
+            None => cpu_of_processes(),
+        };
+        let (peak_of_buffers, buffers) = match &self.buffers {
+            Some((peak, now)) => (number_in(peak)?, number_in(now)?),
+            None => (0, 0),
+        };
+        let peak = self.peak.as_ref().map(number_in).transpose()?;
+        let oom_kills = self.oom_kills.as_ref().map(|file| keyed_in(file, "oom_kill")).transpose()?;
+        let sockets = self.sockets.as_ref().map(Sockets::memory).transpose()?;
+        Ok(Usage {
+            cpu,
+            memory_peak: peak.map_or_else(resident, |peak| peak + peak_of_buffers),
+            oom_kills: oom_kills.unwrap_or_default(),
+            beyond_limit: buffers + sockets.unwrap_or_default(),
+        })
     }
 }
 
@@ -43,11 +92,6 @@ pub(super) fn has_quota() -> bool {
     v1().or_else(v2).unwrap_or(false)
 }
 
-fn cpu() -> Option<Duration> {
-    let v1 = || number("cpuacct/cpuacct.usage").or_else(|| number("cpu,cpuacct/cpuacct.usage"));
-    v1().map(Duration::from_nanos).or_else(|| keyed("cpu.stat", "usage_usec").map(Duration::from_micros))
-}
-
 fn text(name: &str) -> Option<String> {
     Some(fs::read_to_string(format!("{V1}/{name}")).ok()?.trim().to_owned())
 }
@@ -56,9 +100,26 @@ fn number(name: &str) -> Option<u64> {
     text(name)?.parse().ok()
 }
 
-fn keyed(name: &str, key: &str) -> Option<u64> {
-    let text = text(name)?;
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+fn open(name: &str) -> Option<File> {
+    File::open(format!("{V1}/{name}")).ok()
+}
+
+fn text_in(file: &File) -> io::Result<String> {
+    let mut text = vec![0; LONGEST];
+    let length = file.read_at(&mut text, 0)?;
+    text.truncate(length);
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+fn number_in(file: &File) -> io::Result<u64> {
+    text_in(file)?.trim().parse().map_err(io::Error::other)
+}
+
+fn keyed_in(file: &File, key: &str) -> io::Result<u64> {
+    let text = text_in(file)?;
+    let mut values =
+        text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok());
+    values.next().ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// CPU time of all live processes, and of those that this process has reaped. In the clock of `/proc`, which has a

@@ -10,13 +10,14 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::inside::SANDBOX;
+use belljar_host::sockets::BEYOND_LIMIT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 
 use super::confine::confined;
-use super::counters::{self, Usage};
+use super::counters::{Counters, Usage};
 use super::{Line, Unbuffered};
 use crate::frame::{End, LONGEST, Order, Said, Told};
 
@@ -39,9 +40,12 @@ pub(super) struct Tree<'a> {
     /// Becomes readable when a child has died.
     deaths: UnixStream,
     heard: Vec<u8>,
+    counters: Counters,
     before: Usage,
     cpu_limit: Option<Duration>,
     cpu_exhausted: bool,
+    /// They held too much kernel memory that the memory limit does not bound.
+    memory_exhausted: bool,
     killed: bool,
     looked: Instant,
     peak: u64,
@@ -74,9 +78,11 @@ impl<'a> Tree<'a> {
             gate: Feed::default(),
             deaths,
             heard: Vec::new(),
+            counters: Counters::open(),
             before: Usage::default(),
             cpu_limit: None,
             cpu_exhausted: false,
+            memory_exhausted: false,
             killed: false,
             looked: Instant::now(),
             peak: 0,
@@ -106,7 +112,7 @@ impl<'a> Tree<'a> {
 
     /// Starts the run: writes the code into the pipe of a parked command, or starts the first command.
     pub(super) fn start(&mut self, code: &[u8], cpu_ms: Option<u64>) -> io::Result<()> {
-        self.before = counters::usage();
+        self.before = self.counters.read()?;
         self.cpu_limit = cpu_ms.map(Duration::from_millis);
         if self.leader.is_none() {
             self.start_next()?;
@@ -135,11 +141,11 @@ impl<'a> Tree<'a> {
                 return Ok(None);
             }
         };
-        self.look();
+        self.look()?;
         self.kill();
         self.reap_all()?;
         self.drain(line)?;
-        Ok(Some(self.end(status)))
+        self.end(status).map(Some)
     }
 
     fn start_next(&mut self) -> io::Result<()> {
@@ -190,7 +196,7 @@ impl<'a> Tree<'a> {
         }
         self.gate.pump();
         if self.looked.elapsed() >= LOOK {
-            self.look();
+            self.look()?;
         }
         if ready.line { self.hear(line) } else { Ok(true) }
     }
@@ -244,11 +250,11 @@ impl<'a> Tree<'a> {
         Ok(true)
     }
 
-    /// Enforces what the kernel only counts: the CPU time of all processes, and that an OOM kill of one process ends
-    /// them all.
-    fn look(&mut self) {
+    /// Enforces what the kernel only counts: the CPU time of all processes, the kernel memory that the memory limit
+    /// does not bound, and that an OOM kill of one process ends them all. What cannot be counted must not go on.
+    fn look(&mut self) -> io::Result<()> {
         self.looked = Instant::now();
-        let usage = counters::usage();
+        let usage = self.counters.read().inspect_err(|_| self.kill())?;
         self.peak = self.peak.max(usage.memory_peak);
         let cpu = usage.cpu.saturating_sub(self.before.cpu);
         if !self.killed && self.cpu_limit.is_some_and(|limit| cpu > limit) {
@@ -258,6 +264,11 @@ impl<'a> Tree<'a> {
         if !self.killed && usage.oom_kills > self.before.oom_kills {
             self.kill();
         }
+        if !self.killed && usage.beyond_limit > BEYOND_LIMIT {
+            self.memory_exhausted = true;
+            self.kill();
+        }
+        Ok(())
     }
 
     /// Every process except this one: the kernel does not let it kill itself this way.
@@ -303,19 +314,19 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn end(&self, status: WaitStatus) -> End {
-        let usage = counters::usage();
+    fn end(&self, status: WaitStatus) -> io::Result<End> {
+        let usage = self.counters.read()?;
         let cpu = usage.cpu.saturating_sub(self.before.cpu);
         let spent = self.cpu_limit.is_some_and(|limit| cpu >= limit);
         let signal = status.terminating_signal().and_then(|signal| u8::try_from(signal).ok());
-        End {
+        Ok(End {
             code: status.exit_status().and_then(|code| u8::try_from(code).ok()),
             signal,
             cpu_us: u64::try_from(cpu.as_micros()).unwrap_or(u64::MAX),
             memory_peak: self.peak.max(usage.memory_peak),
-            out_of_memory: usage.oom_kills > self.before.oom_kills,
+            out_of_memory: self.memory_exhausted || usage.oom_kills > self.before.oom_kills,
             cpu_exhausted: self.cpu_exhausted || (spent && signal.is_some()),
-        }
+        })
     }
 }
 

@@ -34,6 +34,7 @@ use std::time::{Duration, Instant};
 
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::limits::BoxLimits;
+use belljar_host::sockets::Sockets;
 use belljar_jail::plan::CgroupEntry;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -235,6 +236,20 @@ impl BoxCgroup {
         }
     }
 
+    /// Lets its processes use all the CPU time they can get. Killed processes need some to die, and would have to wait for
+    /// their quota and behind everything else on a busy host. What cannot be changed stays as it was.
+    pub fn hasten_death(&self) {
+        let most = match self.version {
+            Version::V1 => [("cpu.cfs_quota_us", "-1"), ("cpu.shares", "262144")],
+            Version::V2 => [("cpu.max", "max"), ("cpu.weight", "10000")],
+        };
+        for (file, value) in most {
+            if let Ok(file) = self.file(Controller::Cpu, file) {
+                let _ = write_value(&file, value);
+            }
+        }
+    }
+
     /// What the box has used so far. Read it after its last process is dead. A counter whose controller this host does
     /// not have (its guarantee is unmet) is zero.
     ///
@@ -314,6 +329,18 @@ impl BoxCgroup {
         )
     }
 
+    /// How much kernel memory it holds now that its memory limit does not bound.
+    ///
+    /// # Errors
+    /// The counter cannot be read.
+    pub fn memory_beyond_limit(&self, limits: &BoxLimits) -> Result<u64, CgroupError> {
+        let beyond = match self.version {
+            Version::V1 => v1::memory_beyond_limit(self),
+            Version::V2 => v2::memory_beyond_limit(self, limits.memory.get()),
+        };
+        self.unless_unmet(Guarantee::Memory, beyond)
+    }
+
     /// How many processes and threads are in it now.
     ///
     /// # Errors
@@ -330,6 +357,17 @@ impl BoxCgroup {
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
         let processes = self.groups.first().map(|group| members(&group.dir)).unwrap_or_default();
         if processes.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(processes) }
+    }
+
+    /// The sockets of the network namespace that its processes share.
+    ///
+    /// # Errors
+    /// No process is visible from here.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        let pid = *self.processes()?.first().ok_or(io::ErrorKind::NotFound)?;
+        let sockets = Sockets::of_process(&Path::new("/proc").join(pid.as_raw_nonzero().to_string()))?;
+        // The number may have been reused before the files were opened.
+        if self.processes()?.contains(&pid) { Ok(sockets) } else { Err(io::ErrorKind::NotFound.into()) }
     }
 
     /// Removes it. The box must be dead; the kernel may take a moment to notice.

@@ -377,6 +377,32 @@ fn on_version_2_a_box_is_killed_at_once() {
 }
 
 #[test]
+fn a_killed_box_may_use_all_the_cpu_time_it_needs_to_die() {
+    let cgroups = cgroups("hasten-death");
+    let cgroup =
+        new_box(&cgroups, LimitsRequest { cpus: Some("0.5".parse().unwrap()), ..Default::default() });
+    let (quota, weight) = match cgroup.version {
+        Version::V1 => ("cpu.cfs_quota_us", "cpu.shares"),
+        Version::V2 => ("cpu.max", "cpu.weight"),
+    };
+    let read = |file: &str| {
+        read_text(&cgroup.file(Controller::Cpu, file).unwrap())
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let ordinary_weight: u32 = read(weight).parse().unwrap();
+    assert_eq!(read(quota), "5000");
+
+    cgroup.hasten_death();
+
+    assert!(["-1", "max"].contains(&read(quota).as_str()), "{}", read(quota));
+    assert!(read(weight).parse::<u32>().unwrap() > ordinary_weight);
+}
+
+#[test]
 fn on_version_1_nothing_is_killed_at_once() {
     let cgroup = BoxCgroup::new(Version::V1);
     assert!(!cgroup.kill().unwrap());

@@ -102,6 +102,9 @@ pub(super) const TOGETHER: &str = "memory.memsw.limit_in_bytes";
 /// How much unused quota may be used later at once.
 pub(super) const BURST: &str = "cpu.cfs_burst_us";
 
+/// How much the sockets of a box may buffer, beside its memory. Near this limit TCP goes on with smaller windows.
+const SOCKET_BUFFERS: u64 = 8 << 20;
+
 /// Memory and swap together may not exceed the limit of memory alone, so no swap is used. The second limit may never be
 /// below the first, so it is set later.
 pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
@@ -111,7 +114,7 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
         Knob::new(Memory, TOGETHER, caps.memory, Demand::UnlessNoSwap),
         Knob::new(Memory, "memory.swappiness", 0, Demand::Welcome),
         // Socket buffers are counted separately, and unlimited by default.
-        Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory, Demand::Welcome),
+        Knob::new(Memory, "memory.kmem.tcp.limit_in_bytes", caps.memory.min(SOCKET_BUFFERS), Demand::Welcome),
         Knob::new(Pids, "pids.max", caps.pids, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_period_us", caps.cpu.period, Demand::Must),
         Knob::new(Cpu, "cpu.cfs_quota_us", caps.cpu.quota, Demand::Must),
@@ -121,10 +124,26 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
 }
 
 pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, CgroupError> {
+    let memory = read_number(&cgroup.file(Controller::Memory, "memory.max_usage_in_bytes")?)?;
+    // The two may not have been at their peaks at the same time, but neither is left out.
+    let sockets = socket_buffers(cgroup, "memory.kmem.tcp.max_usage_in_bytes")?;
     Ok(MemoryCounters {
-        peak: read_number(&cgroup.file(Controller::Memory, "memory.max_usage_in_bytes")?)?,
+        peak: memory.saturating_add(sockets),
         oom_kills: read_key(&cgroup.file(Controller::Memory, "memory.oom_control")?, "oom_kill")?,
     })
+}
+
+/// What the sockets of the box buffer, which the memory limit does not include.
+pub(super) fn memory_beyond_limit(cgroup: &BoxCgroup) -> Result<u64, CgroupError> {
+    socket_buffers(cgroup, "memory.kmem.tcp.usage_in_bytes")
+}
+
+/// Zero on kernels that do not count them.
+fn socket_buffers(cgroup: &BoxCgroup, file: &str) -> Result<u64, CgroupError> {
+    match read_number(&cgroup.file(Controller::Memory, file)?) {
+        Err(CgroupError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(0),
+        counted => counted,
+    }
 }
 
 pub(super) fn cpu_time(cgroup: &BoxCgroup) -> Result<Duration, CgroupError> {
@@ -236,7 +255,7 @@ mod tests {
                 "memory.limit_in_bytes=67108864",
                 "memory.memsw.limit_in_bytes=67108864",
                 "memory.swappiness=0",
-                "memory.kmem.tcp.limit_in_bytes=67108864",
+                "memory.kmem.tcp.limit_in_bytes=8388608",
                 "pids.max=11",
                 "cpu.cfs_period_us=10000",
                 "cpu.cfs_quota_us=5000",

@@ -392,6 +392,12 @@ pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, Cgro
     Ok(MemoryCounters { peak: read_number(&peak)?, oom_kills: read_key(&events, "oom_kill")? })
 }
 
+/// What the kernel charged although the limit was reached, as it does for some socket buffers.
+pub(super) fn memory_beyond_limit(cgroup: &BoxCgroup, limit: u64) -> Result<u64, CgroupError> {
+    let charged = read_number(&cgroup.file(Controller::Memory, "memory.current")?)?;
+    Ok(charged.saturating_sub(limit))
+}
+
 pub(super) fn cpu_time(cgroup: &BoxCgroup) -> Result<Duration, CgroupError> {
     Ok(Duration::from_micros(read_key(&cgroup.file(Controller::Cpu, "cpu.stat")?, "usage_usec")?))
 }

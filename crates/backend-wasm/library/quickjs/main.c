@@ -13,7 +13,7 @@
 #define PRELUDE LIBRARY "prelude.js"
 
 /* Of the stack that lies in the module's memory. The engine's own takes several times as much for the same calls, and
-   lets them go 4 MiB deep; whoever gets there first decides between an exception and the end. */
+   lets them go 4 MiB deep; the limit that is reached first decides between an exception and the end. */
 #define MAX_STACK (512 << 10)
 
 /* node:NAME is a file of the library; another name is a file, from the directory of the one that asks for it. */

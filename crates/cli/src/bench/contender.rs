@@ -273,7 +273,6 @@ fn complaint(output: &Output) -> String {
     format!("{}, {last}", output.status)
 }
 
-/// Runs a command to its end. What it prints must fit into a pipe, and of these programs it does.
 /// Whether a contender gets this variable: where things are, and what belljar and docker are told. What else a shell
 /// exports slows some interpreters down (`NODE_EXTRA_CA_CERTS` doubles what Node takes) and never gets into a box.
 fn is_needed(name: &OsStr) -> bool {
@@ -282,6 +281,7 @@ fn is_needed(name: &OsStr) -> bool {
     where_things_are || name.starts_with("BELLJAR_") || name.starts_with("DOCKER_")
 }
 
+/// Runs a command to its end. What it prints must fit into a pipe; the output of these programs does.
 fn run_to_end(argv: &[String]) -> io::Result<Output> {
     let (program, args) = argv.split_first().ok_or(io::ErrorKind::InvalidInput)?;
     let mut command = Command::new(program);

@@ -24,8 +24,9 @@ use rustix::process::{Signal, geteuid, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::{callers, notify};
+use crate::configuration::Configuration;
 use crate::problem;
-use crate::settings::{Configuration, Environment, Host, Settings};
+use crate::settings::{Environment, Host, Settings};
 
 /// How long the server may take to end after its last run.
 const PATIENCE: Duration = Duration::from_secs(15);

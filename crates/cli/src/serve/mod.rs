@@ -29,8 +29,9 @@ use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
 use crate::args::{Choices, Verbosity};
+use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
-use crate::settings::{Configuration, Environment, Settings};
+use crate::settings::{Environment, Settings};
 use crate::{compose, doctor};
 
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8787";
@@ -49,7 +50,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", value_enum, default_value = "human")]
     log_format: log::Format,
 
-    /// Configuration file [default: ./belljar.toml, else the user's]
+    /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 }
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environme
 
 fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<ExitCode, Problem> {
     let choose = || Configuration::choose(args.config.as_deref(), environment);
-    let mut settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
+    let mut settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
     let config = configured(args, &settings)?;
     let pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
@@ -227,7 +228,7 @@ fn reloaded(
     app: &App,
 ) -> Result<usize, Problem> {
     let choose = || home.configuration(args.config.as_deref(), environment);
-    let settings = Settings::gather_with(&Choices::default(), &choose, environment)?;
+    let settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
     let config = configured(args, &settings)?;
     pooled(&settings, &config)?;
     if config.keys.is_empty() && exposed {

@@ -223,8 +223,8 @@ fn what_is_no_json_is_refused() {
         assert_eq!(ask("application/json", body.as_bytes()).0, 400, "{body:?}");
     }
     assert_eq!(ask("application/json", b"{\"language\": \"\xff\"}").0, 400);
-    let brackets = vec![b'['; 1 << 20];
-    assert_eq!(ask("application/json", &brackets).0, 400);
+    assert_eq!(ask("application/json", &[b'['; 1 << 10]).0, 400);
+    assert_eq!(ask("application/json", &vec![b'['; 1 << 20]).0, 413, "too many values");
     let huge = format!("{{\"language\": \"{}\"}}", "x".repeat(17 << 20));
     assert_eq!(ask("application/json", huge.as_bytes()).0, 413);
 }

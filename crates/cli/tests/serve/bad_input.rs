@@ -30,11 +30,12 @@ fn what_is_no_request_is_refused_with_the_field() {
     );
     assert_eq!(refused(br#"{"language": "cobol", "code": "1"}"#), invalid("language"));
     assert_eq!(refused(b"{\"language\": \"sh\", \"code\": \"\xff\"}").0, 400);
-    assert_eq!(refused(br#"{"language": "sh", "code": "1", "network": "full"}"#), invalid("network"));
+    assert_eq!(refused(br#"{"language": "sh", "code": "1", "network": "some"}"#), invalid("network"));
     assert_eq!(refused(br#"{"language": "sh", "code": "1", "limits": [1]}"#), invalid("limits"));
     assert_eq!(refused(br#"{"language": "sh", "code": "1", "files": [["a", "b"]]}"#), invalid("files[0]"));
-    let deep = "[".repeat(100_000);
-    assert_eq!(refused(deep.as_bytes()), invalid(""));
+    assert_eq!(refused("[".repeat(1_000).as_bytes()), invalid(""));
+    let many = "[".repeat(100_000);
+    assert_eq!(refused(many.as_bytes()), (413, "too_large".to_owned(), String::new()));
 }
 
 #[test]
@@ -49,6 +50,7 @@ fn what_a_caller_without_a_key_may_not_do_is_forbidden() {
     assert_eq!(refused(json!({"workspace": "/etc"})), forbidden("workspace"));
     assert_eq!(refused(json!({"waive": ["memory"]})), forbidden("waive"));
     assert_eq!(refused(json!({"backend": "none"})), forbidden("backend"));
+    assert_eq!(refused(json!({"network": "full"})), forbidden("network"));
     assert_eq!(refused(json!({"backend": "docker"})), (503, "backend_unavailable".into(), String::new()));
 }
 

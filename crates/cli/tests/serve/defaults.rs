@@ -31,7 +31,8 @@ fn the_configuration_speaks_for_requests_that_do_not() {
 fn a_default_that_is_more_than_the_caller_may_have_is_cut() {
     let (held, free) = (new_key("held"), new_key("free"));
     let config = format!(
-        "network = 'full'\n[limits]\npids = 7\n{}allow = {{ network = 'none', limits = {{ pids = 3 }} }}\n{}\n",
+        "network = 'full'\n[limits]\npids = 7\n{}allow = {{ network = 'none', limits = {{ pids = 3 }} }}\n{}allow = \
+         {{ network = 'full' }}\n",
         held.stanza, free.stanza
     );
     let server = Server::with(&config, &[]);
@@ -62,7 +63,7 @@ fn a_default_that_no_request_could_have_keeps_the_server_from_starting() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("belljar.toml"), "[limits]\nmemory = '1K'\n").unwrap();
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_belljar"))
-        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"])
         .current_dir(folder.path())
         .output()
         .unwrap();

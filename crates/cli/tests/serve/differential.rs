@@ -48,7 +48,7 @@ fn programs_say_the_same_warm_and_cold() {
 }
 
 /// How many programs to try.
-#[allow(clippy::disallowed_methods, reason = "CI wants more than whoever waits for it")]
+#[allow(clippy::disallowed_methods, reason = "CI runs more of them than a developer")]
 fn count() -> usize {
     std::env::var("BELLJAR_PROGRAMS").map_or(200, |count| count.parse().unwrap())
 }

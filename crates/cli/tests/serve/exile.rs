@@ -151,7 +151,9 @@ fn a_root_that_cannot_leave_its_rights_behind_does_not_serve_unless_it_is_told_t
     assert!(!refused.status.success());
     assert!(said.contains("cannot drop root privileges") && said.contains("keep-root"), "{said}");
     fs::write(folder.path().join("belljar.toml"), "[server]\nkeep-root = true\n").unwrap();
-    let server = Server::spawn(command(), folder);
+    let mut kept = command();
+    kept.args(["--config", "belljar.toml"]);
+    let server = Server::spawn(kept, folder);
     assert_eq!(server.get("/healthz").status, 200);
     assert!(server.log().contains("the server runs as root"), "{}", server.log());
 }

@@ -56,7 +56,7 @@ fn a_guarantee_that_the_host_cannot_keep_is_named() {
     assert!(refused.json()["error"]["message"].as_str().unwrap().contains("memory"), "{:?}", refused.json());
     let ready = server.get("/readyz");
     assert_eq!(ready.error(), (503, "backend_unavailable".into(), String::new()));
-    // The control: the same host runs it for whoever does without.
+    // The control: the same host runs it for a request that waives the guarantee.
     let waived = json!({"language": "sh", "code": "echo hello", "waive": ["memory", "pids", "cpu"]});
     assert_eq!(server.post("/v1/runs", &waived).result()["stdout"], json!("hello\n"));
 }
@@ -82,7 +82,7 @@ fn of_nobody(config: &str) -> Server {
     let binary = folder.path().join("belljar");
     std::fs::copy(env!("CARGO_BIN_EXE_belljar"), &binary).unwrap();
     let mut command = Command::new(&binary);
-    command.args(["serve", "--listen", "127.0.0.1:0"]).uid(NOBODY).gid(NOBODY);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]).uid(NOBODY).gid(NOBODY);
     Server::spawn_in(command, folder.path().join("state"), folder)
 }
 

@@ -13,8 +13,21 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// What the server has in memory, in KiB.
 fn resident(server: &Server) -> u64 {
+    memory(server, "VmRSS:")
+}
+
+/// What it had in memory at most since [`forget_peak`], in KiB.
+fn peak(server: &Server) -> u64 {
+    memory(server, "VmHWM:")
+}
+
+fn forget_peak(server: &Server) {
+    std::fs::write(format!("/proc/{}/clear_refs", server.pid().as_raw_nonzero()), "5").unwrap();
+}
+
+fn memory(server: &Server, name: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
@@ -154,6 +167,72 @@ fn bodies_together_have_a_limit_too() {
     });
     drop(first);
     eventually("the memory is free again", || second() == 400);
+}
+
+/// Sends a body and returns the status of the answer, after a look at the server's memory: it must not have grown by more
+/// than four times the body and 16 MB, and it must shrink again.
+fn costs_little(server: &Server, path: &str, body: &str) -> u16 {
+    let headers =
+        [JSON, ("accept", "application/json, text/event-stream"), ("mcp-protocol-version", "2025-11-25")];
+    let (before, size) = (resident(server), body.len() as u64 / 1024);
+    forget_peak(server);
+    let status = server.ask("POST", path, &headers, body.as_bytes()).status;
+    let most = peak(server);
+    let start: String = body.chars().take(120).collect();
+    assert!(most <= before + 4 * size + (16 << 10), "{path} {start}: from {before} KiB to {most} KiB");
+    eventually("the memory goes back", || resident(server) <= before + (16 << 10));
+    status
+}
+
+fn repeated(item: &str, bytes: usize) -> String {
+    vec![item; bytes / (item.len() + 1)].join(",")
+}
+
+#[test]
+fn a_body_of_many_small_values_costs_little() {
+    let server = Server::start();
+    let request = |method: &str, params: &str| {
+        format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {params}}}"#)
+    };
+    // As many as are refused, and as many as just are not.
+    for (bytes, status) in [(2 << 20, 413), (70 << 10, 200)] {
+        let objects = repeated(r#"{"":0}"#, bytes);
+        let arguments = format!(r#"{{"name": "run_code", "arguments": {{"files": [{objects}]}}}}"#);
+        assert_eq!(costs_little(&server, "/mcp", &request("tools/call", &arguments)), status);
+        let unknown = request("unknown", &format!(r#"{{"a": [{objects}]}}"#));
+        assert_eq!(costs_little(&server, "/mcp", &unknown), status);
+        let refused = if status == 200 { 400 } else { status };
+        let token = format!(r#"{{"_meta": {{"progressToken": [{objects}]}}, "name": "list_languages"}}"#);
+        assert_eq!(costs_little(&server, "/mcp", &request("tools/call", &token)), refused);
+        let id = format!(r#"{{"jsonrpc": "2.0", "id": [{objects}], "method": "tools/list"}}"#);
+        assert_eq!(costs_little(&server, "/mcp", &id), refused);
+    }
+    for (path, start, item) in [
+        ("/v1/runs", r#""code": "true", "args""#, r#""""#),
+        ("/v1/runs", r#""code": "true", "files""#, r#"{"path":"a"}"#),
+        ("/api/v2/execute", r#""version": "*", "files""#, r#"{"content":""}"#),
+        ("/run_code", r#""code": "true", "args""#, r#""""#),
+    ] {
+        let body = format!(r#"{{"language": "bash", {start}: [{}]}}"#, repeated(item, 2 << 20));
+        assert_eq!(costs_little(&server, path, &body), 413, "{path}");
+    }
+}
+
+#[test]
+fn a_body_of_one_large_value_costs_little() {
+    let server = Server::start();
+    // A line break takes two bytes of JSON and so has to be copied where a plain string would not be.
+    let large = "\\n".repeat(4 << 20);
+    let run = format!(r#"{{"language": "bash", "code": "wc -c", "stdin": "{large}"}}"#);
+    let job = format!(
+        r#"{{"language": "bash", "version": "*", "files": [{{"content": "wc -c"}}], "stdin": "{large}"}}"#
+    );
+    let params = format!(r#"{{"name": "run_code", "arguments": {run}}}"#);
+    let call = format!(r#"{{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {params}}}"#);
+    for (path, body) in [("/v1/runs", &run), ("/run_code", &run), ("/api/v2/execute", &job), ("/mcp", &call)]
+    {
+        assert_eq!(costs_little(&server, path, body), 200, "{path}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Boxes that wait for runs: that they are used, that nothing but the time differs, and that they go.
+//! The warm pool: its boxes are used, only the time of a run differs, and they are removed in the end.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -66,7 +66,7 @@ pub(crate) fn waiting(server: &Server, word: &str) -> Vec<Pid> {
     descendants(server.pid()).into_iter().filter(has_word).collect()
 }
 
-/// Kills processes and waits for them to be dead; whoever started them need not know yet.
+/// Kills processes and waits for them to be dead; their parent need not have noticed yet.
 pub(crate) fn kill_all(pids: &[Pid]) {
     for pid in pids {
         let _ = kill_process(*pid, Signal::KILL);
@@ -404,7 +404,7 @@ fn a_pool_that_cannot_be_is_refused_with_its_place() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("belljar.toml"), "[pool.languages.rust]\nmin = 1\n").unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_belljar"))
-        .args(["serve", "--listen", "127.0.0.1:0"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"])
         .current_dir(folder.path())
         .output()
         .unwrap();

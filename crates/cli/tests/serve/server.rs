@@ -34,7 +34,7 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("belljar.toml"), config).unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(options);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]).args(options);
         Server::spawn(command, folder)
     }
 

@@ -1,4 +1,4 @@
-//! Many runs in boxes that wait, with every ending, and nothing grows. The long one is `bench/soak`.
+//! Many runs in the warm pool, with every ending, during which nothing grows. `bench/soak` is the long version.
 
 use std::fs;
 use std::process::Command;
@@ -28,5 +28,6 @@ fn server_apart() -> Server {
     fs::write(folder.path().join("belljar.toml"), pool).unwrap();
     let mut command = Command::new("unshare");
     command.args(["--mount", env!("CARGO_BIN_EXE_belljar"), "serve", "--listen", "127.0.0.1:0"]);
+    command.args(["--config", "belljar.toml"]);
     Server::spawn(command, folder)
 }

@@ -67,7 +67,7 @@ fn runs_that_come_together_are_all_forked() {
 }
 
 #[test]
-fn whoever_goes_away_while_a_child_is_born_leaves_nothing_for_the_next() {
+fn a_caller_that_disconnects_while_a_child_starts_leaves_nothing_for_the_next() {
     let server = Server::with(FORKED, &[]);
     run_forked(&server, &python("1"));
     let before = zygote(&server);
@@ -259,7 +259,7 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             "shares no memory",
         ),
         (
-            // Written to by whoever asks for the right to.
+            // Any process that opens it for writing can write to it.
             "readable",
             "import mmap, os\nfd = os.memfd_create('x')\nos.ftruncate(fd, 4096)\nmemory = mmap.mmap(fd, 4096, prot=mmap.PROT_READ)\n",
             "shares no memory",
@@ -319,7 +319,7 @@ fn a_module_that_never_finishes_keeps_nobody_from_running() {
     );
 }
 
-/// The kernel counts the processes of boxes also for whoever owns their users.
+/// The kernel also counts the processes of boxes for the owner of their user namespace.
 #[test]
 fn a_zygote_has_more_children_than_a_program_may_have_processes() {
     let server = Server::with("[pool.languages.python]\nmin = 70\nmax = 70\n", &[]);

@@ -6,6 +6,7 @@
 mod environment;
 mod filesystem;
 mod kernel;
+mod kernel_memory;
 mod lifecycle;
 mod network;
 mod resource;

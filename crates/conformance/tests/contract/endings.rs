@@ -154,7 +154,7 @@ fn out_of_memory_is_137_and_says_the_limit(cell: &Cell) {
 }
 
 /// Whether the box's counters can be read from inside, which it takes to keep `cpu`. Without them, the memory limit kills
-/// the whole box together with whoever could tell of it.
+/// the whole box together with the process that could report it.
 fn counts_inside(cell: &Cell) -> bool {
     cell.keeps("cpu")
 }

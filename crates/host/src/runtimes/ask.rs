@@ -1,14 +1,20 @@
 //! Runs a candidate once and reads what it reports about itself.
 //!
-//! It runs outside any box, as the caller would run it, but with next to no environment, in `/`, and for a limited
-//! time: the program on the search path may be anything.
+//! The program on the search path may be anything, and there can be no box for it before it has told what it needs. So
+//! it runs on the host with nothing to lose ([`belljar_jail::confine_helper`]): it can read, but not write, connect or
+//! signal; with next to no environment, in `/`, and for a limited time.
 
+use std::fs::{DirBuilder, remove_dir_all};
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use belljar_jail::{HelperLimits, confine_helper};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
@@ -17,6 +23,8 @@ use super::RuntimeSettings;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LONGEST_ANSWER: usize = 64 * 1024;
+/// What an interpreter may use to tell its version. Some commit a part of the host's memory when they start.
+const LIMITS: HelperLimits = HelperLimits { memory: 8 << 30, cpu: PATIENCE, file_size: 16 << 20 };
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +48,39 @@ pub(super) fn ask(
     settings: &RuntimeSettings,
 ) -> Result<String, NoAnswer> {
     let deadline = Instant::now() + PATIENCE;
+    let scratch = Scratch::make().ok();
     let mut answers = String::new();
     for question in questions {
         let mut command = quiet_command(program, settings);
+        let scratch = scratch.as_ref().map(|scratch| scratch.0.as_path());
+        command.envs(scratch.map(|path| ("TMPDIR", path)));
+        confine_helper(&mut command, scratch, LIMITS).map_err(NoAnswer::NotStarted)?;
         answers.push_str(&listen(command.args(*question), deadline)?);
         answers.push('\n');
     }
     Ok(answers)
+}
+
+/// A directory for temporary files, without which some interpreters do not start.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> io::Result<Scratch> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+        let name = format!("belljar-{}-{number}-{now:x}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // It must be new: somebody else's could hold anything.
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = remove_dir_all(&self.0);
+    }
 }
 
 fn quiet_command(program: &Path, settings: &RuntimeSettings) -> Command {

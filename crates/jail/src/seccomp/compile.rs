@@ -239,6 +239,8 @@ fn action(verdict: Verdict) -> u32 {
     match verdict {
         Verdict::Allow => libc::SECCOMP_RET_ALLOW,
         Verdict::Deny(errno) => libc::SECCOMP_RET_ERRNO | (errno.unsigned_abs() & libc::SECCOMP_RET_DATA),
+        // An errno of 0 is success.
+        Verdict::Ignore => libc::SECCOMP_RET_ERRNO,
         Verdict::Kill => libc::SECCOMP_RET_KILL_PROCESS,
     }
 }

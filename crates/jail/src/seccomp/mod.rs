@@ -55,6 +55,20 @@ impl Filter {
         &COMPILED
     }
 
+    /// The filter for a helper on the host, to be loaded after the standard one.
+    #[must_use]
+    pub fn apart() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::APART)));
+        &COMPILED
+    }
+
+    /// The filter for a parser, which needs nothing but memory.
+    #[must_use]
+    pub fn parser() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::PARSER)));
+        &COMPILED
+    }
+
     /// Puts the calling process, all its threads and all its future children under this filter, for good.
     ///
     /// Allocates nothing, so it may run between `fork` and `exec`. The process must have `no_new_privs` already.

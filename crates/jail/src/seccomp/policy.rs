@@ -73,6 +73,8 @@ pub enum Verdict {
     Allow,
     /// The call is not made, and the caller sees this `errno`.
     Deny(c_int),
+    /// The call is not made, and the caller sees success: for hints that programs give up without.
+    Ignore,
     /// The process dies of `SIGSYS`.
     Kill,
 }
@@ -147,6 +149,9 @@ const EPERM: Verdict = Verdict::Deny(libc::EPERM);
 const ENOSYS: Verdict = Verdict::Deny(libc::ENOSYS);
 const EAFNOSUPPORT: Verdict = Verdict::Deny(libc::EAFNOSUPPORT);
 const EPROTONOSUPPORT: Verdict = Verdict::Deny(libc::EPROTONOSUPPORT);
+const EINVAL: Verdict = Verdict::Deny(libc::EINVAL);
+const ENODEV: Verdict = Verdict::Deny(libc::ENODEV);
+const ENOPROTOOPT: Verdict = Verdict::Deny(libc::ENOPROTOOPT);
 
 /// Allowed only if the masked argument is one of these.
 macro_rules! only_if {
@@ -179,10 +184,8 @@ const SOCKET_TYPE: u32 = 0xF;
 const UNIX: u32 = libc::AF_UNIX.cast_unsigned();
 const INET: u32 = libc::AF_INET.cast_unsigned();
 const INET6: u32 = libc::AF_INET6.cast_unsigned();
-const NETLINK: u32 = libc::AF_NETLINK.cast_unsigned();
 const STREAM: u32 = libc::SOCK_STREAM.cast_unsigned();
 const DGRAM: u32 = libc::SOCK_DGRAM.cast_unsigned();
-const RAW: u32 = libc::SOCK_RAW.cast_unsigned();
 const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 
 /// An allow-list of families: AF_ALG alone gave any process a write into the page cache (CVE-2026-31431), and the next
@@ -191,8 +194,11 @@ const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 /// Within the internet families, the protocols are an allow-list too, because asking for SCTP, DCCP or L2TP is enough
 /// to make the kernel load their modules. The errnos are those of a kernel that lacks the feature: Go, for one, tries
 /// MPTCP first and takes `EPROTONOSUPPORT` for "no". Raw sockets get the errno that they get without `CAP_NET_RAW`.
-/// Netlink is for `getifaddrs`, which opens it as `SOCK_RAW`; its other protocols (audit, xfrm, netfilter) do not
-/// exist.
+///
+/// Netlink is not among the families, although `getifaddrs` is built on it: replies wait in the socket, nobody is
+/// charged for them, and the kernel echoes every message that it does not understand. A thousand sockets hold 200 MB.
+/// A filter cannot count sockets, and no limit of the kernel bounds these. What remains without it: name resolution in
+/// every libc and runtime, `if_nametoindex`, Java's list of interfaces (by `ioctl`), and `/proc/self/net/dev`.
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -215,14 +221,6 @@ const SOCKET: Rule = Rule::ByArguments {
             then: EPROTONOSUPPORT,
         },
         Case { when: &[family(&[UNIX, INET, INET6])], then: EPERM },
-        Case {
-            when: &[
-                family(&[NETLINK]),
-                socket_type(&[DGRAM, RAW]),
-                protocol(&[libc::NETLINK_ROUTE.cast_unsigned()]),
-            ],
-            then: Verdict::Allow,
-        },
     ],
     otherwise: EAFNOSUPPORT,
 };
@@ -261,30 +259,52 @@ const FCNTL: Rule = Rule::ByArguments {
     otherwise: Verdict::Allow,
 };
 
-/// `MSG_OOB`.
-const SEND: Rule = only_if!(3 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
-const SENDMSG: Rule = only_if!(2 & 1, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
+/// `MSG_OOB` and `MSG_MORE`. With the latter, a UDP socket keeps up to 64 KiB that nobody is charged for.
+const SEND_FLAGS: u32 = 1 | 0x8000;
+const SEND: Rule = only_if!(3 & SEND_FLAGS, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
+const SENDMSG: Rule = only_if!(2 & SEND_FLAGS, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
+/// `SPLICE_F_MORE`, the same by another name.
+const SPLICE: Rule = only_if!(5 & 4, &[0], else EINVAL);
 
-/// `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and the corresponding two for groups of sockets; `TCP_ULP`.
+/// Socket options that hold kernel memory which nobody is charged for, or that load code into the kernel:
+///
+/// - Filters: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and the corresponding two for groups of sockets.
+/// - Error queues: `IP_RECVERR`, `IPV6_RECVERR` and `SO_TIMESTAMPING` (in both its forms) let each socket keep 200 KiB
+///   and more. The first two are ignored instead of refused: glibc's resolver sets them, and gives up if it cannot.
+/// - `SO_RCVBUF`: a connection inherits it from its listener, and what arrives before it is accepted is charged to
+///   nobody. It is a hint, which the kernel itself cuts down to the host's maximum.
+/// - `UDP_CORK`, as `MSG_MORE` above.
+/// - Multicast: each group that a socket joins is an entry of the interface, which nobody is charged for either. A box
+///   has only a loopback, and a program that does not name it gets the same errno from the kernel.
+/// - Signature keys of TCP (`TCP_MD5SIG`, `TCP_AO`), and `TCP_ULP`, which loads kernel TLS.
 const SETSOCKOPT: Rule = Rule::ByArguments {
     cases: &[
-        Case {
-            when: &[
-                Test { argument: 1, mask: ALL_BITS, any_of: &[libc::SOL_SOCKET.cast_unsigned()] },
-                Test { argument: 2, mask: ALL_BITS, any_of: &[26, 50, 51, 52] },
-            ],
-            then: EPERM,
-        },
-        Case {
-            when: &[
-                Test { argument: 1, mask: ALL_BITS, any_of: &[libc::IPPROTO_TCP.cast_unsigned()] },
-                Test { argument: 2, mask: ALL_BITS, any_of: &[31] },
-            ],
-            then: Verdict::Deny(libc::ENOPROTOOPT),
-        },
+        Case { when: &[OF_SOCKET, option(&[26, 50, 51, 52])], then: EPERM },
+        Case { when: &[OF_SOCKET, option(&[37, 65])], then: ENOPROTOOPT },
+        Case { when: &[OF_SOCKET, option(&[8])], then: Verdict::Ignore },
+        Case { when: &[OF_IP, option(&[11])], then: Verdict::Ignore },
+        Case { when: &[OF_IP, option(&[35, 39, 41, 42, 46, 48])], then: ENODEV },
+        Case { when: &[OF_IPV6, option(&[25])], then: Verdict::Ignore },
+        Case { when: &[OF_IPV6, option(&[20, 27, 42, 46, 48])], then: ENODEV },
+        Case { when: &[OF_TCP, option(&[14, 31, 32, 38, 39, 40])], then: ENOPROTOOPT },
+        Case { when: &[OF_UDP, option(&[1])], then: ENOPROTOOPT },
     ],
     otherwise: Verdict::Allow,
 };
+
+const OF_SOCKET: Test = level(&[libc::SOL_SOCKET.cast_unsigned()]);
+const OF_IP: Test = level(&[libc::IPPROTO_IP.cast_unsigned()]);
+const OF_IPV6: Test = level(&[libc::IPPROTO_IPV6.cast_unsigned()]);
+const OF_TCP: Test = level(&[libc::IPPROTO_TCP.cast_unsigned()]);
+const OF_UDP: Test = level(&[libc::IPPROTO_UDP.cast_unsigned()]);
+
+const fn level(any_of: &'static [u32]) -> Test {
+    Test { argument: 1, mask: ALL_BITS, any_of }
+}
+
+const fn option(any_of: &'static [u32]) -> Test {
+    Test { argument: 2, mask: ALL_BITS, any_of }
+}
 
 const FILE_TYPES: &[u32] = &[0, libc::S_IFREG, libc::S_IFIFO, libc::S_IFSOCK];
 #[cfg(target_arch = "x86_64")]
@@ -299,7 +319,22 @@ const PERSONALITY: Rule = only_if!(0 & ALL_BITS, &[0, 0xFFFF_FFFF], else EPERM);
 /// `PR_SET_DUMPABLE` and `PR_SET_PTRACER` (which processes may inspect it), `PR_SET_SECUREBITS`, `PR_SET_MM` (forging
 /// one's own `/proc` entry), `PR_SET_TSC`, `PR_SET_SPECULATION_CTRL` (undoing a mitigation), `PR_SCHED_CORE`,
 /// `PR_SET_MEMORY_MERGE` (shared pages are a side channel), `PR_SET_SYSCALL_USER_DISPATCH`.
-const PRCTL: Rule = only_if!(0 & ALL_BITS, PRCTL_OPTIONS, else EPERM);
+///
+/// `PR_SET_SECCOMP` is refused as [`SECCOMP`] is. `PR_SET_VMA` gives names to anonymous memory, which nobody is charged
+/// for; Go and glibc take `EINVAL` for a kernel without it.
+const PRCTL: Rule = Rule::ByArguments {
+    cases: &[
+        Case { when: &[prctl_option(PRCTL_OPTIONS)], then: Verdict::Allow },
+        Case { when: &[prctl_option(&[libc::PR_SET_SECCOMP.cast_unsigned(), PR_SET_VMA])], then: EINVAL },
+    ],
+    otherwise: EPERM,
+};
+const PR_SET_VMA: u32 = 0x5356_4D41;
+
+const fn prctl_option(any_of: &'static [u32]) -> Test {
+    Test { argument: 0, mask: ALL_BITS, any_of }
+}
+
 const PRCTL_OPTIONS: &[u32] = &[
     libc::PR_SET_PDEATHSIG.cast_unsigned(),
     libc::PR_GET_PDEATHSIG.cast_unsigned(),
@@ -311,7 +346,6 @@ const PRCTL_OPTIONS: &[u32] = &[
     libc::PR_SET_NAME.cast_unsigned(),
     libc::PR_GET_NAME.cast_unsigned(),
     libc::PR_GET_SECCOMP.cast_unsigned(),
-    libc::PR_SET_SECCOMP.cast_unsigned(),
     libc::PR_CAPBSET_READ.cast_unsigned(),
     libc::PR_GET_TSC.cast_unsigned(),
     libc::PR_GET_SECUREBITS.cast_unsigned(),
@@ -344,8 +378,40 @@ const PRCTL_OPTIONS: &[u32] = &[
     75,          // PR_SET_SHADOW_STACK_STATUS: libc at start (aarch64)
     76,          // PR_LOCK_SHADOW_STACK_STATUS
     0x4155_5856, // PR_GET_AUXV
-    0x5356_4D41, // PR_SET_VMA: names for anonymous memory (Go, glibc)
 ];
+
+/// Asking what the kernel knows (`SECCOMP_GET_ACTION_AVAIL`, `SECCOMP_GET_NOTIF_SIZES`), but no filters of the code's own.
+/// Nobody is charged for their memory, a listener keeps a filter alive after its process, all of them together can use
+/// up the host's `bpf_jit_limit`, after which no box could load its filter, and `SECCOMP_RET_LOG` writes to the host's
+/// log. `EINVAL` is the answer of a kernel without filters: OpenSSH, man-db and Chromium then go on without one.
+const SECCOMP: Rule = only_if!(0 & ALL_BITS, &[2, 3], else EINVAL);
+
+/// Calls that change the process that their first argument names, or the caller if that is 0. PID 1 is the one process
+/// in the box that is not the code's, and it may have the code's uid: as an ordinary user's, or in a container.
+const NOT_PID_1: Rule = Rule::ByArguments {
+    cases: &[Case { when: &[Test { argument: 0, mask: ALL_BITS, any_of: &[1] }], then: EPERM }],
+    otherwise: Verdict::Allow,
+};
+
+/// The same for calls that can also name a process group or a user, to which PID 1 may belong.
+macro_rules! one_process_except_pid_1 {
+    ($process:expr) => {
+        Rule::ByArguments {
+            cases: &[
+                Case { when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[1] }], then: EPERM },
+                Case {
+                    when: &[Test { argument: 0, mask: ALL_BITS, any_of: &[$process] }],
+                    then: Verdict::Allow,
+                },
+            ],
+            otherwise: EPERM,
+        }
+    };
+}
+/// `PRIO_PROCESS`.
+const SETPRIORITY: Rule = one_process_except_pid_1!(0);
+/// `IOPRIO_WHO_PROCESS`.
+const IOPRIO_SET: Rule = one_process_except_pid_1!(1);
 
 static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "files: read and write open files",
@@ -376,7 +442,8 @@ static STANDARD_GROUPS: &[Group] = &[
         SYS_futimesat SYS_dup2 SYS_pipe SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd
         SYS_signalfd SYS_alarm SYS_pause SYS_time SYS_getpgrp SYS_fork SYS_vfork),
     group!(ALLOW, "zero-copy pipes: cat and cp use splice; Dirty Pipe was fixed in 5.16.11",
-        SYS_splice SYS_tee SYS_vmsplice),
+        SYS_tee SYS_vmsplice),
+    group!(SPLICE, "the same; without the flag that makes a UDP socket keep what it was given", SYS_splice),
     #[cfg(target_arch = "x86_64")]
     group!(MKNOD, "FIFOs and sockets; a device node would give access to the host's devices", SYS_mknod),
     group!(MKNODAT, "FIFOs and sockets; a device node would give access to the host's devices", SYS_mknodat),
@@ -427,18 +494,22 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "signals",
         SYS_kill SYS_tkill SYS_tgkill SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_rt_sigpending
         SYS_rt_sigtimedwait SYS_rt_sigqueueinfo SYS_rt_tgsigqueueinfo SYS_rt_sigsuspend SYS_sigaltstack),
-    group!(ALLOW, "scheduling: priority can only be lowered without CAP_SYS_NICE",
-        SYS_sched_yield SYS_sched_getaffinity SYS_sched_setaffinity SYS_sched_getparam SYS_sched_setparam
-        SYS_sched_getscheduler SYS_sched_setscheduler SYS_sched_getattr SYS_sched_setattr
+    group!(ALLOW, "scheduling: reading it",
+        SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam SYS_sched_getscheduler SYS_sched_getattr
         SYS_sched_get_priority_max SYS_sched_get_priority_min SYS_sched_rr_get_interval SYS_getpriority
-        SYS_setpriority SYS_ioprio_get SYS_ioprio_set),
+        SYS_ioprio_get),
+    group!(NOT_PID_1, "scheduling: priority can only be lowered without CAP_SYS_NICE; never that of PID 1",
+        SYS_sched_setaffinity SYS_sched_setparam SYS_sched_setscheduler SYS_sched_setattr),
+    group!(SETPRIORITY, "scheduling: the same, for one process", SYS_setpriority),
+    group!(IOPRIO_SET, "scheduling: the same, for one process", SYS_ioprio_set),
     group!(
         ABSENT,
         "scheduling: asks for longer time slices; any other call ends them as well",
         SYS_rseq_slice_yield
     ),
     group!(ALLOW, "limits and usage: hard limits only go down",
-        SYS_getrlimit SYS_setrlimit SYS_prlimit64 SYS_getrusage SYS_times SYS_sysinfo),
+        SYS_getrlimit SYS_setrlimit SYS_getrusage SYS_times SYS_sysinfo),
+    group!(NOT_PID_1, "limits: the same, of any process but PID 1, which watches the code", SYS_prlimit64),
     group!(
         PRCTL,
         "own name, own state and what only restricts; not what exposes or forges a process",
@@ -450,8 +521,13 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "identity: without capabilities it can only be kept or lowered",
         SYS_setuid SYS_setgid SYS_setreuid SYS_setregid SYS_setresuid SYS_setresgid SYS_setgroups
         SYS_setfsuid SYS_setfsgid SYS_capset),
-    group!(ALLOW, "further confinement: a second filter or rule set can only restrict",
-        SYS_seccomp SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self),
+    group!(
+        SECCOMP,
+        "no filters: nobody is charged for them, and the host can have only so many",
+        SYS_seccomp
+    ),
+    group!(ALLOW, "further confinement: a second rule set can only restrict, and is charged to the box",
+        SYS_landlock_create_ruleset SYS_landlock_add_rule SYS_landlock_restrict_self),
     group!(ALLOW, "clocks and timers",
         SYS_clock_gettime SYS_clock_getres SYS_clock_nanosleep SYS_nanosleep SYS_gettimeofday SYS_getitimer
         SYS_setitimer SYS_timer_create SYS_timer_settime SYS_timer_gettime SYS_timer_getoverrun
@@ -461,7 +537,7 @@ static STANDARD_GROUPS: &[Group] = &[
     group!(ALLOW, "system: its name and random numbers", SYS_uname SYS_getrandom),
     group!(
         SOCKET,
-        "unix, TCP, UDP, ping, and netlink for getifaddrs; no other family (CVE-2026-31431)",
+        "unix, TCP, UDP and ping; no other family (CVE-2026-31431), and not netlink, whose memory is not charged",
         SYS_socket
     ),
     group!(SOCKETPAIR, "Unix sockets only; pairs of other families are not needed", SYS_socketpair),
@@ -470,14 +546,14 @@ static STANDARD_GROUPS: &[Group] = &[
         SYS_shutdown SYS_recvfrom SYS_recvmsg SYS_recvmmsg),
     group!(
         SETSOCKOPT,
-        "sockets: options; not socket filters, not kernel TLS (CVE-2023-0461)",
+        "sockets: options; not those that hold uncharged memory, not filters, not kernel TLS (CVE-2023-0461)",
         SYS_setsockopt
     ),
-    group!(SEND, "sockets: send; not out-of-band data, which is rarely used and often buggy (CVE-2025-38236)",
+    group!(SEND, "sockets: send; not out-of-band data (CVE-2025-38236), not data that waits for more",
         SYS_sendto SYS_sendmmsg),
     group!(
         SENDMSG,
-        "sockets: send; not out-of-band data, which is rarely used and often buggy (CVE-2025-38236)",
+        "sockets: send; not out-of-band data (CVE-2025-38236), not data that waits for more",
         SYS_sendmsg
     ),
     group!(REFUSE, "System V IPC: segments outlive the box and its memory limit (nsjail-shm-dos)",
@@ -542,6 +618,42 @@ static REAPER_GROUPS: &[Group] = &[
     group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
     group!(ALLOW, "locks and panics of the standard library", SYS_futex SYS_gettid SYS_getpid),
     group!(ALLOW, "the time, if the clock needs a call", SYS_clock_gettime),
+];
+
+/// What a helper on the host may not ask of the kernel, on top of what [`STANDARD`] refuses: in a box, namespaces keep
+/// it from other processes and from the network.
+pub static APART: Policy = Policy { groups: APART_GROUPS, unlisted: Verdict::Allow };
+
+/// Signal 0 is none.
+const ONLY_WHETHER_IT_IS_THERE: Rule = only_if!(1 & ALL_BITS, &[0], else EPERM);
+
+static APART_GROUPS: &[Group] = &[
+    group!(REFUSE, "sockets lead to servers of the host and to the network", SYS_socket SYS_io_uring_setup),
+    group!(
+        ONLY_WHETHER_IT_IS_THERE,
+        "other processes of the same user; shells wait for their own in this way",
+        SYS_kill
+    ),
+    group!(REFUSE, "other processes of the same user", SYS_tkill SYS_rt_sigqueueinfo
+        SYS_rt_tgsigqueueinfo SYS_pidfd_send_signal SYS_pidfd_getfd SYS_ptrace SYS_process_vm_readv
+        SYS_process_vm_writev SYS_setpriority SYS_ioprio_set SYS_sched_setscheduler SYS_sched_setparam
+        SYS_sched_setattr),
+];
+
+/// What a parser may ask of the kernel: memory, time, and its two open files.
+pub static PARSER: Policy = Policy { groups: PARSER_GROUPS, unlisted: EPERM };
+
+static PARSER_GROUPS: &[Group] = &[
+    group!(ALLOW, "its input and output", SYS_read SYS_pread64 SYS_write SYS_writev SYS_lseek SYS_close
+        SYS_fstat SYS_newfstatat SYS_statx),
+    group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
+    group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
+    group!(ALLOW, "one thread with a large stack", SYS_clone SYS_clone3 SYS_set_robust_list SYS_rseq
+        SYS_set_tid_address SYS_sched_getaffinity SYS_sched_yield SYS_prctl SYS_gettid SYS_getpid SYS_futex),
+    group!(ALLOW, "signals: an overflow of the stack is one", SYS_rt_sigaction SYS_rt_sigprocmask
+        SYS_rt_sigreturn SYS_sigaltstack SYS_tgkill SYS_restart_syscall),
+    group!(ALLOW, "time and random numbers", SYS_clock_gettime SYS_getrandom),
+    group!(ALLOW, "ending", SYS_exit SYS_exit_group),
 ];
 
 const fn number(call: c_long) -> u32 {

@@ -1,4 +1,4 @@
-//! The body of a request: bounded in size, in time, and all bodies together in memory.
+//! The body of a request: bounded in size, in time, in what its JSON can become in memory, and all bodies together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
 /// Reads a body, whatever it is announced as.
 ///
 /// # Errors
-/// That it is too large, too slow or broken off, or that too many others are being read.
+/// That it is too large, has too many values, is too slow or broken off, or that too many others are being read.
 pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
     let patience = app.config.body_timeout;
     let reading = collect(body, app.config.max_body, &app.memory);
@@ -73,6 +73,8 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Receiv
         share.grow_to(bytes.len() + data.len(), memory)?;
         bytes.extend_from_slice(&data);
     }
+    let read = bytes.len() + belljar_wire::cost(&bytes)?;
+    share.grow_to(memory.at_most_half(read).max(bytes.len()), memory)?;
     Ok(Received { bytes: bytes.freeze(), share })
 }
 
@@ -97,7 +99,7 @@ impl Memory {
     /// # Errors
     /// That others have had it for so long.
     pub(crate) async fn share_within(&self, bytes: usize, patience: Duration) -> Result<Share, Problem> {
-        let bytes = u32::try_from(bytes.min(self.all / 2)).unwrap_or(u32::MAX);
+        let bytes = u32::try_from(self.at_most_half(bytes)).unwrap_or(u32::MAX);
         if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
             return Ok(Share(Some(permit)));
         }
@@ -106,6 +108,11 @@ impl Memory {
             Ok(Ok(permit)) => Ok(Share(Some(permit))),
             Ok(Err(_)) | Err(_) => Err(no_memory()),
         }
+    }
+
+    /// What is estimated to be more than half of all memory counts as half, so that it can be had in the end.
+    fn at_most_half(&self, bytes: usize) -> usize {
+        bytes.min(self.all / 2)
     }
 }
 

@@ -5,6 +5,7 @@
 //! `initialize` may cancel a request by a message of its own instead of by closing the connection. For its sake it
 //! gets a session id, which is nothing but a name under which its requests in flight are found.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::TcpListener;
@@ -24,7 +25,7 @@ use rmcp::ServerHandler;
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::refusal;
@@ -82,7 +83,7 @@ where
     served
 }
 
-/// A service at `/mcp`. Whoever mounts it sees to it that every request carries its [`Caller`].
+/// A service at `/mcp`. The router that mounts it adds the [`Caller`] to every request.
 fn mount<S>(service: S, app: App) -> Router
 where
     S: ServerHandler + Clone,
@@ -143,66 +144,70 @@ async fn serve<S: ServerHandler + Clone>(
         return StatusCode::ACCEPTED.into_response();
     }
     let ticket = session
-        .zip(message.id.as_ref())
+        .zip(message.id)
         .map(|(session, id)| endpoint.flights.clone().take_off(Flight::new(&caller, &session, id)));
     let held = Held::default();
     held.set(Some(share));
     parts.extensions.insert(held.clone());
+    let (id, is_initialize) = (refusal::id_of(message.id), message.is_initialize());
     let request = Request::from_parts(parts.clone(), Body::from(bytes));
     let response = endpoint.protocol.handle(request).await.map(Body::new);
-    let mut response = refusal::worded(response, &parts, refusal::id_of(message.id.as_ref())).await;
+    let mut response = refusal::worded(response, &parts, id).await;
     if !response.status().is_success() {
         return response;
     }
-    if message.is_initialize() {
+    if is_initialize {
         response.headers_mut().insert(SESSION, new_session());
     }
     until_cancelled(response, ticket, held)
 }
 
-/// What has to be known of a message here.
+/// What has to be known of a message here. Names stay in the text: a client may send anything in their place.
 #[derive(Debug, Default, Deserialize)]
-struct Message {
-    #[serde(default)]
-    method: String,
-    id: Option<Value>,
-    params: Option<Params>,
+struct Message<'a> {
+    #[serde(default, borrow)]
+    method: Cow<'a, str>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    params: Option<Params<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Params {
-    #[serde(rename = "requestId")]
-    request_id: Option<Value>,
-    #[serde(rename = "_meta")]
-    meta: Option<Meta>,
+struct Params<'a> {
+    #[serde(rename = "requestId", borrow)]
+    request_id: Option<&'a RawValue>,
+    #[serde(rename = "_meta", borrow)]
+    meta: Option<Meta<'a>>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Meta {
-    #[serde(rename = "progressToken")]
-    progress_token: Option<Value>,
+struct Meta<'a> {
+    #[serde(rename = "progressToken", borrow)]
+    progress_token: Option<&'a RawValue>,
 }
 
-impl Message {
+impl<'a> Message<'a> {
     /// What is no message is for the protocol to refuse.
-    fn read(bytes: &[u8]) -> Message {
+    fn read(bytes: &'a [u8]) -> Message<'a> {
         serde_json::from_slice(bytes).unwrap_or_default()
     }
 
     /// What the client calls a request and its progress comes back in every answer, and is kept until then.
     fn has_a_long_name(&self) -> bool {
-        let token = self.params.as_ref().and_then(|params| params.meta.as_ref()?.progress_token.as_ref());
-        let names = [self.id.as_ref(), token, self.cancelled()];
-        names.into_iter().flatten().any(|name| name.as_str().is_some_and(|name| name.len() > MAX_NAME))
+        let token = self.params.as_ref().and_then(|params| params.meta.as_ref()?.progress_token);
+        let names = [self.id, token, self.cancelled()];
+        // Two more for the quotation marks.
+        names.into_iter().flatten().any(|name| name.get().len() > MAX_NAME + 2)
     }
 
     fn is_initialize(&self) -> bool {
         self.method == "initialize"
     }
 
-    fn cancelled(&self) -> Option<&Value> {
+    fn cancelled(&self) -> Option<&'a RawValue> {
         let params = self.params.as_ref().filter(|_| self.method == "notifications/cancelled")?;
-        params.request_id.as_ref()
+        params.request_id
     }
 }
 
@@ -256,8 +261,9 @@ struct Ticket {
 }
 
 impl Flight {
-    fn new(caller: &Caller, session: &str, request: &Value) -> Flight {
-        Flight { caller: caller.name().to_owned(), session: session.to_owned(), request: request.to_string() }
+    fn new(caller: &Caller, session: &str, request: &RawValue) -> Flight {
+        let request = request.get().to_owned();
+        Flight { caller: caller.name().to_owned(), session: session.to_owned(), request }
     }
 }
 
@@ -275,7 +281,7 @@ impl Flights {
     }
 
     fn all(&self) -> MutexGuard<'_, HashMap<Flight, watch::Sender<bool>>> {
-        // Whoever panicked while it held the lock had changed the map whole or not at all.
+        // A thread that panicked with the lock held has changed the map completely or not at all.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

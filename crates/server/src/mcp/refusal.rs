@@ -9,9 +9,10 @@ use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
 use rmcp::model::{ErrorData, JsonRpcError, RequestId};
 use serde::de::IgnoredAny;
-use serde_json::{Value, json};
+use serde_json::json;
+use serde_json::value::RawValue;
 
-/// The longest id and the longest progress token.
+/// The longest id and the longest progress token, in bytes of JSON.
 pub(super) const MAX_NAME: usize = 256;
 /// The most of a plain text that is read; those of the library are short.
 const MAX_TEXT: usize = 4096;
@@ -70,8 +71,8 @@ pub(super) async fn worded(response: Response, asked: &Parts, id: Option<Request
 }
 
 /// The id of a request, if it is one that can be answered to.
-pub(super) fn id_of(id: Option<&Value>) -> Option<RequestId> {
-    id.and_then(|id| serde_json::from_value(id.clone()).ok())
+pub(super) fn id_of(id: Option<&RawValue>) -> Option<RequestId> {
+    id.and_then(|id| serde_json::from_str(id.get()).ok())
 }
 
 fn answer(status: StatusCode, id: Option<RequestId>, error: ErrorData) -> Response {

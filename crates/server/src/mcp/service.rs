@@ -50,7 +50,7 @@ pub(super) struct Held(Arc<Mutex<Option<Share>>>);
 
 impl Held {
     pub(super) fn set(&self, share: Option<Share>) {
-        // Whoever panicked while it held the lock had changed it whole or not at all.
+        // A thread that panicked with the lock held has changed it completely or not at all.
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = share;
     }
 }
@@ -65,9 +65,9 @@ struct Call<'a> {
 /// Who asks.
 #[derive(Debug)]
 pub(super) enum Who {
-    /// Whoever started this process.
+    /// The user who started this process.
     Always(Caller),
-    /// Whom the guard has found behind the HTTP request.
+    /// The caller of the HTTP request, as the guard identified it.
     OfTheRequest,
 }
 

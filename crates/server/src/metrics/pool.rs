@@ -52,11 +52,15 @@ impl PoolMetrics {
     }
 
     pub(super) fn register(&self, registry: &mut Registry) {
-        registry.register("pool_ready", "Boxes that wait for a run", self.ready.clone());
+        registry.register(
+            "pool_ready",
+            "Boxes in the warm pool that are ready for a run",
+            self.ready.clone(),
+        );
         registry.register("pool_booting", "Boxes whose runtime boots", self.booting.clone());
         registry.register_with_unit(
             "pool_memory",
-            "Memory of the boxes that wait, measured when they were ready",
+            "Memory of the ready boxes in the warm pool, measured when they became ready",
             Unit::Bytes,
             self.memory.clone(),
         );

@@ -1,7 +1,7 @@
 """Runs the cells of a notebook one after the other, as a kernel would, and writes down what each came to.
 
 This is the program of one run, in its box. What it writes is what the cells let it write: they share its process, and
-whoever tampers with it tampers with nobody's results but their own.
+code that tampers with it changes only its own results.
 
 The order comes on standard input: {"cells", "cell_timeout", "output_limit", "results"}.
 """

@@ -287,6 +287,7 @@ impl Said {
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
+    belljar_wire::cost(text.as_bytes()).map_err(Refusal::from)?;
     serde_json::from_str(text)
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
 }

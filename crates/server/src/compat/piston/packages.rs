@@ -1,4 +1,5 @@
-//! Packages. What runs here is installed on the host, by whoever keeps the host; it is listed, and it stays.
+//! Packages. The languages are those that the host's administrator installed: they are listed, and cannot be installed or
+//! removed here.
 
 use axum::extract::State;
 use axum::http::StatusCode;

@@ -45,7 +45,7 @@ pub(super) fn exists(name: &str) -> bool {
     NAMES.contains(&name)
 }
 
-/// Whether whoever sends it wants the program to end.
+/// Whether the sender wants the program to end.
 pub(super) fn ends(name: &str) -> bool {
     ["SIGKILL", "SIGTERM", "SIGINT", "SIGQUIT", "SIGHUP", "SIGABRT"].contains(&name)
 }
