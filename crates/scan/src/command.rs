@@ -1,0 +1,161 @@
+//! A program and its words, as a shell or a spawning function would run it.
+
+use std::rc::Rc;
+
+use crate::view::Dialect;
+
+/// A command, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Command {
+    /// The program, without its directory.
+    pub(crate) name: Rc<str>,
+    /// Options. Short ones that were written together are apart.
+    pub(crate) flags: Vec<Rc<str>>,
+    /// Everything else.
+    pub(crate) operands: Vec<Rc<str>>,
+    /// Code that an option passes to an interpreter, and the number of the word that it is in.
+    pub(crate) code: Option<(Dialect, Rc<str>, usize)>,
+}
+
+/// Programs that run the program in their next words.
+const WRAPPERS: [&str; 16] = [
+    "sudo", "doas", "env", "nohup", "time", "timeout", "nice", "ionice", "exec", "command", "builtin", "busybox",
+    "xargs", "setsid", "stdbuf", "unbuffer",
+];
+
+/// Interpreters by the beginning of their names, and the options that take code.
+const INTERPRETERS: [(&str, Dialect, &[&str]); 12] = [
+    ("python", Dialect::Python, &["-c"]),
+    ("pypy", Dialect::Python, &["-c"]),
+    ("node", Dialect::JavaScript, &["-e", "-p", "--eval", "--print"]),
+    ("bun", Dialect::JavaScript, &["-e", "--eval"]),
+    ("bash", Dialect::Shell, &["-c"]),
+    ("dash", Dialect::Shell, &["-c"]),
+    ("zsh", Dialect::Shell, &["-c"]),
+    ("perl", Dialect::Other("perl"), &["-e", "-E"]),
+    ("ruby", Dialect::Other("ruby"), &["-e"]),
+    ("php", Dialect::Other("php"), &["-r"]),
+    ("lua", Dialect::Other("lua"), &["-e"]),
+    ("Rscript", Dialect::Other("r"), &["-e"]),
+];
+
+impl Command {
+    /// Takes words apart. `None` if there is no program in them.
+    pub(crate) fn of(words: &[Rc<str>]) -> Option<Command> {
+        let first = first_of_program(words);
+        let name = base_name(words.get(first)?);
+        if name.is_empty() {
+            return None;
+        }
+        let (mut flags, mut operands) = (Vec::new(), Vec::new());
+        for word in &words[first + 1..] {
+            match word.strip_prefix('-') {
+                Some(rest) if rest.starts_with('-') && rest.len() > 1 => {
+                    flags.push(word.split('=').next().unwrap_or(word).into());
+                }
+                Some(rest) if !rest.is_empty() && rest != "-" => {
+                    flags.push(word.clone());
+                    if rest.len() > 1 && rest.len() < 8 {
+                        flags.extend(rest.chars().map(|c| Rc::from(format!("-{c}"))));
+                    }
+                }
+                Some(_) | None => operands.push(word.clone()),
+            }
+        }
+        let code = inline_code(name, words, first + 1);
+        Some(Command { name: name.into(), flags, operands, code })
+    }
+
+    /// The language of what this program reads from its standard input and runs.
+    pub(crate) fn interprets_stdin(&self) -> Option<Dialect> {
+        let only_stdin = self.operands.iter().all(|word| word.as_ref() == "-" || word.as_ref() == "/dev/stdin");
+        let reads = only_stdin || self.flags.iter().any(|flag| flag.as_ref() == "-s");
+        interpreter(&self.name).map(|(_, dialect, _)| dialect).filter(|_| self.code.is_none() && reads)
+    }
+}
+
+fn first_of_program(words: &[Rc<str>]) -> usize {
+    let mut first = 0;
+    let mut wrapped = false;
+    while let Some(word) = words.get(first) {
+        let is_wrapper = WRAPPERS.contains(&base_name(word));
+        let is_skipped = word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
+        if !(is_wrapper || (wrapped && is_skipped)) {
+            break;
+        }
+        wrapped = true;
+        first += 1;
+    }
+    // A wrapper alone is a program, too.
+    if first == words.len() && first > 0 { 0 } else { first }
+}
+
+fn base_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
+}
+
+fn interpreter(name: &str) -> Option<(&'static str, Dialect, &'static [&'static str])> {
+    if name == "sh" || name == "ash" || name == "ksh" {
+        return Some(("sh", Dialect::Shell, &["-c"]));
+    }
+    let unversioned = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
+    INTERPRETERS.into_iter().find(|(known, _, _)| *known == unversioned)
+}
+
+fn inline_code(name: &str, words: &[Rc<str>], from: usize) -> Option<(Dialect, Rc<str>, usize)> {
+    let (_, dialect, options) = interpreter(name)?;
+    for (index, word) in words.iter().enumerate().skip(from) {
+        let Some(short) = word.strip_prefix('-') else { continue };
+        let together = !short.starts_with('-')
+            && short.len() < 8
+            && options.iter().any(|option| option.len() == 2 && short.ends_with(&option[1..]));
+        if options.contains(&word.as_ref()) || together {
+            return words.get(index + 1).map(|code| (dialect, code.clone(), index + 1));
+        }
+        let attached = options.iter().filter(|option| option.len() == 2);
+        if let Some(code) = attached.filter_map(|option| word.strip_prefix(option)).find(|code| code.len() > 3) {
+            return Some((dialect, code.into(), index));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &str) -> Command {
+        let words: Vec<Rc<str>> = words.split('|').map(Rc::from).collect();
+        Command::of(&words).unwrap()
+    }
+
+    #[test]
+    fn words_become_a_program_options_and_operands() {
+        let command = of("/bin/rm|-rf|--one-file-system=x|/");
+        assert_eq!(command.name.as_ref(), "rm");
+        let flags: Vec<&str> = command.flags.iter().map(AsRef::as_ref).collect();
+        assert_eq!(flags, ["-rf", "-r", "-f", "--one-file-system"]);
+        assert_eq!(command.operands, ["/".into()]);
+    }
+
+    #[test]
+    fn wrappers_are_looked_through() {
+        assert_eq!(of("sudo|-E|env|A=b|timeout|10|rm|x").name.as_ref(), "rm");
+        assert_eq!(of("sudo").name.as_ref(), "sudo");
+    }
+
+    #[test]
+    fn code_for_an_interpreter_is_found() {
+        let code = |words: &str| of(words).code.map(|(dialect, code, _)| (dialect.name(), code.to_string()));
+        assert_eq!(code("python3|-c|print(1)"), Some(("python", "print(1)".to_owned())));
+        assert_eq!(code("python3.11|-Ic|x"), Some(("python", "x".to_owned())));
+        assert_eq!(code("bash|-lc|id"), Some(("bash", "id".to_owned())));
+        assert_eq!(code("node|--eval|x()"), Some(("javascript", "x()".to_owned())));
+        assert_eq!(code("python3|-cimport os"), Some(("python", "import os".to_owned())));
+        assert_eq!(code("python3|script.py|-c|x"), Some(("python", "x".to_owned())), "harmless excess");
+        assert_eq!(code("ls|-c|x"), None);
+        assert_eq!(of("python3").interprets_stdin(), Some(Dialect::Python));
+        assert_eq!(of("bash|-s").interprets_stdin(), Some(Dialect::Shell));
+        assert_eq!(of("bash|x.sh").interprets_stdin(), None);
+    }
+}
