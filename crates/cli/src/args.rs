@@ -16,6 +16,7 @@ use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
 use crate::offered;
 use crate::pool::PoolArgs;
+use crate::scan;
 use crate::serve::ServeArgs;
 use crate::wasm::WasmArgs;
 
@@ -148,6 +149,9 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
+    /// Report what code does that somebody may want to know, without running it
+    #[command(override_usage = scan::USAGE)]
+    Scan(scan::ScanArgs),
     /// Show the warm pool of a running server
     Pool(PoolArgs),
     /// Install and list the interpreters that run as WebAssembly

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits, show_duration};
+use belljar_engine::Scanning;
 use belljar_server::Config;
 use belljar_wire::{Code, Limits, Local, Problem, RunRequest, to_json};
 use clap::{Args, ValueHint};
@@ -92,6 +93,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     listed.of_mcp_and_docker();
     listed.of_server(&server);
     listed.of_pool(&server)?;
+    listed.configured("scan.enabled", settings.scan.scanning() == Scanning::EveryRun);
     listed.of_host(environment);
     listed.of_the_rest();
     let config_file = configuration.text.is_some().then(|| settings.config.clone());

@@ -23,6 +23,8 @@ mod pool;
 mod problem;
 mod progress;
 mod run;
+mod scan;
+mod scanner;
 mod serve;
 mod settings;
 mod source;
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
     // Before anything else, while there is one thread and little to inherit. Without one, the keeper is started later.
     let runs = argv.get(1).is_some_and(|word| word == "run");
     let standby = runs.then(belljar_jail::stand_by).and_then(Result::ok);
-    if let Some(done) = belljar_transpile::run_as_worker() {
+    if let Some(done) = belljar_worker::run_as_worker(&scanner::jobs()) {
         return done;
     }
     match Cli::read(&argv) {
@@ -82,6 +84,7 @@ fn dispatch(cli: Cli, standby: Option<Standby>) -> ExitCode {
         Command::Wasm(args) => wasm::run(&args, verbosity, &environment),
         Command::Key(args) => key::run(&args),
         Command::Config(args) => config::run(&args, &environment),
+        Command::Scan(args) => scan::run(&args, &environment),
         Command::Bench(args) => bench::run(&args, verbosity),
         Command::Completions(args) => completions::run(&args),
         Command::Openapi => {

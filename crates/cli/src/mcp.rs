@@ -22,7 +22,7 @@ use crate::problem;
 use crate::serve::cannot_serve;
 use crate::serve::log::{self, Format};
 use crate::settings::{Environment, Settings};
-use crate::{compose, doctor};
+use crate::{compose, doctor, scanner};
 use install::InstallArgs;
 
 #[derive(Debug, Args)]
@@ -67,13 +67,14 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
-    let Settings { mcp: mut protocol, mut host, .. } = settings;
+    let Settings { mcp: mut protocol, mut host, scan, .. } = settings;
     host.docker.for_others = true;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }
     let config = Config { mcp: protocol, ..Config::default() };
-    let engine = compose::engine(host, None);
+    let scanning = scan.scanning();
+    let engine = compose::engine(host, None).with_scanner(scanner::warm(scanning), scanning);
     if let BackendChoice::Named(name) = chosen
         && name.is_only_by_name()
     {

@@ -3,10 +3,11 @@
 
 use std::ffi::OsStr;
 
+use belljar_core::finding::Severity;
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::Language;
 use belljar_core::request::BackendName;
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
 
 /// A parser that offers values without insisting on them. The list is made only when it is shown.
@@ -32,6 +33,12 @@ pub(crate) fn networks() -> Offered<StringValueParser> {
 /// What `--waive` takes.
 pub(crate) fn guarantees() -> Offered<StringValueParser> {
     text(|| Guarantee::ALL.map(|guarantee| PossibleValue::new(guarantee.name())).to_vec())
+}
+
+/// The severities of findings, and no others.
+pub(crate) fn severity() -> impl TypedValueParser<Value = Severity> {
+    let names = PossibleValuesParser::new(Severity::ALL.map(Severity::name));
+    names.map(|name| Severity::by_name(&name).unwrap_or(Severity::High))
 }
 
 /// The languages, with their aliases.

@@ -25,7 +25,7 @@ use belljar_wire::{
 use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
-use crate::compose;
+use crate::{compose, scanner};
 use crate::configuration::{Configuration, FolderFile};
 use crate::output::PassThrough;
 use crate::problem::{self, say};
@@ -59,8 +59,9 @@ fn attempt(
     // Another backend cannot use the box that was made ahead, which would stay until the end of the run.
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
+    let scanning = settings.scan.scanning();
     let (request, host) = asked(args, settings)?;
-    let engine = compose::engine(host, standby);
+    let engine = compose::engine(host, standby).with_scanner(scanner::single(), scanning);
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { destination } => {

@@ -9,6 +9,7 @@ use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, BackendName, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
+use belljar_engine::Scanning;
 use belljar_server::{Defaults, mcp};
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
@@ -39,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) server: ServerTable,
     pub(crate) keys: Vec<KeyTable>,
     pub(crate) pool: PoolTable,
+    pub(crate) scan: ScanTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
     pub(crate) origins: Origins,
@@ -173,6 +175,7 @@ impl Settings {
             server: file.server,
             keys: file.keys,
             pool: file.pool,
+            scan: file.scan,
             config: shown.clone(),
             origins: sources.origins,
         };
@@ -453,7 +456,22 @@ struct ConfigFile {
     server: ServerTable,
     keys: Vec<KeyTable>,
     pool: PoolTable,
+    scan: ScanTable,
     docker: DockerTable,
+}
+
+/// The table `[scan]`.
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ScanTable {
+    /// Whether the code of every run is scanned.
+    enabled: bool,
+}
+
+impl ScanTable {
+    pub(crate) fn scanning(self) -> Scanning {
+        if self.enabled { Scanning::EveryRun } else { Scanning::OnRequest }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -516,7 +534,7 @@ fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
     let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
     let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
     let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                [server], [pool] and [[keys]]; `belljar config` shows their names";
+                [server], [pool], [scan] and [[keys]]; `belljar config` shows their names";
     Problem::new(Code::InvalidRequest, message, hint)
 }
 

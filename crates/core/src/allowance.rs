@@ -127,7 +127,11 @@ impl Allowance {
         self.ceilings.permit(&sandbox.limits, &execution.limits)
     }
 
-    fn language(&self, language: Language) -> Result<(), Refusal> {
+    /// Whether this language may be used.
+    ///
+    /// # Errors
+    /// It may not; the hint lists those that may.
+    pub fn language(&self, language: Language) -> Result<(), Refusal> {
         self.languages.permit(&language.name).map_err(|allowed| {
             refusal(
                 Field::Language,

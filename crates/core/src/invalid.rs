@@ -24,6 +24,7 @@ pub enum Field {
     Pids,
     Disk,
     Output,
+    AllowedImports,
 }
 
 impl Field {
@@ -51,6 +52,7 @@ impl Field {
             Field::Pids => "limits.pids",
             Field::Disk => "limits.disk_bytes",
             Field::Output => "limits.output_bytes",
+            Field::AllowedImports => "allowed_imports",
         }
     }
 }

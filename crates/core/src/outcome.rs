@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::finding::Finding;
 use crate::guarantee::Enforcement;
 use crate::language::Language;
 use crate::output::Captured;
@@ -94,6 +95,8 @@ pub struct Report {
     pub image: Option<String>,
     pub network: Network,
     pub enforcement: Enforcement,
+    /// What a scan of the code found, if it was scanned.
+    pub findings: Vec<Finding>,
     /// Present if the request asked for files.
     pub files: Option<Vec<CollectedFile>>,
 }

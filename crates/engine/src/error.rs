@@ -7,6 +7,8 @@ use belljar_core::guarantee::{Guarantee, Unmet};
 use belljar_core::limits::Bytes;
 use belljar_core::request::BackendName;
 
+use crate::scanner::Unscanned;
+
 /// Why a request was not run. Nothing here describes the caller's code.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -56,6 +58,9 @@ pub enum RunError {
         /// What they may come to.
         bytes: Bytes,
     },
+    /// The code could not be scanned.
+    #[error(transparent)]
+    Unscanned(#[from] Unscanned),
     /// The code could not be made ready for its runtime.
     #[error("cannot prepare the code")]
     Unprepared(#[source] tokio::task::JoinError),

@@ -12,6 +12,7 @@ mod deferred;
 mod error;
 mod id;
 mod placement;
+mod scanner;
 mod slots;
 mod transcript;
 mod watch;
@@ -37,6 +38,7 @@ pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
+pub use scanner::{Scanner, Scanning, Subject, Unscanned};
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
 
@@ -100,13 +102,14 @@ pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
     slots: Option<Slots>,
+    scanner: Option<(Arc<dyn Scanner>, Scanning)>,
 }
 
 impl Engine {
     /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer, slots: None }
+        Engine { backends, preparer, slots: None, scanner: None }
     }
 
     /// Its backends, strongest first.
@@ -157,6 +160,7 @@ impl Engine {
         let mut transcript = Transcript::new(admitted.execution.limits.output, observer);
         let mut queue = Duration::ZERO;
 
+        let findings = self.examine(language, &admitted.execution.code).await?;
         let conducted = self.conduct(id, admitted, &mut transcript, &mut queue, pin!(cancel)).await;
         let concluded = match conducted {
             Ok(concluded) => concluded,
@@ -189,6 +193,7 @@ impl Engine {
             image,
             network,
             enforcement,
+            findings,
             files: collects.then_some(files),
         })
     }

@@ -91,6 +91,14 @@ pub fn confine_parser(limits: HelperLimits) -> io::Result<()> {
     Filter::parser().load()
 }
 
+/// Gives a process that confined itself with [`confine_parser`] this much CPU time from now on.
+///
+/// # Errors
+/// The kernel's.
+pub fn renew_cpu_time(cpu: Duration) -> io::Result<()> {
+    sys::end_after(cpu)
+}
+
 fn set_limits(limits: &[(Resource, u64)]) -> io::Result<()> {
     limits.iter().try_for_each(|(resource, value)| sys::set_limit(None, *resource, *value))
 }

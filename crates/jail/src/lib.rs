@@ -47,7 +47,7 @@ use std::process::ExitCode;
 
 pub use cloned::Order;
 pub use fault::Fault;
-pub use helper::{HelperLimits, confine_helper, confine_parser};
+pub use helper::{HelperLimits, confine_helper, confine_parser, renew_cpu_time};
 pub use leash::leash;
 pub use memory::{Allocator, release_unused};
 pub use standby::{Standby, stand_by};

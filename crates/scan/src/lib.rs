@@ -18,6 +18,7 @@
 mod command;
 mod javascript;
 mod matcher;
+pub mod message;
 mod names;
 mod python;
 mod rules;

@@ -12,13 +12,13 @@ use crate::view::{Dialect, Fact, Sink, Span, Value};
 /// Of one rule. The rest is counted.
 const MOST_OF_A_RULE: usize = 20;
 /// Of all.
-const MOST_FINDINGS: usize = 200;
+pub(crate) const MOST_FINDINGS: usize = 200;
 /// Code in code in code.
 const DEEPEST: usize = 4;
 /// Of all code in code, in bytes.
 const MOST_CODE: usize = 2 << 20;
 /// In characters.
-const EXCERPT: usize = 160;
+pub(crate) const EXCERPT: usize = 160;
 
 /// Code that remains to be read.
 #[derive(Debug, Clone)]
@@ -303,7 +303,7 @@ impl Detail<'_> {
 }
 
 /// Text without control characters, and without those that change the direction or that cannot be seen.
-fn inert(text: &str, most: usize) -> String {
+pub(crate) fn inert(text: &str, most: usize) -> String {
     let shown = text.chars().take(most).map(|c| if is_harmful(c) { char::REPLACEMENT_CHARACTER } else { c });
     let mut shown: String = shown.collect();
     if text.chars().nth(most).is_some() {

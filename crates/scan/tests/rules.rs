@@ -15,8 +15,9 @@ struct Program {
 
 fn programs(path: &Path) -> Vec<Program> {
     let text = std::fs::read_to_string(path).unwrap();
-    let parts = text.split("=== ").skip(1).map(|part| part.split_once('\n').unwrap());
-    parts.map(|(heading, code)| Program { heading: heading.to_owned(), code: code.to_owned() }).collect()
+    let text = format!("\n{text}");
+    let parts = text.split("\n=== ").skip(1).map(|part| part.split_once('\n').unwrap());
+    parts.map(|(heading, code)| Program { heading: heading.to_owned(), code: format!("{code}\n") }).collect()
 }
 
 fn files(folder: &str) -> Vec<std::path::PathBuf> {

@@ -4,9 +4,9 @@
 //! The code is unread, and a parser is a large target: a few kilobytes of brackets overflow its stack, and the 240
 //! bytes of `x<(a=` written 24 times and closed keep it busy for hours, because each level is tried twice. Neither
 //! can be ruled out by looking at the text beforehand, and a thread can be neither killed nor survived. So the
-//! parser runs in a [worker]: this same program, started again for one file, within the limits of the run, and with
-//! nothing to lose ([`belljar_jail::confine_parser`]). That costs a millisecond or two, and only where it is needed: TypeScript, and JavaScript in which one of
-//! the words `import`, `export` and `await` occurs.
+//! parser runs in a worker ([`belljar_worker`]), started for one file, within the limits of the run. That costs a
+//! millisecond or two, and only where it is needed: TypeScript, and JavaScript in which one of the words `import`,
+//! `export` and `await` occurs.
 //!
 //! Types are removed without being checked. Enums, namespaces, parameter properties and decorators (the
 //! `experimentalDecorators` kind) are translated; everything else is left as modern as it was written. JSX becomes
@@ -25,7 +25,7 @@ use belljar_core::language::Preparation;
 use belljar_core::limits::Bytes;
 use belljar_core::outcome::{Outcome, Usage};
 
-pub use worker::run_as_worker;
+pub use worker::JOBS;
 use worker::{Failure, Reply, Task};
 
 /// Code as its runtime will read it.
@@ -59,7 +59,7 @@ pub struct Budget {
 }
 
 /// Prepares the code of a file called `name`, and says what that took. Blocks as long as a worker takes, which is
-/// bounded. The calling program must call [`run_as_worker`] first in its `main`.
+/// bounded. The calling program must call [`belljar_worker::run_as_worker`] with [`JOBS`] first in its `main`.
 ///
 /// JavaScript is never refused: code that cannot be parsed is passed on unchanged, and Node decides.
 pub fn prepare(
@@ -111,9 +111,7 @@ fn strip_types(name: &str, text: &[u8], budget: Budget) -> (Result<Prepared, Ref
         Ok(Reply::Module(text)) => Ok(Prepared { name: stripped_name(name, "mjs"), text }),
         Ok(Reply::Errors(message)) => Err(Refusal::Syntax(message)),
         Err(Failure::Limit(outcome)) => Err(Refusal::Limit(outcome)),
-        Err(failure @ (Failure::TooMuch(_) | Failure::Broken(_))) => {
-            Err(Refusal::Syntax(format!("{name}: {failure}\n")))
-        }
+        Err(failure @ Failure::Worker(_)) => Err(Refusal::Syntax(format!("{name}: {failure}\n"))),
     };
     (prepared, usage)
 }

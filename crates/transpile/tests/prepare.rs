@@ -10,13 +10,14 @@ use belljar_core::language::Preparation;
 use belljar_core::limits::Bytes;
 use belljar_core::outcome::{Outcome, TimeLimit, Usage};
 use belljar_core::request::MAX_CODE;
-use belljar_transpile::{Budget, Prepared, Refusal, prepare, run_as_worker};
+use belljar_transpile::{Budget, Prepared, Refusal, prepare};
+use belljar_worker::run_as_worker;
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 fn main() -> ExitCode {
-    if let Some(code) = run_as_worker() {
+    if let Some(code) = run_as_worker(&belljar_transpile::JOBS) {
         return code;
     }
     libtest_mimic::run(&Arguments::from_args(), trials()).exit_code()

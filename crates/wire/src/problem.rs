@@ -119,6 +119,10 @@ impl From<RunError> for Problem {
                 let retry_after = Some(Duration::from_secs(1));
                 Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
             }
+            RunError::Unscanned(_) => {
+                let hint = "try again; if it happens again, this is a bug in Belljar, and its log says more";
+                Problem::new(Code::Internal, message, hint)
+            }
             RunError::Unprepared(_) => {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }

@@ -189,13 +189,7 @@ impl RunRequest {
                 format!("the request has {} bytes; at most {MAX_REQUEST} are accepted", bytes.len());
             return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
         }
-        let mut json = serde_json::Deserializer::from_slice(bytes);
-        let request = track(&mut json).map_err(|fault| {
-            let path = fault.path().to_string();
-            unreadable(fault.inner(), Some(path))
-        })?;
-        json.end().map_err(|fault| unreadable(&fault, None))?;
-        Ok(request)
+        read_object(bytes)
     }
 
     /// The request in the terms of the domain. This is the one place where its text becomes types.
@@ -347,8 +341,21 @@ fn wrong_file(message: String, hint: &str) -> Invalid {
     Invalid { field: Field::Files, message, hint: hint.to_owned(), too_large: false }
 }
 
+/// Reads a request, which is an object and nothing else.
+pub(crate) fn read_object<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Problem> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let request = track(&mut json).map_err(|fault| {
+        let path = fault.path().to_string();
+        unreadable(fault.inner(), Some(path))
+    })?;
+    json.end().map_err(|fault| unreadable(&fault, None))?;
+    Ok(request)
+}
+
 /// Reads a request, and knows where in it a fault is.
-fn track<'de, D: Deserializer<'de>>(json: D) -> Result<RunRequest, serde_path_to_error::Error<D::Error>> {
+fn track<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+    json: D,
+) -> Result<T, serde_path_to_error::Error<D::Error>> {
     let mut track = serde_path_to_error::Track::new();
     let json = serde_path_to_error::Deserializer::new(json, &mut track);
     object(json).map_err(|fault| serde_path_to_error::Error::new(track.path(), fault))

@@ -9,6 +9,7 @@ use belljar_engine::Started;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use crate::scan::Finding;
 use crate::schema;
 
 /// The result of a run: what the program printed, and how it ended.
@@ -70,9 +71,8 @@ pub struct RunResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub files: Option<Vec<File>>,
-    /// Always empty: this version does not scan code before it runs.
-    #[schema(schema_with = schema::no_findings)]
-    pub findings: [(); 0],
+    /// What a scan of the code found. Empty if nothing was found, or if the server does not scan the code of runs.
+    pub findings: Vec<Finding>,
 }
 
 /// Progress of an image that is being pulled for a run.
@@ -229,7 +229,7 @@ impl RunResult {
                 waived: report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect(),
             },
             files: report.files.as_ref().map(|files| files.iter().map(File::from).collect()),
-            findings: [],
+            findings: report.findings.iter().map(Finding::from).collect(),
         }
     }
 }
@@ -323,6 +323,7 @@ mod tests {
             image: None,
             network: Network::None,
             enforcement: resolve(&offer, &[Guarantee::Disk]).unwrap(),
+            findings: Vec::new(),
             files: None,
         }
     }

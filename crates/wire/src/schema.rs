@@ -4,7 +4,7 @@
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::Language;
 use belljar_core::request::BackendName as Backend;
-use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::schema::{AdditionalProperties, Object, ObjectBuilder, Type};
 use utoipa::openapi::{ArrayBuilder, OneOfBuilder, Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -52,6 +52,12 @@ words!(
 );
 words!(ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
 
+words!(
+    Severity,
+    "How much a finding matters, in ascending order.",
+    belljar_core::finding::Severity::ALL.map(belljar_core::finding::Severity::name)
+);
+
 words!(EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
@@ -90,13 +96,4 @@ pub(crate) fn args() -> Schema {
 
 fn plain_text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(r"^[^\u0000]*$"))
-}
-
-/// Nothing reads the code before it runs, so nothing is found.
-pub(crate) fn no_findings() -> Schema {
-    ArrayBuilder::new()
-        .description(Some("Always empty: this version does not scan code before it runs."))
-        .items(ObjectBuilder::new().schema_type(SchemaType::AnyValue))
-        .max_items(Some(0))
-        .into()
 }

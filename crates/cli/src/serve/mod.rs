@@ -32,7 +32,7 @@ use crate::args::{Choices, Verbosity};
 use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
 use crate::settings::{Environment, Settings};
-use crate::{compose, doctor};
+use crate::{compose, doctor, scanner};
 
 /// How often memory that nothing uses goes back to the system.
 const RELEASE_EVERY: Duration = Duration::from_secs(10);
@@ -88,7 +88,8 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
             "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
-    let engine = compose::pooled_engine(settings.host, pool);
+    let scanning = settings.scan.scanning();
+    let engine = compose::pooled_engine(settings.host, pool).with_scanner(scanner::warm(scanning), scanning);
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);

@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{examples, host, query, runs};
+use super::{examples, host, query, runs, scan};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -34,11 +34,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
-        runs::create, runs::list, runs::find, runs::follow, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
+        runs::create, runs::list, runs::find, runs::follow, runs::cancel, scan::create, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics,
     ),
     modifiers(&Keys, &UsualErrors, &Descriptions, &Defaults, &Examples),
-    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"))
+    tags((name = "runs", description = "Run code and fetch results"), (name = "scan", description = "Read code without running it"), (name = "server", description = "What the server can run, and how it is"))
 )]
 struct Contract;
 

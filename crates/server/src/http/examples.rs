@@ -13,7 +13,8 @@ pub(super) fn add(document: &mut Document) {
     for operation in document.paths.paths.values_mut().flat_map(operations) {
         let name = operation.operation_id.clone().unwrap_or_default();
         if let Some(RefOr::T(body)) = &mut operation.request_body {
-            inlined(&mut body.content).for_each(|(_, content)| content.example = Some(request()));
+            let example = if name == "scanCode" { scan_request() } else { request() };
+            inlined(&mut body.content).for_each(|(_, content)| content.example = Some(example.clone()));
         }
         for (status, response) in &mut operation.responses.responses {
             let RefOr::T(response) = response else { continue };
@@ -45,6 +46,7 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
     match schema {
         "RunEvent" if kind == EVENT_STREAM => Some(json!(stream())),
         "RunResult" => Some(result()),
+        "ScanResult" => Some(scan_result()),
         "RunState" => {
             Some(json!({"id": RUN_ID, "status": if operation == "createRun" { "queued" } else { "running" }}))
         }
@@ -108,6 +110,17 @@ fn stream() -> String {
     });
     let events = [("start", started), ("stdout", json!({"text": "6\n"})), ("end", result())];
     events.map(|(name, data)| format!("event: {name}\ndata: {data}\n\n")).concat()
+}
+
+fn scan_request() -> Value {
+    json!({"language": "python", "code": "from os import system as s\ns('id')\n"})
+}
+
+fn scan_result() -> Value {
+    json!({"findings": [{
+        "rule": "python.process.spawn", "severity": "medium", "message": "starts another program: os.system",
+        "line": 2, "column": 1, "end_line": 2, "end_column": 8, "excerpt": "s('id')",
+    }]})
 }
 
 fn list() -> Value {

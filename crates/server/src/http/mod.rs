@@ -12,6 +12,7 @@ mod problem;
 mod query;
 mod router;
 mod runs;
+mod scan;
 pub(crate) mod text;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -44,8 +45,14 @@ pub struct App {
     pub(crate) languages: LastAnswer,
     /// Places for WebSockets, which are no connections any more to those who count them.
     pub(crate) sockets: Arc<Semaphore>,
+    /// Turns for scans.
+    pub(crate) scans: Arc<Semaphore>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 impl App {
@@ -59,6 +66,7 @@ impl App {
             memory: Memory::new(config.body_memory),
             languages: LastAnswer::default(),
             sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
+            scans: Arc::new(Semaphore::new(cores())),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,

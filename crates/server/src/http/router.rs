@@ -7,7 +7,7 @@ use axum::{Router, middleware};
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, access_log, docs, guard, host, runs};
+use super::{App, Refused, access_log, docs, guard, host, runs, scan};
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
@@ -15,6 +15,7 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/runs/{id}", get(runs::find))
         .route("/v1/runs/{id}/events", get(runs::follow))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/scan", post(scan::create))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
         .route("/v1/pool", get(host::pool))

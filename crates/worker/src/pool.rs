@@ -1,0 +1,139 @@
+//! Workers that wait for questions.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Failure, Job, Limits, Spent, Worker};
+
+/// After so many questions a worker is replaced.
+const QUESTIONS: usize = 1000;
+/// How long to wait after a worker could not be started.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// A number of workers for one job. They are started by a thread of the pool, never by whoever asks. Dropping the pool ends
+/// them.
+pub struct Pool(Arc<Shared>);
+
+struct Shared {
+    job: Job,
+    limits: Limits,
+    state: Mutex<State>,
+    /// A worker is idle, missing or of no use any more, or the pool is closed.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<(Worker, usize)>,
+    spent: Vec<Worker>,
+    missing: usize,
+    closed: bool,
+}
+
+impl Pool {
+    /// Has so many workers started, and does not wait for them.
+    ///
+    /// # Errors
+    /// There can be no more threads.
+    pub fn start(job: Job, limits: Limits, size: usize) -> io::Result<Pool> {
+        let state = Mutex::new(State { missing: size, ..State::default() });
+        let shared = Arc::new(Shared { job, limits, state, changed: Condvar::new() });
+        let pool = Pool(Arc::clone(&shared));
+        // Workers die with the thread that started them, so that is one which lives as long as the pool.
+        thread::Builder::new().name("workers".to_owned()).spawn(move || shared.keep_up())?;
+        Ok(pool)
+    }
+
+    /// Asks a worker, as soon as one is idle. Blocks for as long as that and the answer take, each at most as long as the
+    /// limit on wall-clock time.
+    ///
+    /// # Errors
+    /// A limit ended the worker, or there is none.
+    pub fn ask(&self, question: &[u8]) -> Result<(Vec<u8>, Spent), Failure> {
+        match self.ask_one(question) {
+            // It may have died while it was idle, which says nothing about the question.
+            Err(Failure::Broken(_)) => self.ask_one(question),
+            answered => answered,
+        }
+    }
+
+    fn ask_one(&self, question: &[u8]) -> Result<(Vec<u8>, Spent), Failure> {
+        let (mut worker, questions) = self.0.take_idle()?;
+        let answered = worker.ask(question);
+        let mut state = self.0.lock();
+        if answered.is_ok() && questions + 1 < QUESTIONS {
+            state.idle.push((worker, questions + 1));
+        } else {
+            state.spent.push(worker);
+            state.missing += 1;
+        }
+        drop(state);
+        self.0.changed.notify_all();
+        answered
+    }
+}
+
+impl Shared {
+    /// If a thread panicked while it held the lock, the lists are as they were.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_idle(&self) -> Result<(Worker, usize), Failure> {
+        let deadline = Instant::now() + self.limits.wall;
+        let mut state = self.lock();
+        loop {
+            if let Some(worker) = state.idle.pop() {
+                return Ok(worker);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::Broken(io::Error::new(io::ErrorKind::TimedOut, "no worker is idle")));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Buries workers and starts others, until the pool is closed.
+    fn keep_up(&self) {
+        let mut state = self.lock();
+        while !state.closed {
+            let spent = std::mem::take(&mut state.spent);
+            if spent.is_empty() && state.missing == 0 {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let wanted = state.missing > 0;
+            drop(state);
+            drop(spent);
+            let started = wanted.then(|| Worker::start(&self.job, self.limits));
+            if matches!(started, Some(Err(_))) {
+                thread::sleep(AGAIN);
+            }
+            state = self.lock();
+            if let Some(Ok(worker)) = started {
+                state.idle.push((worker, 0));
+                state.missing -= 1;
+                self.changed.notify_all();
+            }
+        }
+        state.idle.clear();
+        state.spent.clear();
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool").field("job", &self.0.job.name).finish_non_exhaustive()
+    }
+}
