@@ -25,13 +25,13 @@ use belljar_wire::{
 use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
-use crate::{compose, scanner};
 use crate::configuration::{Configuration, FolderFile};
 use crate::output::PassThrough;
 use crate::problem::{self, say};
 use crate::progress::PullProgress;
 use crate::settings::{Environment, Settings};
 use crate::source::{Meant, Place, meant};
+use crate::{compose, scanner};
 
 pub(crate) fn run(
     args: RunArgs,

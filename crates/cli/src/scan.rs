@@ -139,7 +139,8 @@ impl Scanned {
         let (line, marked) = marked(line, finding);
         let column = finding.start.column;
         let shortened = usize::try_from(column).is_ok_and(|column| column > WIDTH);
-        let why = belljar_scan::rules().iter().find(|rule| rule.id == finding.rule).map(|rule| rule.why.as_str());
+        let why =
+            belljar_scan::rules().iter().find(|rule| rule.id == finding.rule).map(|rule| rule.why.as_str());
         let place = if shortened { format!("{} (column {column})", self.name) } else { self.name.clone() };
         let snippet = Snippet::source(line)
             .line_start(number)

@@ -6,14 +6,14 @@ use std::thread;
 use std::time::Duration;
 
 use belljar_core::finding::Finding;
+use belljar_core::language::Language;
 use belljar_engine::{Scanner, Scanning, Subject, Unscanned};
 use belljar_scan::{Request, Trees, message};
 use belljar_worker::{Failure, Job, Limits, Pool, Spent, Worker};
 
 /// What a scan may use. The largest code that is accepted, 4 MiB, takes a fraction of this; a deep one half of the
 /// memory, for its stack.
-const LIMITS: Limits =
-    Limits { wall: Duration::from_secs(10), cpu: Duration::from_secs(2), memory: 1 << 30 };
+const LIMITS: Limits = Limits { wall: Duration::from_secs(10), cpu: Duration::from_secs(2), memory: 1 << 30 };
 
 const SCAN: Job = Job { name: "scan", prepare, perform };
 
@@ -81,12 +81,16 @@ fn scan(
         answered => answered,
     };
     let (answer, _) = answered.map_err(|failure| Unscanned { reason: failure.to_string() })?;
-    message::findings(&answer).ok_or_else(|| Unscanned { reason: "the scanner's answer is not one".to_owned() })
+    message::findings(&answer)
+        .ok_or_else(|| Unscanned { reason: "the scanner's answer is not one".to_owned() })
 }
 
-/// Makes the index of the rules, which takes longer than most scans.
+/// Makes the index of the rules, which takes longer than most scans, and has each parser used once.
 fn prepare() {
-    belljar_scan::rules();
+    for language in ["python", "javascript", "bash"].into_iter().filter_map(Language::by_name) {
+        let request = Request { language, code: b"x", allowed_imports: None, trees: Trees::Wanted };
+        belljar_scan::scan(&request);
+    }
 }
 
 fn perform(question: Vec<u8>, _: Limits) -> io::Result<Vec<u8>> {

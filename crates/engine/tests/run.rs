@@ -12,6 +12,7 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::backend::{Backend, BackendError, Ending, PullEvent, Stream};
+use belljar_core::finding::{Finding, Position, Severity};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
@@ -20,7 +21,8 @@ use belljar_core::request::{
     BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
 };
 use belljar_engine::{
-    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, Unobserved, Unprepared, Unread,
+    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Scanner, Scanning, Slots, Subject,
+    Unobserved, Unprepared, Unread, Unscanned,
 };
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted, pulled};
@@ -636,4 +638,52 @@ proptest! {
         let note = b"Execution timed out after 10s\n";
         prop_assert_eq!(live.stderr.ends_with(note), timed_out);
     }
+}
+
+/// Finds the code itself.
+#[derive(Debug)]
+struct Reader;
+
+impl Scanner for Reader {
+    fn scan(&self, subject: &Subject) -> Result<Vec<Finding>, Unscanned> {
+        if subject.code.bytes() == b"const = 1" {
+            return Err(Unscanned { reason: "it hurts".to_owned() });
+        }
+        let place = Position { line: 1, column: 1 };
+        let rule = subject.language.name.to_owned();
+        let (message, excerpt) = (String::new(), String::from_utf8_lossy(subject.code.bytes()).into_owned());
+        Ok(vec![Finding { rule, severity: Severity::Low, message, start: place, end: place, excerpt }])
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_code_of_runs_is_scanned_if_that_is_wanted() {
+    let scanned = async |scanning: Scanning, code: &[u8]| {
+        let engine = engine(&Script::of(Vec::new(), Ending::Exited(0)).backend())
+            .with_scanner(Arc::new(Reader), scanning);
+        let mut request = request(LimitsRequest::default());
+        request.execution.code = Code::parse(code.to_vec(), None).unwrap();
+        run(&engine, request, &mut Unobserved, pending()).await.map(|report| report.findings)
+    };
+    let found = scanned(Scanning::EveryRun, b"let x = 1").await.unwrap();
+    assert_eq!(found.iter().map(|finding| finding.excerpt.as_str()).collect::<Vec<_>>(), ["let x = 1"]);
+    assert_eq!(scanned(Scanning::OnRequest, b"let x = 1").await.unwrap(), []);
+    let failed = scanned(Scanning::EveryRun, b"const = 1").await.unwrap_err();
+    assert!(
+        matches!(failed, RunError::Unscanned(_)),
+        "code that could not be scanned does not run: {failed}"
+    );
+}
+
+#[tokio::test]
+async fn an_engine_without_a_scanner_says_so() {
+    let subject = || Subject {
+        language: Language::by_name("sh").unwrap(),
+        code: Code::parse(b"echo".to_vec(), None).unwrap(),
+        allowed_imports: None,
+    };
+    let engine = engine(&Script::of(Vec::new(), Ending::Exited(0)).backend());
+    assert!(matches!(engine.scan(subject()).await, Err(RunError::Unscanned(_))));
+    let engine = engine.with_scanner(Arc::new(Reader), Scanning::OnRequest);
+    assert_eq!(engine.scan(subject()).await.unwrap()[0].rule, "sh", "the control");
 }

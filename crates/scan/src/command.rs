@@ -19,8 +19,8 @@ pub(crate) struct Command {
 
 /// Programs that run the program in their next words.
 const WRAPPERS: [&str; 16] = [
-    "sudo", "doas", "env", "nohup", "time", "timeout", "nice", "ionice", "exec", "command", "builtin", "busybox",
-    "xargs", "setsid", "stdbuf", "unbuffer",
+    "sudo", "doas", "env", "nohup", "time", "timeout", "nice", "ionice", "exec", "command", "builtin",
+    "busybox", "xargs", "setsid", "stdbuf", "unbuffer",
 ];
 
 /// Interpreters by the beginning of their names, and the options that take code.
@@ -68,7 +68,8 @@ impl Command {
 
     /// The language of what this program reads from its standard input and runs.
     pub(crate) fn interprets_stdin(&self) -> Option<Dialect> {
-        let only_stdin = self.operands.iter().all(|word| word.as_ref() == "-" || word.as_ref() == "/dev/stdin");
+        let only_stdin =
+            self.operands.iter().all(|word| word.as_ref() == "-" || word.as_ref() == "/dev/stdin");
         let reads = only_stdin || self.flags.iter().any(|flag| flag.as_ref() == "-s");
         interpreter(&self.name).map(|(_, dialect, _)| dialect).filter(|_| self.code.is_none() && reads)
     }
@@ -79,7 +80,8 @@ fn first_of_program(words: &[Rc<str>]) -> usize {
     let mut wrapped = false;
     while let Some(word) = words.get(first) {
         let is_wrapper = WRAPPERS.contains(&base_name(word));
-        let is_skipped = word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
+        let is_skipped =
+            word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
         if !(is_wrapper || (wrapped && is_skipped)) {
             break;
         }
@@ -113,7 +115,9 @@ fn inline_code(name: &str, words: &[Rc<str>], from: usize) -> Option<(Dialect, R
             return words.get(index + 1).map(|code| (dialect, code.clone(), index + 1));
         }
         let attached = options.iter().filter(|option| option.len() == 2);
-        if let Some(code) = attached.filter_map(|option| word.strip_prefix(option)).find(|code| code.len() > 3) {
+        if let Some(code) =
+            attached.filter_map(|option| word.strip_prefix(option)).find(|code| code.len() > 3)
+        {
             return Some((dialect, code.into(), index));
         }
     }

@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use oxc_allocator::Allocator;
 use oxc_ast::ast::{
-    Argument, ArrayExpressionElement, ArrowFunctionExpression, AssignmentExpression, AssignmentTarget, BinaryExpression,
-    BinaryOperator, BindingPattern, CallExpression, ComputedMemberExpression, ExportAllDeclaration,
-    ExportFromDeclaration, Expression, FormalParameters, Function, ImportDeclaration, ImportDeclarationSpecifier,
-    ImportExpression, NewExpression, PropertyKey, StaticMemberExpression, StringLiteral, TSImportEqualsDeclaration,
-    TSModuleReference, TemplateLiteral, VariableDeclarator,
+    Argument, ArrayExpressionElement, ArrowFunctionExpression, AssignmentExpression, AssignmentTarget,
+    BinaryExpression, BinaryOperator, BindingPattern, CallExpression, ComputedMemberExpression,
+    ExportAllDeclaration, ExportFromDeclaration, Expression, FormalParameters, Function, ImportDeclaration,
+    ImportDeclarationSpecifier, ImportExpression, NewExpression, PropertyKey, StaticMemberExpression,
+    StringLiteral, TSImportEqualsDeclaration, TSModuleReference, TemplateLiteral, VariableDeclarator,
 };
 use oxc_ast_visit::{Visit, walk};
 use oxc_parser::{ParseOptions, Parser};
@@ -29,7 +29,9 @@ pub(crate) fn read(dialect: Dialect, text: &str, sink: &mut dyn Sink) -> Tree {
     let allocator = Allocator::default();
     let kind = match dialect {
         Dialect::TypeScript => SourceType::ts(),
-        Dialect::JavaScript | Dialect::Python | Dialect::Shell | Dialect::Other(_) => SourceType::unambiguous(),
+        Dialect::JavaScript | Dialect::Python | Dialect::Shell | Dialect::Other(_) => {
+            SourceType::unambiguous()
+        }
     };
     let options = ParseOptions { allow_return_outside_function: true, ..ParseOptions::default() };
     let attempts = [kind.with_unambiguous(true), kind.with_module(true), SourceType::tsx()];
@@ -126,7 +128,9 @@ impl<'a> Visit<'a> for Reader<'_> {
     fn visit_assignment_expression(&mut self, assignment: &AssignmentExpression<'a>) {
         let value = self.resolve(&assignment.right, FAR);
         match &assignment.left {
-            AssignmentTarget::AssignmentTargetIdentifier(target) => self.names.bind(target.name.as_str(), value),
+            AssignmentTarget::AssignmentTargetIdentifier(target) => {
+                self.names.bind(target.name.as_str(), value)
+            }
             AssignmentTarget::StaticMemberExpression(member) => {
                 if let Expression::Identifier(object) = &member.object {
                     let key = format!("{}.{}", object.name.as_str(), member.property.name.as_str());
@@ -242,7 +246,8 @@ impl Reader<'_> {
 
     fn bind_parameters(&mut self, parameters: &FormalParameters<'_>) {
         for parameter in &parameters.items {
-            let value = parameter.initializer.as_ref().map_or(Value::Unknown, |value| self.resolve(value, FAR));
+            let value =
+                parameter.initializer.as_ref().map_or(Value::Unknown, |value| self.resolve(value, FAR));
             self.bind(&parameter.pattern, &value, FAR);
         }
     }
@@ -313,8 +318,10 @@ impl Reader<'_> {
             let name = canonical(self.names.attribute(&of, text));
             self.mention(span(member), &name);
         }
-        let literal = matches!(member.expression, Expression::StringLiteral(_) | Expression::NumericLiteral(_));
-        let is_global = of.path().is_some_and(|name| GLOBALS.contains(&name.as_ref()) || name.as_ref() == "process");
+        let literal =
+            matches!(member.expression, Expression::StringLiteral(_) | Expression::NumericLiteral(_));
+        let is_global =
+            of.path().is_some_and(|name| GLOBALS.contains(&name.as_ref()) || name.as_ref() == "process");
         if is_global && !literal {
             let construct = if key.text().is_some() { "assembled-name" } else { "computed-attribute" };
             self.see(span(member), Fact::Construct(construct));
@@ -333,31 +340,15 @@ impl Reader<'_> {
             }
             Expression::ArrayExpression(array) if array.elements.len() <= 64 => {
                 let items = array.elements.iter().map(|element| match element {
-                    ArrayExpressionElement::SpreadElement(_) | ArrayExpressionElement::Elision(_) => Value::Unknown,
+                    ArrayExpressionElement::SpreadElement(_) | ArrayExpressionElement::Elision(_) => {
+                        Value::Unknown
+                    }
                     other => other.as_expression().map_or(Value::Unknown, |item| self.resolve(item, far)),
                 });
                 Value::List(items.collect())
             }
-            Expression::StaticMemberExpression(member) => {
-                if let Expression::Identifier(object) = &member.object {
-                    let key = format!("{}.{}", object.name.as_str(), member.property.name.as_str());
-                    if self.names.all(&key).is_some() {
-                        return canonical(self.names.one(&key));
-                    }
-                }
-                self.resolve_member(&member.object, member.property.name.as_str(), far)
-            }
-            Expression::ComputedMemberExpression(member) => {
-                let of = self.resolve(&member.object, far);
-                match (&of, self.resolve(&member.expression, far)) {
-                    (_, Value::Text(key) | Value::Decoded(key)) => canonical(self.names.attribute(&of, &key)),
-                    (Value::List(items), Value::Number(index)) => {
-                        let item = usize::try_from(index).ok().and_then(|index| items.get(index));
-                        item.cloned().unwrap_or(Value::Unknown)
-                    }
-                    _ => Value::Unknown,
-                }
-            }
+            Expression::StaticMemberExpression(member) => self.resolve_static(member, far),
+            Expression::ComputedMemberExpression(member) => self.resolve_computed(member, far),
             Expression::CallExpression(call) => self.resolve_call(&call.callee, &call.arguments, far),
             Expression::NewExpression(call) => self.resolve_call(&call.callee, &call.arguments, far),
             Expression::ImportExpression(import) => self.imported(&import.source, far),
@@ -379,6 +370,29 @@ impl Reader<'_> {
             Expression::TSNonNullExpression(inner) => self.resolve(&inner.expression, far),
             Expression::TSSatisfiesExpression(inner) => self.resolve(&inner.expression, far),
             Expression::FunctionExpression(_) | Expression::ArrowFunctionExpression(_) => path("?function"),
+            _ => Value::Unknown,
+        }
+    }
+
+    fn resolve_static(&mut self, member: &StaticMemberExpression<'_>, far: usize) -> Value {
+        let property = member.property.name.as_str();
+        if let Expression::Identifier(object) = &member.object {
+            let key = format!("{}.{property}", object.name.as_str());
+            if self.names.all(&key).is_some() {
+                return canonical(self.names.one(&key));
+            }
+        }
+        self.resolve_member(&member.object, property, far)
+    }
+
+    fn resolve_computed(&mut self, member: &ComputedMemberExpression<'_>, far: usize) -> Value {
+        let of = self.resolve(&member.object, far);
+        match (&of, self.resolve(&member.expression, far)) {
+            (_, Value::Text(key) | Value::Decoded(key)) => canonical(self.names.attribute(&of, &key)),
+            (Value::List(items), Value::Number(index)) => {
+                let item = usize::try_from(index).ok().and_then(|index| items.get(index));
+                item.cloned().unwrap_or(Value::Unknown)
+            }
             _ => Value::Unknown,
         }
     }

@@ -90,7 +90,12 @@ pub fn scan(request: &Request<'_>) -> Vec<Finding> {
 struct Deeper;
 
 /// Scans code of which no more than so many levels are parsed.
-fn scan_to(limit: usize, dialect: Dialect, text: &str, request: &Request<'_>) -> Result<Vec<Finding>, Deeper> {
+fn scan_to(
+    limit: usize,
+    dialect: Dialect,
+    text: &str,
+    request: &Request<'_>,
+) -> Result<Vec<Finding>, Deeper> {
     let mut matcher = Matcher::new(rules::compiled(), request.allowed_imports, Pending::root(dialect, text));
     check_characters(text, &mut matcher);
     while let Some(part) = matcher.next() {

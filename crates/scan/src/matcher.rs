@@ -16,7 +16,7 @@ pub(crate) const MOST_FINDINGS: usize = 200;
 /// Code in code in code.
 const DEEPEST: usize = 4;
 /// Of all code in code, in bytes.
-const MOST_CODE: usize = 2 << 20;
+const MOST_CODE: usize = 8 << 20;
 /// In characters.
 pub(crate) const EXCERPT: usize = 160;
 
@@ -60,7 +60,11 @@ struct Found {
 }
 
 impl<'a> Matcher<'a> {
-    pub(crate) fn new(rules: &'a Rules, allowed_imports: Option<&'a [String]>, first: Pending) -> Matcher<'a> {
+    pub(crate) fn new(
+        rules: &'a Rules,
+        allowed_imports: Option<&'a [String]>,
+        first: Pending,
+    ) -> Matcher<'a> {
         Matcher {
             rules,
             allowed_imports,
@@ -141,7 +145,9 @@ impl<'a> Matcher<'a> {
         }
         self.matched.insert(rule);
         let how = match (self.by_tokens, self.current.dialect) {
-            (true, dialect) => format!(" (found by tokens: there is no syntax tree of this {} code)", dialect.name()),
+            (true, dialect) => {
+                format!(" (found by tokens: there is no syntax tree of this {} code)", dialect.name())
+            }
             (false, _) => String::new(),
         };
         let found = Found { span, detail: format!("{}{how}", detail.text()) };
@@ -261,7 +267,9 @@ impl Sink for Matcher<'_> {
         match fact {
             Fact::Import(module) => self.import(span, &module),
             Fact::Call(name, arguments) => self.call(span, &name, &arguments),
-            Fact::Name(name) => self.all_hits(span, Detail::Name(&name), |rules, found| rules.of_name(&name, found)),
+            Fact::Name(name) => {
+                self.all_hits(span, Detail::Name(&name), |rules, found| rules.of_name(&name, found))
+            }
             Fact::Attribute(name) => {
                 self.all_hits(span, Detail::Name(&name), |rules, found| rules.of_attribute(&name, found));
             }

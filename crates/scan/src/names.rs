@@ -101,9 +101,9 @@ impl Names {
     /// An attribute of something.
     pub(crate) fn attribute(&mut self, of: &Value, name: &str) -> Value {
         match of {
-            Value::Path(base) if base.len() + name.len() < LONGEST_PATH => {
-                self.spend(base.len() + name.len()).map_or(Value::Unknown, |()| path(&format!("{base}.{name}")))
-            }
+            Value::Path(base) if base.len() + name.len() < LONGEST_PATH => self
+                .spend(base.len() + name.len())
+                .map_or(Value::Unknown, |()| path(&format!("{base}.{name}"))),
             Value::Map(entries) => {
                 let entry = entries.iter().find(|(key, _)| key.as_ref() == name);
                 entry.map_or(Value::Unknown, |(_, value)| value.clone())

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use ruff_python_ast::visitor::source_order::{SourceOrderVisitor, walk_expr, walk_stmt};
 use ruff_python_ast::{
-    Arguments, Expr, ExprCall, FStringPart, InterpolatedStringElement, Number, Operator, Parameters, PySourceType, Stmt,
+    Arguments, DictItem, Expr, ExprAttribute, ExprCall, FStringPart, InterpolatedStringElement, Number,
+    Operator, Parameters, PySourceType, Stmt,
 };
 use ruff_python_parser::parse_unchecked_source;
 use ruff_text_size::Ranged;
@@ -52,7 +53,8 @@ fn check_encoding(text: &str, sink: &mut dyn Sink) {
     for line in text.split_inclusive('\n').take(2) {
         if let Some((_, after)) = line.split_once("coding").filter(|_| line.trim_start().starts_with('#')) {
             let name = after.trim_start_matches([':', '=', ' ']).to_ascii_lowercase();
-            let plain = PLAIN.iter().any(|plain| name.starts_with(plain)) && !name.starts_with("utf-7")
+            let plain = PLAIN.iter().any(|plain| name.starts_with(plain))
+                && !name.starts_with("utf-7")
                 && !name.starts_with("utf7");
             if after.starts_with([':', '=']) && !plain {
                 sink.see(Span::new(offset, offset + line.trim_end().len()), Fact::Construct("odd-encoding"));
@@ -84,45 +86,10 @@ fn span(ranged: &impl Ranged) -> Span {
 
 impl<'a> SourceOrderVisitor<'a> for Reader<'_> {
     fn visit_stmt(&mut self, statement: &'a Stmt) {
+        self.learn(statement);
         match statement {
-            Stmt::Import(import) => {
-                for alias in &import.names {
-                    self.import(span(alias), alias.name.as_str(), alias.asname.as_ref().map(|name| name.as_str()));
-                }
-            }
-            Stmt::ImportFrom(import) => {
-                let module = import.module.as_ref().map_or("", |module| module.as_str());
-                let module = format!("{}{module}", ".".repeat(import.level.min(3) as usize));
-                for alias in &import.names {
-                    let local = alias.asname.as_ref().unwrap_or(&alias.name);
-                    self.import_from(span(alias), &module, alias.name.as_str(), local.as_str());
-                }
-                self.see(span(import), Fact::Import(module.into()));
-            }
-            Stmt::Assign(assign) => {
-                let value = self.resolve(&assign.value, FAR);
-                for target in &assign.targets {
-                    self.assign(target, &value);
-                }
-                walk_stmt(self, statement);
-            }
-            Stmt::AnnAssign(assign) => {
-                if let Some(value) = &assign.value {
-                    let value = self.resolve(value, FAR);
-                    self.assign(&assign.target, &value);
-                }
-                walk_stmt(self, statement);
-            }
-            Stmt::AugAssign(assign) => {
-                let (before, more) = (self.resolve(&assign.target, FAR), self.resolve(&assign.value, FAR));
-                let value = self.names.concatenated(&before, &more);
-                if value != Value::Unknown {
-                    self.assign(&assign.target, &value);
-                }
-                walk_stmt(self, statement);
-            }
+            Stmt::Import(_) | Stmt::ImportFrom(_) => {}
             Stmt::FunctionDef(function) => {
-                self.names.bind(function.name.as_str(), Value::Unknown);
                 let outer = self.names.enter(function.start().to_u32());
                 self.bind_parameters(&function.parameters);
                 let loops = std::mem::take(&mut self.loops);
@@ -130,44 +97,13 @@ impl<'a> SourceOrderVisitor<'a> for Reader<'_> {
                 self.loops = loops;
                 self.names.leave(outer);
             }
-            Stmt::ClassDef(class) => {
-                self.names.bind(class.name.as_str(), Value::Unknown);
-                walk_stmt(self, statement);
-            }
-            Stmt::For(repeated) => {
-                self.forget(&repeated.target);
-                walk_stmt(self, statement);
-            }
             Stmt::While(repeated) => {
                 let endless = is_always_true(&repeated.test);
                 self.loops += usize::from(endless);
                 walk_stmt(self, statement);
                 self.loops -= usize::from(endless);
             }
-            Stmt::With(with) => {
-                for item in &with.items {
-                    if let Some(target) = &item.optional_vars {
-                        let value = self.resolve(&item.context_expr, FAR);
-                        self.assign(target, &value);
-                    }
-                }
-                walk_stmt(self, statement);
-            }
-            Stmt::Try(_)
-            | Stmt::Return(_)
-            | Stmt::Delete(_)
-            | Stmt::TypeAlias(_)
-            | Stmt::If(_)
-            | Stmt::Match(_)
-            | Stmt::Raise(_)
-            | Stmt::Assert(_)
-            | Stmt::Global(_)
-            | Stmt::Nonlocal(_)
-            | Stmt::Expr(_)
-            | Stmt::Pass(_)
-            | Stmt::Break(_)
-            | Stmt::Continue(_)
-            | Stmt::IpyEscapeCommand(_) => walk_stmt(self, statement),
+            _ => walk_stmt(self, statement),
         }
     }
 
@@ -215,6 +151,55 @@ impl Reader<'_> {
         }
     }
 
+    /// What a statement says about names.
+    fn learn(&mut self, statement: &Stmt) {
+        match statement {
+            Stmt::Import(import) => {
+                for alias in &import.names {
+                    self.import(
+                        span(alias),
+                        alias.name.as_str(),
+                        alias.asname.as_ref().map(|name| name.as_str()),
+                    );
+                }
+            }
+            Stmt::ImportFrom(import) => {
+                let module = import.module.as_ref().map_or("", |module| module.as_str());
+                let module = format!("{}{module}", ".".repeat(import.level.min(3) as usize));
+                for alias in &import.names {
+                    let local = alias.asname.as_ref().unwrap_or(&alias.name);
+                    self.import_from(span(alias), &module, alias.name.as_str(), local.as_str());
+                }
+                self.see(span(import), Fact::Import(module.into()));
+            }
+            Stmt::Assign(assign) => {
+                let value = self.resolve(&assign.value, FAR);
+                assign.targets.iter().for_each(|target| self.assign(target, &value));
+            }
+            Stmt::AnnAssign(assign) => {
+                let value = assign.value.as_ref().map(|value| self.resolve(value, FAR));
+                self.assign(&assign.target, &value.unwrap_or(Value::Unknown));
+            }
+            Stmt::AugAssign(assign) => {
+                let (before, more) = (self.resolve(&assign.target, FAR), self.resolve(&assign.value, FAR));
+                let value = self.names.concatenated(&before, &more);
+                self.assign(&assign.target, &value);
+            }
+            Stmt::FunctionDef(function) => self.names.bind(function.name.as_str(), Value::Unknown),
+            Stmt::ClassDef(class) => self.names.bind(class.name.as_str(), Value::Unknown),
+            Stmt::For(repeated) => self.forget(&repeated.target),
+            Stmt::With(with) => {
+                for (item, target) in
+                    with.items.iter().filter_map(|item| Some((item, item.optional_vars.as_ref()?)))
+                {
+                    let value = self.resolve(&item.context_expr, FAR);
+                    self.assign(target, &value);
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn import(&mut self, at: Span, module: &str, alias: Option<&str>) {
         match alias {
             Some(alias) => self.names.bind(alias, path(module)),
@@ -230,7 +215,8 @@ impl Reader<'_> {
         let full: Rc<str> = format!("{module}.{name}").into();
         if name == "*" {
             // Whatever it may bring, these are what rules look for.
-            for dangerous in STARRED.iter().filter_map(|known| known.strip_prefix(module)?.strip_prefix('.')) {
+            for dangerous in STARRED.iter().filter_map(|known| known.strip_prefix(module)?.strip_prefix('.'))
+            {
                 self.names.bind(dangerous, path(&format!("{module}.{dangerous}")));
             }
             return;
@@ -318,7 +304,8 @@ impl Reader<'_> {
         let [Value::Path(of), attribute, ..] = arguments else { return };
         let literal = matches!(call.arguments.args.get(1), Some(Expr::StringLiteral(_)));
         let is_module = !of.starts_with('?') && !of.contains('(');
-        let bound = self.names.all(of.split('.').next().unwrap_or(of)).is_some() || of.as_ref() == "__builtins__";
+        let bound =
+            self.names.all(of.split('.').next().unwrap_or(of)).is_some() || of.as_ref() == "__builtins__";
         if literal || !is_module || !bound {
             return;
         }
@@ -345,16 +332,7 @@ impl Reader<'_> {
         let Some(far) = far.checked_sub(1) else { return Value::Unknown };
         match expression {
             Expr::Name(name) => canonical(self.names.one(name.id.as_str())),
-            Expr::Attribute(attribute) => {
-                if let Expr::Name(object) = attribute.value.as_ref() {
-                    let key = format!("{}.{}", object.id.as_str(), attribute.attr.as_str());
-                    if self.names.all(&key).is_some() {
-                        return canonical(self.names.one(&key));
-                    }
-                }
-                let of = self.resolve(&attribute.value, far);
-                canonical(self.names.attribute(&of, attribute.attr.as_str()))
-            }
+            Expr::Attribute(attribute) => self.resolve_attribute(attribute, far),
             Expr::StringLiteral(literal) => Value::Text(literal.value.to_str().into()),
             Expr::BytesLiteral(literal) => {
                 let bytes: Vec<u8> = literal.value.bytes().collect();
@@ -365,29 +343,10 @@ impl Reader<'_> {
                 Number::Float(_) | Number::Complex { .. } => Value::Unknown,
             },
             Expr::FString(text) => self.resolve_format(text.value.iter(), far),
-            Expr::BinOp(operation) if operation.op == Operator::Add => {
-                let left = self.resolve(&operation.left, far);
-                let right = self.resolve(&operation.right, far);
-                match (&left, &right) {
-                    (Value::List(first), Value::List(second)) if first.len() + second.len() < 64 => {
-                        Value::List(first.iter().chain(second.iter()).cloned().collect())
-                    }
-                    _ => self.names.concatenated(&left, &right),
-                }
-            }
+            Expr::BinOp(sum) if sum.op == Operator::Add => self.resolve_sum(&sum.left, &sum.right, far),
             Expr::List(list) => self.resolve_list(&list.elts, far),
             Expr::Tuple(tuple) => self.resolve_list(&tuple.elts, far),
-            Expr::Dict(map) if map.items.len() < 64 => {
-                let mut entries = Vec::new();
-                for item in &map.items {
-                    let key = item.key.as_ref().map(|key| self.resolve(key, far));
-                    if let Some(Value::Text(key)) = key {
-                        let value = self.resolve(&item.value, far);
-                        entries.push((key, value));
-                    }
-                }
-                Value::Map(entries.into())
-            }
+            Expr::Dict(map) => self.resolve_map(&map.items, far),
             Expr::Named(named) => self.resolve(&named.value, far),
             Expr::Await(awaited) => self.resolve(&awaited.value, far),
             Expr::If(either) => {
@@ -407,6 +366,39 @@ impl Reader<'_> {
         }
     }
 
+    fn resolve_attribute(&mut self, attribute: &ExprAttribute, far: usize) -> Value {
+        if let Expr::Name(object) = attribute.value.as_ref() {
+            let key = format!("{}.{}", object.id.as_str(), attribute.attr.as_str());
+            if self.names.all(&key).is_some() {
+                return canonical(self.names.one(&key));
+            }
+        }
+        let of = self.resolve(&attribute.value, far);
+        canonical(self.names.attribute(&of, attribute.attr.as_str()))
+    }
+
+    fn resolve_sum(&mut self, left: &Expr, right: &Expr, far: usize) -> Value {
+        let (left, right) = (self.resolve(left, far), self.resolve(right, far));
+        match (&left, &right) {
+            (Value::List(first), Value::List(second)) if first.len() + second.len() < 64 => {
+                Value::List(first.iter().chain(second.iter()).cloned().collect())
+            }
+            _ => self.names.concatenated(&left, &right),
+        }
+    }
+
+    fn resolve_map(&mut self, items: &[DictItem], far: usize) -> Value {
+        let mut entries = Vec::new();
+        for item in items.iter().take(64) {
+            let key = item.key.as_ref().map(|key| self.resolve(key, far));
+            if let Some(Value::Text(key)) = key {
+                let value = self.resolve(&item.value, far);
+                entries.push((key, value));
+            }
+        }
+        Value::Map(entries.into())
+    }
+
     fn resolve_list(&mut self, items: &[Expr], far: usize) -> Value {
         if items.len() > 64 {
             return Value::Unknown;
@@ -424,7 +416,9 @@ impl Reader<'_> {
                 FStringPart::FString(format) => {
                     for element in &format.elements {
                         let piece = match element {
-                            InterpolatedStringElement::Literal(literal) => Value::Text(literal.value.as_ref().into()),
+                            InterpolatedStringElement::Literal(literal) => {
+                                Value::Text(literal.value.as_ref().into())
+                            }
                             // What is not known is left open: the rest of the text may still tell.
                             InterpolatedStringElement::Interpolation(inner) => {
                                 match self.resolve(&inner.expression, far) {
@@ -488,24 +482,19 @@ impl Reader<'_> {
                 None => Value::Unknown,
             },
             "getattr" => {
-                let attribute = call.arguments.args.get(1).map_or(Value::Unknown, |name| self.resolve(name, far));
+                let attribute =
+                    call.arguments.args.get(1).map_or(Value::Unknown, |name| self.resolve(name, far));
                 match attribute.text() {
                     Some(attribute) => canonical(self.names.attribute(&argument, &attribute.clone())),
                     None => Value::Unknown,
                 }
             }
             "vars" if argument.path().is_some() => self.names.attribute(&argument, "__dict__"),
-            "chr" => match argument {
-                Value::Number(code) => u32::try_from(code)
-                    .ok()
-                    .and_then(char::from_u32)
-                    .map_or(Value::Unknown, |c| Value::Decoded(c.to_string().into())),
-                _ => Value::Unknown,
-            },
+            "chr" => characters(&[argument]),
             "bytes" | "bytearray" | "map" => self.resolve_codes(&call.arguments, &name, far),
             "codecs.decode" => self.names.decoded(&argument, from_rot13),
-            "compile" | "str" | "marshal.loads" | "zlib.decompress" | "gzip.decompress" | "bz2.decompress"
-            | "lzma.decompress" => match argument {
+            "compile" | "str" | "marshal.loads" | "zlib.decompress" | "gzip.decompress"
+            | "bz2.decompress" | "lzma.decompress" => match argument {
                 text @ (Value::Text(_) | Value::Decoded(_)) => text,
                 _ => self.names.result(&callee),
             },
@@ -518,18 +507,20 @@ impl Reader<'_> {
     fn resolve_codes(&mut self, arguments: &Arguments, name: &str, far: usize) -> Value {
         let index = usize::from(name == "map");
         let Some(list) = arguments.args.get(index) else { return Value::Unknown };
-        let Value::List(codes) = self.resolve(list, far) else { return Value::Unknown };
-        let text: Option<String> = codes
-            .iter()
-            .map(|code| match code {
-                Value::Number(code) => u32::try_from(*code).ok().and_then(char::from_u32),
-                _ => None,
-            })
-            .collect();
-        text.filter(|text| !text.is_empty()).map_or(Value::Unknown, |text| Value::Decoded(text.into()))
+        match self.resolve(list, far) {
+            Value::List(codes) => characters(&codes),
+            _ => Value::Unknown,
+        }
     }
 
-    fn resolve_method(&mut self, of: &Value, text: &str, method: &str, argument: Option<&Expr>, far: usize) -> Value {
+    fn resolve_method(
+        &mut self,
+        of: &Value,
+        text: &str,
+        method: &str,
+        argument: Option<&Expr>,
+        far: usize,
+    ) -> Value {
         match method {
             "join" => match argument {
                 Some(Expr::Generator(parts)) => self.resolve_generated(&parts.elt, &parts.generators, far),
@@ -558,19 +549,20 @@ impl Reader<'_> {
         let is_chr = matches!(element, Expr::Call(call)
             if matches!(call.func.as_ref(), Expr::Name(name) if name.id.as_str() == "chr"));
         match self.resolve(&only.iter, far) {
-            Value::List(codes) if is_chr => {
-                let text: Option<String> = codes
-                    .iter()
-                    .map(|code| match code {
-                        Value::Number(code) => u32::try_from(*code).ok().and_then(char::from_u32),
-                        _ => None,
-                    })
-                    .collect();
-                text.map_or(Value::Unknown, |text| Value::Decoded(text.into()))
-            }
+            Value::List(codes) if is_chr => characters(&codes),
             _ => Value::Unknown,
         }
     }
+}
+
+/// The text of these codes of characters.
+fn characters(codes: &[Value]) -> Value {
+    let character = |code: &Value| match code {
+        Value::Number(code) => u32::try_from(*code).ok().and_then(char::from_u32),
+        _ => None,
+    };
+    let text: Option<String> = codes.iter().map(character).collect();
+    text.filter(|text| !text.is_empty()).map_or(Value::Unknown, |text| Value::Decoded(text.into()))
 }
 
 /// One name for what has several.
@@ -599,8 +591,26 @@ fn is_always_true(test: &Expr) -> bool {
 
 /// What `from module import *` brings that matters.
 const STARRED: [&str; 22] = [
-    "os.system", "os.popen", "os.fork", "os.execv", "os.execve", "os.execvp", "os.spawnl", "os.spawnv", "os.setuid",
-    "os.environ", "os.remove", "subprocess.run", "subprocess.Popen", "subprocess.call", "subprocess.check_output",
-    "subprocess.getoutput", "socket.socket", "socket.create_connection", "ctypes.CDLL", "shutil.rmtree",
-    "urllib.request.urlopen", "base64.b64decode",
+    "os.system",
+    "os.popen",
+    "os.fork",
+    "os.execv",
+    "os.execve",
+    "os.execvp",
+    "os.spawnl",
+    "os.spawnv",
+    "os.setuid",
+    "os.environ",
+    "os.remove",
+    "subprocess.run",
+    "subprocess.Popen",
+    "subprocess.call",
+    "subprocess.check_output",
+    "subprocess.getoutput",
+    "socket.socket",
+    "socket.create_connection",
+    "ctypes.CDLL",
+    "shutil.rmtree",
+    "urllib.request.urlopen",
+    "base64.b64decode",
 ];

@@ -156,7 +156,8 @@ impl Rules {
             all.extend(file.rules);
             for (language, words) in file.vocabulary {
                 let Vocabulary { shell, spawn, code, import } = words;
-                vocabulary.insert(language, [shell, spawn, code, import].map(|list| Patterns::of([(0, &list)])));
+                vocabulary
+                    .insert(language, [shell, spawn, code, import].map(|list| Patterns::of([(0, &list)])));
             }
         }
         let (mut strings, mut string_rules) = (Vec::new(), Vec::new());
@@ -387,15 +388,25 @@ mod tests {
         for (index, rule) in rules.all.iter().enumerate() {
             let parts: Vec<&str> = rule.id.split('.').collect();
             assert_eq!(parts.len(), 3, "{}: LANGUAGE.TOPIC.NAME", rule.id);
-            let plain = |part: &str| part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+            let plain =
+                |part: &str| part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
             assert!(parts.iter().all(|part| !part.is_empty() && plain(part)), "{}", rule.id);
-            assert!(parts[0] == "any" || Dialect::of(parts[0]).is_some_and(|d| d.name() == parts[0]), "{}", rule.id);
+            assert!(
+                parts[0] == "any" || Dialect::of(parts[0]).is_some_and(|d| d.name() == parts[0]),
+                "{}",
+                rule.id
+            );
             assert!(rules.all[..index].iter().all(|other| other.id != rule.id), "{} is there twice", rule.id);
             assert!(!rule.message.is_empty() && rule.message.len() < 100, "{}", rule.id);
             assert!(rule.why.ends_with('.') && !rule.message.ends_with('.'), "{}", rule.id);
-            let lists = [&rule.imports, &rule.calls, &rule.names, &rule.attributes, &rule.strings, &rule.commands];
+            let lists =
+                [&rule.imports, &rule.calls, &rule.names, &rule.attributes, &rule.strings, &rule.commands];
             let matches = lists.iter().any(|list| !list.is_empty());
-            assert!(matches || !rule.constructs.is_empty() || !rule.together.is_empty(), "{}: nothing", rule.id);
+            assert!(
+                matches || !rule.constructs.is_empty() || !rule.together.is_empty(),
+                "{}: nothing",
+                rule.id
+            );
             for other in &rule.together {
                 assert!(rules.all.iter().any(|rule| rule.id.ends_with(other)), "{}: {other}", rule.id);
             }
@@ -413,7 +424,9 @@ mod tests {
 
     #[test]
     fn a_star_is_anything() {
-        for (pattern, text) in [("/etc/*", "/etc/passwd"), ("*", ""), ("a*c*e", "abcde"), ("/", "/"), ("*.sh", "a.sh")] {
+        for (pattern, text) in
+            [("/etc/*", "/etc/passwd"), ("*", ""), ("a*c*e", "abcde"), ("/", "/"), ("*.sh", "a.sh")]
+        {
             assert!(is_like(pattern, text), "{pattern} {text}");
         }
         for (pattern, text) in [("/etc/*", "/et"), ("/", "/x"), ("a*c", "ab"), ("*.sh", "a.shx")] {

@@ -44,13 +44,17 @@ pub(crate) fn read(text: &str, sink: &mut dyn Sink) -> Tree {
 /// `:(){ :|:& };:` under any name.
 fn find_fork_bombs(text: &str, sink: &mut dyn Sink) {
     for (at, _) in text.match_indices("()") {
-        let before = text[..at].trim_end();
-        let name_start = before.rfind([' ', '\t', '\n', ';', '&', '|', '\'', '"']).map_or(0, |found| found + 1);
-        let (name, after) = (&before[name_start..], &text[at + 2..text.floor_char_boundary((at + 200).min(text.len()))]);
-        let body: String = after.chars().filter(|c| !c.is_whitespace()).take(100).collect();
+        let around = |from: usize, to: usize| {
+            (text.floor_char_boundary(from), text.floor_char_boundary(to.min(text.len())))
+        };
+        let (from, to) = around(at.saturating_sub(40), at + 200);
+        let before = text[from..at].trim_end();
+        let name = before.rsplit([' ', '\t', '\n', ';', '&', '|', '\'', '"']).next().unwrap_or_default();
+        let body: String = text[at + 2..to].chars().filter(|c| !c.is_whitespace()).collect();
         let calls_itself = body.trim_start_matches(['{', '(']).starts_with(&format!("{name}|{name}&"));
-        if !name.is_empty() && name.len() < 40 && calls_itself {
-            sink.see(Span::new(name_start, at + 2), Fact::Construct("fork-bomb"));
+        if !name.is_empty() && calls_itself {
+            let start = from + before.len() - name.len();
+            sink.see(Span::new(start, at + 2), Fact::Construct("fork-bomb"));
         }
     }
 }
@@ -80,7 +84,8 @@ impl<'t> Reader<'t, '_> {
                 if let Some(destination) = node.child_by_field_name("destination") {
                     let path = self.word(destination, FAR);
                     self.sink.see(span(destination), Fact::Text(path.clone()));
-                    let operator = self.slice(node).trim_start_matches(|c: char| c.is_ascii_digit() || c == '&');
+                    let operator =
+                        self.slice(node).trim_start_matches(|c: char| c.is_ascii_digit() || c == '&');
                     let name = if operator.starts_with('>') { ">" } else { "<" };
                     let command =
                         Command { name: name.into(), flags: Vec::new(), operands: vec![path], code: None };
@@ -106,7 +111,8 @@ impl<'t> Reader<'t, '_> {
     }
 
     fn assignment(&mut self, node: Node<'t>) {
-        let (Some(name), Some(value)) = (node.child_by_field_name("name"), node.child_by_field_name("value")) else {
+        let (Some(name), Some(value)) = (node.child_by_field_name("name"), node.child_by_field_name("value"))
+        else {
             return;
         };
         let text = self.word(value, FAR);
@@ -155,11 +161,13 @@ impl<'t> Reader<'t, '_> {
         }
         let runs_text = matches!(command.name.as_ref(), "eval" | "trap");
         if runs_text && let Some(text) = plain.get(1) {
-            let text = if command.name.as_ref() == "eval" { plain[1..].join(" ").into() } else { text.clone() };
+            let text =
+                if command.name.as_ref() == "eval" { plain[1..].join(" ").into() } else { text.clone() };
             let at = words.get(1).filter(|_| words.len() == 2).and_then(|(_, node)| self.exact(*node, &text));
             self.sink.see(span(node), Fact::Code { language: Dialect::Shell, text, at });
         }
-        let runs_code = command.interprets_stdin().is_some() || runs_text
+        let runs_code = command.interprets_stdin().is_some()
+            || runs_text
             || matches!(command.name.as_ref(), "source" | "." | "bash" | "sh" | "zsh" | "dash");
         if runs_code && self.contains_download(node) {
             self.sink.see(span(node), Fact::Construct("download-and-run"));
@@ -253,7 +261,8 @@ impl<'t> Reader<'t, '_> {
             }
         }
         for (text, at, reader) in documents {
-            let reader = reader.filter(|reader| reader.kind() == "command").and_then(|node| self.taken_apart(node));
+            let reader =
+                reader.filter(|reader| reader.kind() == "command").and_then(|node| self.taken_apart(node));
             let written = destination.and_then(|destination| {
                 let name = self.word(destination, FAR);
                 Language::by_file_name(&name).and_then(|language| Dialect::of(language.name))
@@ -321,7 +330,9 @@ impl<'t> Reader<'t, '_> {
             // What stands between the parts of a text in quotes is text, too.
             whole.push_str(self.text.get(at..part.start_byte()).unwrap_or_default());
             match part.kind() {
-                "string_content" => whole.push_str(&self.slice(part).replace("\\\"", "\"").replace("\\$", "$")),
+                "string_content" => {
+                    whole.push_str(&self.slice(part).replace("\\\"", "\"").replace("\\$", "$"))
+                }
                 _ => whole.push_str(&self.word(part, far)),
             }
             at = part.end_byte();
@@ -354,7 +365,8 @@ fn ansi_c(raw: &str) -> String {
             _ => (0, 0, 0),
         };
         let digits = after.get(skip..).unwrap_or_default();
-        let count = digits.bytes().take(most).take_while(|byte| char::from(*byte).is_digit(radix.max(2))).count();
+        let count =
+            digits.bytes().take(most).take_while(|byte| char::from(*byte).is_digit(radix.max(2))).count();
         let code = u32::from_str_radix(digits.get(..count).unwrap_or_default(), radix.max(2)).ok();
         match code.filter(|_| radix > 0 && count > 0).and_then(char::from_u32) {
             Some(c) => {

@@ -31,7 +31,8 @@ struct Lexicon {
 
 impl Lexicon {
     fn of(dialect: Dialect) -> Lexicon {
-        let none = Lexicon { hash: false, slashes: false, dashes: false, percent: false, triple_quotes: false };
+        let none =
+            Lexicon { hash: false, slashes: false, dashes: false, percent: false, triple_quotes: false };
         match dialect {
             Dialect::Python => Lexicon { hash: true, triple_quotes: true, ..none },
             Dialect::Shell => Lexicon { hash: true, ..none },
@@ -175,7 +176,8 @@ pub(crate) fn depth(dialect: Dialect, text: &str) -> usize {
                 total -= levels.pop().unwrap_or(0) + 1;
             }
             Token::NewLine => {
-                let indent = text.as_bytes()[span.end..].iter().take_while(|byte| **byte == b' ' || **byte == b'\t');
+                let indent =
+                    text.as_bytes()[span.end..].iter().take_while(|byte| **byte == b' ' || **byte == b'\t');
                 deepest = deepest.max(total + indent.count());
             }
             Token::Word(_) | Token::Text(_) | Token::Backquoted(_) | Token::Symbol(_) => {
@@ -219,8 +221,18 @@ struct Reader<'a, 's> {
 }
 
 const IMPORTING: [&str; 12] = [
-    "import", "from", "require", "require_relative", "require_once", "include", "include_once", "use", "library", "load",
-    "source", "package",
+    "import",
+    "from",
+    "require",
+    "require_relative",
+    "require_once",
+    "include",
+    "include_once",
+    "use",
+    "library",
+    "load",
+    "source",
+    "package",
 ];
 
 impl Reader<'_, '_> {
@@ -241,7 +253,8 @@ impl Reader<'_, '_> {
                 let language = Dialect::Shell;
                 if matches!(self.dialect, Dialect::Other("ruby" | "perl" | "php")) {
                     self.sink.see(*span, Fact::Construct("backquotes"));
-                    self.sink.see(*span, Fact::Code { language, text: unescaped(text), at: Some(span.start + 1) });
+                    self.sink
+                        .see(*span, Fact::Code { language, text: unescaped(text), at: Some(span.start + 1) });
                 }
                 self.sink.see(*span, Fact::Text(unescaped(text)));
             }
@@ -444,15 +457,18 @@ mod tests {
 
     #[test]
     fn calls_and_imports_are_seen_in_every_language() {
-        assert_eq!(seen("ruby", "require 'open3'\nsystem \"id\" # system 'x'"), [
-            "import open3", "call require open3", "call system id"
-        ]);
-        assert_eq!(seen("c", "#include <sys/ptrace.h>\nint x = system(\"id\"); /* system(1) */"), [
-            "import sys/ptrace.h", "call system id"
-        ]);
-        assert_eq!(seen("go", "import (\n\t\"fmt\"\n\t\"os/exec\"\n)\nexec.Command(\"sh\", \"-c\")"), [
-            "import fmt", "import os/exec", "call import fmt", "call exec.Command sh -c"
-        ]);
+        assert_eq!(
+            seen("ruby", "require 'open3'\nsystem \"id\" # system 'x'"),
+            ["import open3", "call require open3", "call system id"]
+        );
+        assert_eq!(
+            seen("c", "#include <sys/ptrace.h>\nint x = system(\"id\"); /* system(1) */"),
+            ["import sys/ptrace.h", "call system id"]
+        );
+        assert_eq!(
+            seen("go", "import (\n\t\"fmt\"\n\t\"os/exec\"\n)\nexec.Command(\"sh\", \"-c\")"),
+            ["import fmt", "import os/exec", "call import fmt", "call exec.Command sh -c"]
+        );
         assert_eq!(seen("rust", "use std::process::Command;"), ["import std.process.Command"]);
         assert_eq!(seen("lua", "local e = os.execute\ne('ls') -- os.exit()"), ["call os.execute ls"]);
         assert_eq!(seen("perl", "fork while fork;"), ["fork-in-loop", "fork-in-loop"]);

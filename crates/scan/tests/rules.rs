@@ -95,3 +95,16 @@ fn ordinary_programs_raise_nothing_above_low() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(count >= 200, "only {count} programs");
 }
+
+#[test]
+fn the_documentation_lists_every_rule() {
+    let row = |rule: &belljar_scan::Rule| {
+        format!("| `{}` | {} | {} | {} |\n", rule.id, rule.severity, rule.message, rule.why)
+    };
+    let rows: String = rules().iter().map(row).collect();
+    let table =
+        format!("| rule | severity | what the code does | why that matters |\n|---|---|---|---|\n{rows}");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scan.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    assert!(text.ends_with(&table), "the table at the end of docs/scan.md should be:\n{table}");
+}

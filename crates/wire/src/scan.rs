@@ -85,7 +85,11 @@ impl TryFrom<ScanRequest> for Subject {
             let hint = "name the modules, such as json or os.path".to_owned();
             return Err(Invalid { field: Field::AllowedImports, message, hint, too_large: false });
         }
-        Ok(Subject { language: Language::parse(&language)?, code: Code::parse(code.into_bytes(), None)?, allowed_imports })
+        Ok(Subject {
+            language: Language::parse(&language)?,
+            code: Code::parse(code.into_bytes(), None)?,
+            allowed_imports,
+        })
     }
 }
 

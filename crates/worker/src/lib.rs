@@ -270,7 +270,8 @@ impl Worker {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 Err(cause) => return Err(cause),
             }
-            if let (HEAD, Some(length)) = (needed, said.get(Spent::SIZE..).and_then(<[u8]>::first_chunk::<4>)) {
+            if let (HEAD, Some(length)) = (needed, said.get(Spent::SIZE..).and_then(<[u8]>::first_chunk::<4>))
+            {
                 let length = usize::try_from(u32::from_le_bytes(*length)).map_err(io::Error::other)?;
                 if length > LONGEST {
                     return Err(io::ErrorKind::InvalidData.into());

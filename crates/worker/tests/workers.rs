@@ -61,7 +61,9 @@ fn perform(question: Vec<u8>, limits: Limits) -> io::Result<Vec<u8>> {
         b"recurse" => Ok(vec![recurse(0)]),
         b"allocate" => Ok(vec![1; 512 << 20]),
         b"fail" => Err(io::Error::other("asked to")),
-        b"open" => Ok(format!("{:?}", File::open("/proc/version").map(drop).map_err(|cause| cause.kind())).into()),
+        b"open" => {
+            Ok(format!("{:?}", File::open("/proc/version").map(drop).map_err(|cause| cause.kind())).into())
+        }
         b"pid" => Ok(std::process::id().to_string().into()),
         other => Ok(other.iter().rev().copied().collect()),
     }

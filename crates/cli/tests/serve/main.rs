@@ -16,6 +16,7 @@ mod overload;
 mod pool;
 mod runs;
 mod sameness;
+mod scan;
 mod server;
 mod soak;
 mod storm;

@@ -1,0 +1,173 @@
+//! Code that is made to hurt its reader: too deep, too much, not text, full of escape sequences.
+
+use belljar_core::finding::{Finding, Severity};
+use belljar_core::language::Language;
+use belljar_scan::{Request, Trees, scan};
+use proptest::prelude::*;
+
+fn found(language: &str, code: &[u8]) -> Vec<Finding> {
+    let language = Language::by_name(language).unwrap();
+    scan(&Request { language, code, allowed_imports: None, trees: Trees::Wanted })
+}
+
+fn has(findings: &[Finding], rule: &str) -> bool {
+    findings.iter().any(|finding| finding.rule == rule)
+}
+
+#[test]
+fn ten_thousand_levels_do_not_overflow_the_stack() {
+    for (language, before, open, close, hidden, rule) in [
+        ("python", "x = ", "(", ")", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x = ", "-", "", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x = ", "[", "", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x = ", "not ", "1", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x = ", "lambda: ", "1", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x = 1", "+1", "", "import os; os.system('x')", "python.process.spawn"),
+        ("python", "x", ".a", "", "import os; os.system('x')", "python.process.spawn"),
+        ("javascript", "x = ", "(", "", "fetch('x')", "javascript.network.client"),
+        ("javascript", "x = ", "[", "]", "fetch('x')", "javascript.network.client"),
+        ("javascript", "x = ", "!", "1", "fetch('x')", "javascript.network.client"),
+        ("javascript", "x = ", "a=>", "1", "fetch('x')", "javascript.network.client"),
+        ("javascript", "x", ".a", "", "fetch('x')", "javascript.network.client"),
+        ("javascript", "", "{", "}", "fetch('x')", "javascript.network.client"),
+        ("javascript", "", "if (a) {} else ", "{}", "fetch('x')", "javascript.network.client"),
+        ("bash", "", "(", ")", "curl x", "bash.network.client"),
+        ("bash", "", "{ ", "}", "curl x", "bash.network.client"),
+        ("bash", "", "$(", ")", "curl x", "bash.network.client"),
+        ("ruby", "x = ", "(", ")", "system('x')", "ruby.process.spawn"),
+    ] {
+        for levels in [10_000, 100_000] {
+            let (open, close) = (open.repeat(levels), close.repeat(if close.len() < 2 { levels } else { 1 }));
+            let code = format!("{hidden}\n{before}{open}{close}\n");
+            let findings = found(language, code.as_bytes());
+            assert!(has(&findings, rule), "{language} {before}{}: {findings:?}", &open[..8]);
+        }
+    }
+    let nested: String = (0..10_000).map(|level| format!("{}if x:\n", " ".repeat(level % 200))).collect();
+    found("python", nested.as_bytes());
+}
+
+#[test]
+fn code_that_is_too_deep_is_a_finding_and_is_read_by_its_tokens() {
+    let code = format!("import os\nos.system('x')\nx = {}", "(".repeat(200_000));
+    let findings = found("python", code.as_bytes());
+    assert!(has(&findings, "any.scan.too-deep"), "{findings:?}");
+    let spawn = findings.iter().find(|finding| finding.rule == "python.process.spawn").unwrap();
+    assert!(spawn.message.contains("by tokens"), "{}", spawn.message);
+    assert_eq!(spawn.start.line, 2);
+}
+
+#[test]
+fn code_that_ended_a_parser_is_read_by_its_tokens() {
+    let language = Language::by_name("javascript").unwrap();
+    let request = Request { language, code: b"fetch('x')", allowed_imports: None, trees: Trees::Failed };
+    let findings = scan(&request);
+    assert!(
+        has(&findings, "any.scan.too-expensive") && has(&findings, "javascript.network.client"),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn findings_are_bounded_and_counted() {
+    let findings = found("python", "import os\n".repeat(1).as_bytes());
+    assert_eq!(findings, []);
+    let many = format!("import os\n{}", "os.system('x')\n".repeat(10_000));
+    let findings = found("python", many.as_bytes());
+    let spawned: Vec<_> = findings.iter().filter(|finding| finding.rule == "python.process.spawn").collect();
+    assert!(spawned.len() <= 20 && spawned[0].message.contains(" more)"), "{:?}", spawned[0]);
+    let long = format!("import os; x = '{}'; os.system('{}')", "y".repeat(1 << 20), "z".repeat(1 << 20));
+    for finding in found("python", long.as_bytes()) {
+        assert!(finding.excerpt.chars().count() <= 162 && finding.message.len() < 300, "{finding:?}");
+    }
+}
+
+#[test]
+fn hostile_text_is_made_harmless() {
+    let code = "import os\nos.system('\x1b]0;owned\x07\u{202e}\r')\n";
+    let findings = found("python", code.as_bytes());
+    assert!(has(&findings, "python.process.spawn"));
+    for finding in findings {
+        let texts = [&finding.excerpt, &finding.message];
+        assert!(
+            texts.iter().all(|text| !text.contains(|c: char| c.is_control() || c == '\u{202e}')),
+            "{finding:?}"
+        );
+    }
+}
+
+#[test]
+fn bytes_that_are_no_text_are_scanned_all_the_same() {
+    let findings = found("python", b"import os\n# \xff\xfe\nos.system('\xff')\n");
+    let spawn = findings.iter().find(|finding| finding.rule == "python.process.spawn").unwrap();
+    assert_eq!((spawn.start.line, spawn.start.column), (3, 1));
+}
+
+#[test]
+fn a_finding_is_where_the_code_is() {
+    let place = |language: &str, code: &str, rule: &str| {
+        let findings = found(language, code.as_bytes());
+        let finding =
+            findings.iter().find(|finding| finding.rule == rule).unwrap_or_else(|| panic!("{findings:?}"));
+        (finding.start.line, finding.start.column, finding.end.line, finding.end.column)
+    };
+    assert_eq!(place("python", "import os\né = 1; os.system('x')\n", "python.process.spawn"), (2, 8, 2, 22));
+    assert_eq!(place("python", "import os\nos.system(\n  'x'\n)", "python.process.spawn"), (2, 1, 4, 2));
+    // Code in code is where it stands, if it stands there as it is.
+    let heredoc = "echo a\npython3 - <<'E'\nimport os\nos.setuid(0)\nE\n";
+    assert_eq!(place("bash", heredoc, "python.escape.system-calls"), (4, 1, 4, 13));
+    let argument = "bash -c 'echo; curl x'";
+    assert_eq!(place("bash", argument, "bash.network.client"), (1, 16, 1, 22));
+    // Otherwise, where it is run.
+    assert_eq!(
+        place("python", "exec('import os; ' + 'os.setuid(0)')", "python.escape.system-calls"),
+        (1, 1, 1, 37)
+    );
+}
+
+#[test]
+fn code_of_another_language_is_scanned_as_what_it_is() {
+    for (code, rule) in [
+        ("python3 -c 'import os; os.setuid(0)'", "python.escape.system-calls"),
+        ("node -e 'process.setuid(0)'", "javascript.escape.system-calls"),
+        ("bash -c 'mkfs.ext4 /dev/sda'", "any.destructive.format"),
+        ("perl -e 'syscall(1);'", "perl.escape.system-calls"),
+        ("ruby -e 'require \"fiddle\"'", "ruby.escape.native-code"),
+        ("php -r 'posix_setuid(0);'", "php.escape.native-code"),
+        ("cat > x.py <<E\nimport os\nos.setuid(0)\nE", "python.escape.system-calls"),
+        ("cat <<E | python3\nimport os\nos.setuid(0)\nE", "python.escape.system-calls"),
+        ("python3 <<< 'import os; os.setuid(0)'", "python.escape.system-calls"),
+        ("echo 'import os; os.setuid(0)' | python3", "python.escape.system-calls"),
+        ("sudo -u x bash -c \"python3 -c 'import os; os.setuid(0)'\"", "python.escape.system-calls"),
+    ] {
+        assert!(has(&found("bash", code.as_bytes()), rule), "{code}: {:?}", found("bash", code.as_bytes()));
+    }
+    let nested = "import subprocess\nsubprocess.run(['node', '-e', 'process.setuid(0)'])";
+    assert!(has(&found("python", nested.as_bytes()), "javascript.escape.system-calls"));
+}
+
+#[test]
+fn every_language_that_runs_is_scanned() {
+    for language in Language::all() {
+        let findings = found(language.name, "\"169.254.169.254\"\n".as_bytes());
+        assert!(
+            findings.iter().any(|finding| finding.severity == Severity::Critical),
+            "{language}: {findings:?}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn no_text_makes_the_scanner_panic(
+        text in "(?s)([a-z]{1,4}|[ -~]|\\n|import os|exec\\(|'|\"|\\$\\(|<<E\n|[\\u{80}-\\u{ffff}]){0,60}"
+    ) {
+        for language in Language::all() {
+            for finding in found(language.name, text.as_bytes()) {
+                prop_assert!(finding.start <= finding.end && finding.start.line >= 1);
+            }
+        }
+    }
+}
