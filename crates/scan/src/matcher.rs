@@ -43,9 +43,9 @@ pub(crate) enum Origin {
 pub(crate) struct Matcher<'a> {
     rules: &'a Rules,
     allowed_imports: Option<&'a [String]>,
-    found: BTreeMap<(usize, usize, usize), Found>,
+    /// By the offset at which they begin, and the rule.
+    found: BTreeMap<(usize, usize), Found>,
     counts: HashMap<usize, usize>,
-    matched: HashSet<usize>,
     pending: VecDeque<Pending>,
     seen_code: HashSet<(Dialect, Rc<str>)>,
     code_left: usize,
@@ -70,7 +70,6 @@ impl<'a> Matcher<'a> {
             allowed_imports,
             found: BTreeMap::new(),
             counts: HashMap::new(),
-            matched: HashSet::new(),
             pending: VecDeque::from([first.clone()]),
             seen_code: HashSet::new(),
             code_left: MOST_CODE,
@@ -96,7 +95,7 @@ impl<'a> Matcher<'a> {
         self.combine();
         let lines = Lines::of(text);
         let mut findings: Vec<Finding> = Vec::new();
-        for ((_, _, rule), Found { span, detail }) in &self.found {
+        for ((_, rule), Found { span, detail }) in &self.found {
             let Some(known) = self.rules.get(*rule) else { continue };
             let left_out = self.counts.get(rule).map_or(0, |count| count.saturating_sub(MOST_OF_A_RULE));
             let first = findings.iter().all(|finding| finding.rule != known.id);
@@ -117,12 +116,12 @@ impl<'a> Matcher<'a> {
         for (index, together) in self.rules.combined() {
             let place = |id: &String| {
                 let of_rule = |rule: usize| self.rules.get(rule).is_some_and(|rule| is_named(&rule.id, id));
-                self.found.iter().find(|((_, _, rule), _)| of_rule(*rule)).map(|(_, found)| found.span)
+                self.found.iter().find(|((_, rule), _)| of_rule(*rule)).map(|(_, found)| found.span)
             };
             let places: Option<Vec<Span>> = together.iter().map(place).collect();
             if let Some(span) = places.and_then(|places| places.into_iter().max_by_key(|span| span.start)) {
                 let found = Found { span, detail: String::new() };
-                self.found.insert((span.start, span.end, index), found);
+                self.found.insert((span.start, index), found);
             }
         }
     }
@@ -134,8 +133,10 @@ impl<'a> Matcher<'a> {
             return;
         }
         let span = self.in_root(span);
-        let key = (span.start, span.end, rule);
-        if self.found.contains_key(&key) {
+        let key = (span.start, rule);
+        if let Some(known) = self.found.get_mut(&key) {
+            // A name and the call of it: the call says more.
+            known.span.end = known.span.end.max(span.end);
             return;
         }
         let count = self.counts.entry(rule).or_default();
@@ -143,7 +144,6 @@ impl<'a> Matcher<'a> {
         if *count > MOST_OF_A_RULE {
             return;
         }
-        self.matched.insert(rule);
         let how = match (self.by_tokens, self.current.dialect) {
             (true, dialect) => {
                 format!(" (found by tokens: there is no syntax tree of this {} code)", dialect.name())

@@ -159,6 +159,7 @@ impl<'t> Reader<'t, '_> {
             let at = words.get(index).and_then(|(_, node)| self.exact(*node, &text));
             self.sink.see(span(node), Fact::Code { language, text, at });
         }
+        self.herestring(node, &command);
         let runs_text = matches!(command.name.as_ref(), "eval" | "trap");
         if runs_text && let Some(text) = plain.get(1) {
             let text =
@@ -177,6 +178,19 @@ impl<'t> Reader<'t, '_> {
             self.sink.see(span(node), Fact::Command(inner));
         }
         self.sink.see(span(node), Fact::Command(command));
+    }
+
+    /// `python3 <<< 'code'`
+    fn herestring(&mut self, node: Node<'t>, command: &Command) {
+        let mut cursor = node.walk();
+        let redirects =
+            node.named_children(&mut cursor).filter(|child| child.kind() == "herestring_redirect");
+        let words: Vec<Node<'t>> = redirects.filter_map(|redirect| redirect.named_child(0)).collect();
+        for (word, language) in words.into_iter().zip(command.interprets_stdin()) {
+            let text = self.word(word, FAR);
+            let at = self.exact(word, &text);
+            self.sink.see(span(node), Fact::Code { language, text, at });
+        }
     }
 
     /// Whether a substitution in a command runs a program that downloads.

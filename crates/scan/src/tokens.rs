@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use crate::command::Command;
 use crate::names::{Names, path};
 use crate::view::{Dialect, Fact, Sink, Span, Value};
 
@@ -201,6 +202,9 @@ pub(crate) fn depth(dialect: Dialect, text: &str) -> usize {
 /// Reads code by its tokens: names that are followed by a bracket are called, texts are texts, and the words after
 /// `import`, `require` and their like are modules.
 pub(crate) fn read(dialect: Dialect, text: &str, sink: &mut dyn Sink) {
+    if dialect == Dialect::Shell {
+        read_commands(text, sink);
+    }
     let mut reader = Reader { dialect, names: Names::new(), sink, tokens: Vec::new() };
     let mut lexer = Lexer::of(dialect, text);
     while let Some(token) = lexer.next() {
@@ -211,6 +215,21 @@ pub(crate) fn read(dialect: Dialect, text: &str, sink: &mut dyn Sink) {
         }
     }
     reader.read_all(0);
+}
+
+/// Of a shell: what stands between separators is a command.
+fn read_commands(text: &str, sink: &mut dyn Sink) {
+    let mut start = 0;
+    for part in text.split([';', '|', '&', '\n', '(', ')', '{', '}', '`']) {
+        let words =
+            part.split_whitespace().take(200).map(|word| Rc::from(word.trim_matches(['"', '\'', '$'])));
+        let words: Vec<Rc<str>> = words.collect();
+        if let Some(command) = Command::of(&words) {
+            let at = start + (part.len() - part.trim_start().len());
+            sink.see(Span::new(at, start + part.trim_end().len()), Fact::Command(command));
+        }
+        start += part.len() + 1;
+    }
 }
 
 struct Reader<'a, 's> {
