@@ -111,7 +111,7 @@ print(len(seen), all('lo' in dict((name, number) for number, name in one) for on
     assert_eq!(cell.run(code).ok(), "450 True\n");
 }
 
-promise!(many_threads_can_list_network_interfaces);
+promise!(many_threads_can_list_network_interfaces; cold: "it takes more threads than a parked box may have");
 
 /// R34
 fn record_locks_are_counted(cell: &Cell) {
