@@ -1,9 +1,10 @@
-//! The TCP and netlink sockets of a box, as the kernel counts them in its network namespace.
+//! The TCP, UDP and netlink sockets of a box, as the kernel counts them in its network namespace.
 //!
 //! Messages that wait in a netlink socket are not charged to the box, and the kernel sends every message back that it
 //! does not know. A TCP connection that nobody has accepted is not charged to the box, nor is what has arrived there; and neither is one
 //! that waits for its last packets (`TIME_WAIT`). Their number is not bounded by that of open descriptors: a program
-//! can close its own end. The kernel does not tell which connections have been accepted, so all count.
+//! can close its own end. The kernel does not tell which connections have been accepted, so all count. Nor is a UDP socket
+//! charged for what `SO_REUSEPORT` takes, and the kernel does not tell which sockets have it.
 
 use std::fs::File;
 use std::io;
@@ -18,6 +19,8 @@ pub const BEYOND_LIMIT: u64 = 16 << 20;
 
 /// What a TCP socket can hold that nobody is charged for: itself, and what arrives before it is accepted.
 const SOCKET: u64 = 12 << 10;
+/// The same for a UDP socket: with `SO_REUSEPORT`, an entry for its port.
+const UDP_SOCKET: u64 = 2 << 10;
 /// The same for one in `TIME_WAIT`.
 const WAITING_SOCKET: u64 = 272;
 /// What counts for each byte that waits in a netlink socket. A program that reads its replies holds some kilobytes. One
@@ -51,6 +54,15 @@ impl Sockets {
         Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok(), netlink: open("netlink").ok() })
     }
 
+    /// How many netlink sockets the namespace has, besides the kernel's own. Without a list, none that are known of.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn netlink(&self) -> io::Result<usize> {
+        let list = self.netlink.as_ref().map(|list| read(list, LONGEST_LIST)).transpose()?;
+        Ok(list.as_deref().map_or(0, netlink_sockets))
+    }
+
     /// How much kernel memory they can hold that nobody is charged for.
     ///
     /// # Errors
@@ -59,11 +71,12 @@ impl Sockets {
         let counts = read(&self.v4, LONGEST)?;
         let v6 = self.v6.as_ref().map(|file| read(file, LONGEST)).transpose()?.unwrap_or_default();
         let tcp = memory_of(&counts, "TCP:") + memory_of(&v6, "TCP6:");
+        let udp = (count(&counts, "UDP:", "inuse") + count(&v6, "UDP6:", "inuse")) * UDP_SOCKET;
         let Some(list) = self.netlink.as_ref().filter(|_| count(&counts, "sockets:", "used") > FEW_SOCKETS)
         else {
-            return Ok(tcp);
+            return Ok(tcp + udp);
         };
-        Ok(tcp.saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
+        Ok((tcp + udp).saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
     }
 }
 
@@ -141,6 +154,12 @@ fn count(text: &str, kind: &str, name: &str) -> u64 {
     pair.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or_default()
 }
 
+/// From the same list. The second word is the protocol, 0 for `NETLINK_ROUTE`; the kernel has one socket of each.
+fn netlink_sockets(list: &str) -> usize {
+    let routes = list.lines().filter(|line| line.split_whitespace().nth(1) == Some("0"));
+    routes.count().saturating_sub(1)
+}
+
 /// From a list with a line for each socket, whose fifth word is what waits there. A list that was cut off is too long.
 fn netlink_memory(list: &str) -> u64 {
     if list.len() >= LONGEST_LIST {
@@ -167,7 +186,7 @@ mod tests {
                     000000001bea46bb 0   0          00000000 0        0        0     2        0        4\n\
                     0000000095c47d43 0   17         00000000 4352     0        0     2        0        1574\n\
                     0000000095c47d44 0   18         00000000 1024     0        0     2        0        1575\n";
-        assert_eq!(netlink_memory(list), 5376 * NETLINK_FACTOR);
+        assert_eq!((netlink_memory(list), netlink_sockets(list)), (5376 * NETLINK_FACTOR, 2));
         assert!(netlink_memory(&list.repeat(60)) > BEYOND_LIMIT, "too many sockets");
     }
 
