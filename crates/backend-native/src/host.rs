@@ -2,9 +2,10 @@
 //! are read only afterwards, to explain a failure.
 
 use std::fmt;
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use belljar_jail::Fault;
 use belljar_jail::landlock;
 use belljar_jail::message::Reply;
 use belljar_jail::plan::{IdPair, Identity, Opener};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::cgroup::{self, Cgroups};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
@@ -132,28 +134,67 @@ const ID_SLOTS: u32 = 1 << 22;
 /// Above what distributions, systemd and container managers assign (systemd's documentation, "Users, Groups, UIDs and
 /// GIDs"), below the special numbers.
 const ID_BASE: u32 = 0x7200_0000;
+/// Ranges of ids. The first is for boxes whose maker is root on this host; each of the others is for one server that has
+/// given up root's rights.
+const ID_RANGES: u32 = 27;
 
 /// The first id for boxes, and the number of pairs. In a container with its own range of ids, boxes get the upper half
 /// of it.
 fn own_ids() -> (u32, u32) {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let ranges = map.lines().filter_map(|line| {
+    ids_in(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default())
+}
+
+fn ids_in(uid_map: &str) -> (u32, u32) {
+    let ranges = uid_map.lines().filter_map(|line| {
         let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
         let (first, _, count) = (numbers.next()??, numbers.next()?, numbers.next()??);
         Some((first, count))
     });
     let Some((first, count)) = ranges.max_by_key(|(_, count)| *count) else { return (ID_BASE, ID_SLOTS) };
-    if first <= ID_BASE && first.saturating_add(count) >= ID_BASE + 2 * ID_SLOTS {
+    if first <= ID_BASE && first.saturating_add(count) >= ID_BASE + ID_RANGES * 2 * ID_SLOTS {
         return (ID_BASE, ID_SLOTS);
     }
-    (first + count / 2, (count / 4).max(1))
+    let is_granted = (1..ID_RANGES).any(|number| granted_ids(number) == (first, count));
+    if is_granted { (first, ID_SLOTS) } else { (first + count / 2, (count / 4).max(1)) }
 }
 
-/// The first id for boxes and the number of ids, if no one else uses them. In a container with its own range of ids,
-/// others may.
-pub(crate) fn ids_of_boxes() -> Option<(u32, u32)> {
-    let (base, slots) = own_ids();
-    (base == ID_BASE).then_some((base, 2 * slots))
+/// The ids of a server that has given up root's rights: the first, and how many. Its number is not 0.
+fn granted_ids(number: u32) -> (u32, u32) {
+    (ID_BASE + number * 2 * ID_SLOTS, 2 * ID_SLOTS)
+}
+
+/// A range of ids that no other server of this host has while the file is open. A process that takes over one server could
+/// otherwise end the boxes of the others.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) fn lease_ids(dir: &Path) -> io::Result<((u32, u32), fs::File)> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    for number in 1..ID_RANGES {
+        let mut options = fs::File::options();
+        let options = options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(dir.join(format!("ids-{number}")))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok((granted_ids(number), file)),
+            Err(Errno::WOULDBLOCK) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(io::Error::other(format!(
+        "{} servers of this host have given up root's rights already",
+        ID_RANGES - 1
+    )))
+}
+
+/// The user of a server that gives up root's rights: outside the ranges for boxes, and another one for each live process.
+pub(crate) fn user_of_server() -> u32 {
+    ID_BASE - 1 - std::process::id() % ID_SLOTS
+}
+
+/// Whether all ids of boxes are this process's to give away. In a container with its own range of ids, others may use
+/// them.
+pub(crate) fn may_grant_ids() -> bool {
+    own_ids() == (ID_BASE, ID_SLOTS)
 }
 
 /// Orders one trial box, and returns its exit code.
@@ -246,5 +287,37 @@ impl From<Fault> for Obstacle {
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {}", self.doing, io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+#[cfg(test)]
+mod id_tests {
+    use super::*;
+
+    #[test]
+    fn every_server_has_ids_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let lease = || lease_ids(&dir.path().join("belljar"));
+        let leases: Vec<_> = std::iter::from_fn(|| lease().ok()).collect();
+        assert_eq!(leases.len(), ID_RANGES as usize - 1);
+        let mut ranges: Vec<_> = leases.iter().map(|((first, count), _)| (*first, first + count)).collect();
+        ranges.sort_unstable();
+        assert!(ranges.windows(2).all(|pair| pair[0].1 <= pair[1].0), "{ranges:?}");
+        assert!(ranges[0].0 >= ID_BASE + 2 * ID_SLOTS, "the first range is that of root's own boxes");
+        assert!(ranges.last().unwrap().1 < 0x7FFF_0000);
+        assert!(lease().unwrap_err().to_string().contains("26 servers"));
+        let (freed, file) = leases.into_iter().nth(7).unwrap();
+        drop(file);
+        assert_eq!(lease().unwrap().0, freed, "the range of a server that has ended");
+    }
+
+    #[test]
+    fn boxes_get_ids_that_their_maker_has() {
+        assert_eq!(ids_in("         0          0 4294967295\n"), (ID_BASE, ID_SLOTS));
+        assert_eq!(ids_in(""), (ID_BASE, ID_SLOTS));
+        let (first, count) = granted_ids(3);
+        let map = format!("0 1900000000 1\n{first} {first} {count}\n");
+        assert_eq!(ids_in(&map), (first, ID_SLOTS));
+        assert_eq!(ids_in("0 100000 65536\n"), (32768, 16384));
     }
 }

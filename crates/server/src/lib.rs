@@ -24,6 +24,7 @@ mod event_log;
 mod idempotency;
 mod listen;
 mod metrics;
+mod places;
 mod repoll;
 mod server;
 mod store;

@@ -14,7 +14,8 @@ use serde::Serialize;
 
 use super::body::Share;
 use super::text::Text;
-use super::{App, Refused, answer};
+use super::{App, Refused, answer, held};
+use crate::caller::Caller;
 use crate::event_log::MAX_PIECE;
 use crate::listen::MAX_HEAD;
 use crate::runs::{End, Events, Finished, PATIENCE, RENDERED_TEXT, Run, RunEvent};
@@ -34,9 +35,10 @@ pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Respon
 }
 
 /// Streams a run to somebody else, or again, from its start.
-pub(super) async fn follow(app: &App, events: Events) -> Result<Response, Refused> {
+pub(super) async fn follow(app: &App, caller: &Caller, events: Events) -> Result<Response, Refused> {
+    let waiting = app.wait(caller)?;
     let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
-    Ok(streamed(app, Source::Followed(events), None, share))
+    Ok(held::until_sent(streamed(app, Source::Followed(events), None, share), waiting))
 }
 
 fn streamed(app: &App, source: Source, first: Option<RunEvent>, share: Share) -> Response {

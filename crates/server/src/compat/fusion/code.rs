@@ -100,6 +100,7 @@ pub(super) async fn run_code(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     let answer = match asked.job(&caller.allowance().ceilings)? {

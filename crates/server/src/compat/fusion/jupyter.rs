@@ -111,6 +111,7 @@ pub(super) async fn run_jupyter(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     match run(&app, &caller, asked.job(&caller.allowance().ceilings)?, received).await {

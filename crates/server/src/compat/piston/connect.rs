@@ -50,6 +50,7 @@ pub(super) async fn connect(
                 .into_response();
         }
     };
+    let app = app.of(&caller);
     let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
     let share = match app.memory.share(COST) {
         Ok(share) => share,
