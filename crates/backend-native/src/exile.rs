@@ -1,7 +1,7 @@
 //! What a server that root started needs in order to make boxes without root's rights, and how it gives them up.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File};
+use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
 
 use crate::cgroup::{self, Cgroups, Grant};
-use crate::host::{Obstacle, lease_ids, may_grant_ids, user_of_server};
+use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
 use crate::trial;
 
 /// Where servers note which ids are theirs.
@@ -39,8 +39,8 @@ pub struct Passage {
     pub runtimes: Vec<(Language, PathBuf)>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
-    /// Keeps other servers from having the same ids, for as long as it is open.
-    _ids: File,
+    /// Keeps other servers from having the same ids.
+    _lease: Lease,
     /// How many boxes of crashed predecessors were cleaned up on the way.
     pub swept: usize,
 }
@@ -63,14 +63,13 @@ impl Passage {
         if !may_grant_ids() {
             return Err(Obstruction::Needless);
         }
-        let leased = lease_ids(Path::new(LEASES)).map_err(|cause| {
+        let lease = Lease::take(Path::new(LEASES)).map_err(|cause| {
             Obstruction::Cannot(format!("cannot reserve ids for the server's boxes in {LEASES}: {cause}"))
         });
-        Passage::to_be(user_of_server(), leased?, from).map_err(Obstruction::Cannot)
+        Passage::to_be(user_of_server(), lease?, from).map_err(Obstruction::Cannot)
     }
 
-    fn to_be(user: u32, leased: ((u32, u32), File), from: &Surroundings) -> Result<Passage, String> {
-        let (ids, lease) = leased;
+    fn to_be(user: u32, lease: Lease, from: &Surroundings) -> Result<Passage, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         // If root has no cgroups to give away, the server has none either.
@@ -80,7 +79,7 @@ impl Passage {
                 Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?)
             }
         };
-        let mut terms = Terms { user, ids, ..Terms::default() };
+        let mut terms = Terms { user, ids: lease.ids, ..Terms::default() };
         if let Some(grant) = &grant {
             terms.replaced = grant.replaced();
             terms.cgroup = grant.entrance();
@@ -90,7 +89,7 @@ impl Passage {
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
         let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
-        Ok(Passage { terms, runtimes, grant, _ids: lease, swept })
+        Ok(Passage { terms, runtimes, grant, _lease: lease, swept })
     }
 
     /// Adds something to read that only root can reach. What every user can reach needs no luggage.

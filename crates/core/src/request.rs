@@ -191,7 +191,7 @@ impl EnvVar {
                 return Err(Invalid::new(
                     Field::Env,
                     format!("'{}' is not a valid name for an environment variable", name.escape_debug()),
-                    "write --env NAME=VALUE, with a name of letters, digits and underscores",
+                    "a name has letters, digits and underscores, and does not begin with a digit",
                 ));
             }
         }

@@ -13,6 +13,7 @@ use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
+    Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -443,7 +444,7 @@ impl Record {
         let end = self.end.borrow().clone();
         let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
-            Some(Err(problem)) => (None, Some(problem.error.clone())),
+            Some(Err(problem)) => (None, Some(problem.clone().over(Surface::Http).error)),
             None => (None, None),
         };
         let status = self.status_at(end.as_ref());

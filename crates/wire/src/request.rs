@@ -34,8 +34,8 @@ pub struct RunRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
     #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
-    /// The source code: at most 4 MiB, without NUL characters.
-    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
+    /// The source code: at most 4 MiB, without NUL characters. An empty program does nothing.
+    #[schema(pattern = r"^[^\u0000]*$")]
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]

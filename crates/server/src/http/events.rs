@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::{OutputText, Problem};
+use belljar_wire::{OutputText, Problem, Surface};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -118,7 +118,7 @@ impl Telling {
                     }
                     self.share = None;
                     let last = last_words(&self.app, &end).await;
-                    let (event, share) = last.unwrap_or_else(|problem| (named("error", &problem), None));
+                    let (event, share) = last.unwrap_or_else(|problem| (failure(problem), None));
                     self.share = share;
                     self.due.push_back(event);
                 }
@@ -148,7 +148,7 @@ fn output(stream: Stream, text: String) -> Option<Event> {
 async fn last_words(app: &App, end: &End) -> Result<(Event, Option<Share>), Problem> {
     let finished = match end {
         Ok(finished) => finished.clone(),
-        Err(problem) => return Ok((named("error", problem), None)),
+        Err(problem) => return Ok((failure(problem.clone()), None)),
     };
     let bytes = finished.rendered_bytes();
     let mut share =
@@ -168,6 +168,10 @@ fn unsent(mut problem: Problem, finished: &Finished) -> Problem {
     problem.error.message = format!("the run {id} has ended, but there is no memory to send its result");
     problem.error.hint = format!("fetch it with GET /v1/runs/{id}");
     problem
+}
+
+fn failure(problem: Problem) -> Event {
+    named("error", &problem.over(Surface::Http))
 }
 
 /// An event of one line of JSON. None of these types has a `Serialize` that can fail.

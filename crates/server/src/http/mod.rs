@@ -14,6 +14,7 @@ mod query;
 mod router;
 mod runs;
 pub(crate) mod text;
+mod unions;
 
 use std::sync::{Arc, PoisonError, RwLock};
 

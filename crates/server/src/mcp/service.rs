@@ -14,6 +14,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 
+use super::answer::Detail;
 use super::call::{self, Lookup};
 use super::progress::Progress;
 use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
@@ -108,10 +109,10 @@ impl Service {
     async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let request = call::run_request(arguments)?;
+        let (request, detail) = call::run_request(arguments)?;
         let mut run = runs.start(caller, request).await?;
         match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
-            Ok(end) => self.tell(caller, end?, &held).await,
+            Ok(end) => self.tell(caller, end?, &held, detail).await,
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
@@ -123,13 +124,13 @@ impl Service {
     async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let Lookup { id, wait, part } = call::lookup(arguments, config)?;
+        let Lookup { id, wait, part, detail } = call::lookup(arguments, config)?;
         let _counted = if wait.is_zero() { None } else { Some(caller.wait(self.0.waits)?) };
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
             (Found::Unfinished(_), _) => Ok(answer::running(&id, *kept)),
-            (Found::Finished(end), None) => self.tell(caller, end?, &held).await,
+            (Found::Finished(end), None) => self.tell(caller, end?, &held, detail).await,
             (Found::Finished(end), Some((part, window))) => {
                 let render = move |finished: &Finished| answer::part(finished, &part, window);
                 self.render(caller, end?, &held, render).await?
@@ -144,7 +145,7 @@ impl Service {
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
         match runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await? {
             Found::Unfinished(_) => Ok(answer::running(&id, *kept)),
-            Found::Finished(end) => self.tell(caller, end?, &held).await,
+            Found::Finished(end) => self.tell(caller, end?, &held, Detail::Short).await,
         }
     }
 
@@ -153,9 +154,11 @@ impl Service {
         caller: &Caller,
         finished: Arc<Finished>,
         held: &Held,
+        detail: Detail,
     ) -> Result<CallToolResult, Problem> {
         let max_text = self.0.config.max_text;
-        self.render(caller, finished, held, move |finished| answer::finished(finished, max_text)).await
+        self.render(caller, finished, held, move |finished| answer::finished(finished, max_text, detail))
+            .await
     }
 
     /// Makes an answer of a run, if there is memory for it. What was read from the request is of no use any more.
