@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod bodies;
 pub mod caller;
 pub mod compat;
 pub mod config;

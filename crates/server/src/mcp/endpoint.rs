@@ -21,14 +21,16 @@ use belljar_core::allowance::Allowance;
 use belljar_engine::{Engine, Prepared};
 use futures_util::StreamExt;
 use rmcp::ServerHandler;
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::refusal;
 use super::service::{Held, Service, Who};
+use super::{call, refusal};
+use crate::bodies::is_affordable;
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::defaults::Defaults;
@@ -157,6 +159,25 @@ async fn serve<S: ServerHandler + Clone>(
         response.headers_mut().insert(SESSION, new_session());
     }
     until_cancelled(response, ticket, held)
+}
+
+/// Whether a body is a message, with arguments that a tool takes if it calls one.
+pub(crate) fn understands(body: &[u8]) -> bool {
+    if !is_affordable(body) || refusal::no_json(body).is_some() {
+        return false;
+    }
+    let named = Message::read(body).is_some_and(|message| !message.has_a_long_name());
+    named
+        && match serde_json::from_slice::<ClientJsonRpcMessage>(body) {
+            Ok(JsonRpcMessage::Request(asked)) => match asked.request {
+                ClientRequest::CallToolRequest(asked) => {
+                    call::run_request(asked.params.arguments.unwrap_or_default()).is_ok()
+                }
+                _ => true,
+            },
+            Ok(_) => true,
+            Err(_) => false,
+        }
 }
 
 /// What has to be known of a message here. Everything stays in the text: a client may send anything in its place.

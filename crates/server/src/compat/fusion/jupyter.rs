@@ -121,6 +121,11 @@ pub(super) async fn run_jupyter(
     }
 }
 
+/// Whether a body says what is to be run.
+pub(super) fn understands(body: &[u8]) -> bool {
+    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.job(&Ceilings::default()).is_ok())
+}
+
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
     let Job { request, local, clocks, fetch, results, cells } = job;

@@ -293,6 +293,12 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
 }
 
+/// Whether a message can be read, and one that wants a job says which.
+pub(super) fn understands(text: &str) -> bool {
+    let Ok(said) = Said::read(text) else { return false };
+    said.kind() != "init" || read::<Asked>(text).is_ok_and(|asked| asked.draft().is_ok())
+}
+
 /// Does what the client says to a job that runs.
 fn obey(said: &Said, run: &mut Staged, stdin: &Writer) -> Result<(), Closing> {
     match said.kind() {
