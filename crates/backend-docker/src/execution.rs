@@ -192,7 +192,14 @@ impl DockerExecution {
         if let Some(why) = self.lost {
             self.container.abandon();
             let (cpu, memory_peak, files) = (Duration::ZERO, 0, Vec::new());
-            return Ok(Finished { ending: Ending::Lost(why), cpu, memory_peak, files, left_out: 0 });
+            return Ok(Finished {
+                ending: Ending::Lost(why),
+                cpu,
+                memory_peak,
+                files,
+                left_out: 0,
+                changes: None,
+            });
         }
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
@@ -211,7 +218,14 @@ impl DockerExecution {
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);
-        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files, left_out: 0 })
+        Ok(Finished {
+            ending: ending(&end),
+            cpu,
+            memory_peak: end.memory_peak,
+            files,
+            left_out: 0,
+            changes: None,
+        })
     }
 
     /// The files were named and written by hostile code: their number and size are limited.

@@ -7,9 +7,10 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
 use belljar_core::limits::{BoxLimits, Bytes};
-use belljar_core::outcome::{CollectedFile, Start};
-use belljar_core::path::BoxPath;
+use belljar_core::outcome::{Changes, CollectedFile, Start};
+use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::Glob;
+use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
@@ -52,6 +53,8 @@ pub(crate) struct Terms {
     pub(crate) collect: Vec<Glob>,
     /// The most bytes of collected files.
     pub(crate) collected: Bytes,
+    /// What becomes of what the code writes to its workspace.
+    pub(crate) writes: Writes,
 }
 
 /// A program that runs in a box.
@@ -64,6 +67,12 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// The workspace beneath the layer that was offered.
+    before: Option<OwnedFd>,
+    /// The code's user on the host.
+    code: u32,
+    /// If there is a pool: why no box of it was used.
+    cold_reason: Option<String>,
     /// What the box shows as `/proc/meminfo`, until it is a run.
     meminfo: Option<OwnedFd>,
     /// The program, if its end is polled for.
@@ -202,6 +211,7 @@ impl NativeExecution {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
+        let code = draft.plan.identity.code.outside;
         match keeper.order(draft.plan, &draft.contents, &ends) {
             // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -226,6 +236,9 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            before: None,
+            code,
+            cold_reason: None,
             meminfo: None,
             program: None,
             herald: None,
@@ -295,6 +308,9 @@ impl NativeExecution {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.offered, self.meminfo) = (beside.next(), beside.next());
+                if self.terms.writes != Writes::Refused {
+                    self.before = beside.next();
+                }
                 if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
                     self.listen_to(herald, Program::at(place))
                         .map_err(setup("wait for the program's end"))?;
@@ -524,8 +540,9 @@ impl NativeExecution {
         };
         let counters = counters.since(self.booting);
         let (files, left_out) = self.collect();
+        let changes = self.changes();
         let ending = self.ending(ended.status, &counters);
-        self.offered = None;
+        (self.offered, self.before) = (None, None);
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
         // its box.
         let _waited = self.waited_for.take();
@@ -534,7 +551,8 @@ impl NativeExecution {
             Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files, left_out })
+        let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
+        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
     }
 
     /// Disconnects, and lets the keeper kill the box and remove its cgroups.
@@ -565,12 +583,20 @@ impl NativeExecution {
         };
         let wanted = Wanted {
             patterns: &self.terms.collect,
-            source: self.source.as_str(),
+            // The layer has only what the run has written, whatever its name.
+            source: if self.terms.writes == Writes::Refused { self.source.as_str() } else { "" },
             hidden: None,
             bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
         collect::collect(dir, &wanted)
+    }
+
+    fn changes(&self) -> Option<Changes> {
+        let wanted = self.terms.writes == Writes::Reported;
+        let (layer, before) = self.offered.as_ref().zip(self.before.as_ref()).filter(|_| wanted)?;
+        let layered = Layered { before: before.as_fd(), layer: layer.as_fd(), code: self.code };
+        Some(layered.changes())
     }
 
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
@@ -591,6 +617,10 @@ impl NativeExecution {
 impl Execution for NativeExecution {
     fn start(&self) -> Start {
         self.start
+    }
+
+    fn cold_reason(&self) -> Option<&str> {
+        self.cold_reason.as_deref()
     }
 
     fn runtime(&self) -> &str {

@@ -37,6 +37,7 @@ use belljar_core::backend::{
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, show_duration};
+use belljar_core::path::{Workspace, Writes};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
 use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
@@ -168,6 +169,7 @@ impl Native {
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
             collected: execution.limits.collected,
+            writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;

@@ -18,6 +18,7 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::outcome::Start;
+use belljar_core::path::Writes;
 use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
@@ -237,6 +238,7 @@ impl Parked {
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
             collected: execution.limits.collected,
+            writes: Writes::Refused,
         };
         running.become_run(start, terms, usage.cpu);
         Ok(running)
@@ -520,7 +522,7 @@ mod tests {
         ExecutionSpec {
             id: String::new(),
             language,
-            source: Source { name, named_by_caller: false, text: b"print(1)".to_vec() },
+            source: Source { name, named_by_caller: false, in_workspace: false, text: b"print(1)".to_vec() },
             args: Vec::new(),
             stdin: Stdin::Empty,
             files: Vec::new(),

@@ -8,7 +8,7 @@ use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, LimitsRequest};
 use belljar_core::outcome::Start;
-use belljar_core::path::BoxPath;
+use belljar_core::path::{BoxPath, Writes};
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
@@ -247,8 +247,8 @@ impl Native {
         draft.plan.birth = birth;
         draft.plan.heralded = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
-        let terms =
-            Terms { runtime: label, limits: sandbox.limits, cpu_time, collect, collected: Bytes::new(0) };
+        let (limits, collected, writes) = (sandbox.limits, Bytes::new(0), Writes::Refused);
+        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
         let execution_limits = execution.limits;

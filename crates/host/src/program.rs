@@ -72,6 +72,9 @@ pub fn commands(
 /// The caller did choose the name, and another file has it too.
 pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
     let wanted = &execution.source.name;
+    if execution.source.in_workspace {
+        return Ok(wanted.clone());
+    }
     let takes = |file: &InputFile, name: &BoxPath| {
         file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
     };

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
-use belljar_core::path::{BoxPath, Workspace};
+use belljar_core::path::{BoxPath, Workspace, Writes};
 use belljar_core::request::{
     Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Glob, Network, SandboxRequest, Stdin, parse_waivers,
 };
@@ -72,11 +72,21 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::BackendChoice>, default = "auto")]
     pub backend: Option<String>,
-    /// A directory on the server to show read-only at `/work`, where the program then starts. It must be beneath one of the
+    /// A directory on the server to show at `/work`, read-only unless `writable` is set, where the program then starts. It must be beneath one of the
     /// roots that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
+    /// Whether the program can write to the workspace. What it writes counts as disk and is gone afterwards; the directory
+    /// on the server does not change. `collect` then returns files from what was written there. Only the native backend
+    /// has this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub writable: bool,
+    /// Whether the result says what the program did to a writable workspace, as `changes`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub changes: bool,
     /// Guarantees to do without if the backend cannot keep them. Only those that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::GuaranteeName>, default = json!([]))]
@@ -165,6 +175,8 @@ pub struct LocalCode {
     pub bytes: Vec<u8>,
     /// The name of its file, for the program's own messages.
     pub file_name: Option<String>,
+    /// Whether that is a path in the workspace, where the file is and stays.
+    pub in_workspace: bool,
 }
 
 /// A file of the caller's own machine.
@@ -219,7 +231,7 @@ impl RunRequest {
             waived: parse_waivers(&self.waive)?,
             limits: box_limits,
             network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
-            workspace: self.workspace.map(|path| Workspace::parse(Path::new(&path))).transpose()?,
+            workspace: workspace(self.workspace, self.writable, self.changes)?,
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,
         };
@@ -268,8 +280,32 @@ impl Limits {
     }
 }
 
+fn workspace(path: Option<String>, writable: bool, changes: bool) -> Result<Option<Workspace>, Invalid> {
+    let refused = |field, message: &str, hint: &str| {
+        Err(Invalid { field, message: message.to_owned(), hint: hint.to_owned(), too_large: false })
+    };
+    if writable && path.is_none() {
+        let hint = "name one, as in --workspace . --writable; without a workspace, /sandbox is writable";
+        return refused(Field::Writable, "writable needs a workspace", hint);
+    }
+    let writes = match (writable, changes) {
+        (false, false) => Writes::Refused,
+        (true, false) => Writes::Discarded,
+        (true, true) => Writes::Reported,
+        (false, true) => {
+            let hint = "add writable, as in --workspace . --writable --changes";
+            return refused(Field::Changes, "changes needs a workspace that is writable", hint);
+        }
+    };
+    let workspace = path.map(|path| Workspace::parse(Path::new(&path))).transpose()?;
+    Ok(workspace.map(|workspace| workspace.with_writes(writes)))
+}
+
 fn code(text: String, local: Option<LocalCode>) -> Result<Code, Invalid> {
     let Some(local) = local else { return Code::parse(text.into_bytes(), None) };
+    if let (true, Some(path)) = (local.in_workspace, &local.file_name) {
+        return Code::in_workspace(local.bytes, BoxPath::parse(path)?);
+    }
     // A name that a box cannot have is no reason to refuse the code: it only goes into messages.
     let name = local.file_name.and_then(|name| BoxPath::parse(&name).ok());
     Code::parse(local.bytes, name)

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
-use belljar_core::path::BoxPath;
+use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
@@ -361,6 +361,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
         collected: execution.limits.collected,
+        writes: Writes::Refused,
     }
 }
 

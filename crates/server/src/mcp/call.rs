@@ -171,6 +171,7 @@ mod tests {
             "string" => json!("none"),
             "integer" | "number" => json!(1),
             "array" => json!([]),
+            "boolean" => json!(true),
             "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
