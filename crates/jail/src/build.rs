@@ -4,8 +4,10 @@
 //! that no other process can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a link which
 //! the plan makes cannot lead a later step out of it.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
@@ -32,6 +34,8 @@ const BEHIND: &str = "/etc";
 const LAYER: &str = "layer";
 const UPPER: &str = "layer/upper";
 const WORKDIR: &str = "layer/work";
+/// How many directories of a workspace are made the code's own, those at the top first.
+const MOST_OPENED: usize = 2000;
 
 /// The name of a file in the new root until it is shown in `/proc`.
 const SHOWN: &str = ".shown";
@@ -277,6 +281,7 @@ impl<'a> Site<'a> {
         let point = self.dir_all(path)?;
         if writable {
             let layer = self.make_layer(lower)?;
+            self.open_directories(&layer)?;
             attach_to(&layered(attributes - MountAttrFlags::MOUNT_ATTR_RDONLY)?, &point)?;
             self.layer = Some(layer);
         } else {
@@ -296,6 +301,48 @@ impl<'a> Site<'a> {
         self.give_to_code(&upper)?;
         rustix::fs::fchmod(&upper, Mode::from_raw_mode(0o755))?;
         Ok(Layer { upper, before })
+    }
+
+    /// Makes the directories of the workspace the code's own in the layer, where its files could not be mapped to the
+    /// code's user. The code can then make, replace and remove files in all of them, though not write into a file that
+    /// is there and belongs to somebody else.
+    fn open_directories(&self, layer: &Layer) -> io::Result<()> {
+        let lower = open_in_root(self.root()?, Path::new("/.lower"), OFlags::DIRECTORY)?;
+        if rustix::fs::fstat(&lower)?.st_uid == self.code.inside {
+            return Ok(());
+        }
+        let mut pending = VecDeque::from([PathBuf::from(".")]);
+        let mut made = 0;
+        while let Some(dir) = pending.pop_front() {
+            let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            // A directory that everybody may read, and nobody else's.
+            let Ok(before) = rustix::fs::openat2(&layer.before, &dir, flags, Mode::empty(), beneath) else {
+                continue;
+            };
+            if dir != Path::new(".") {
+                self.open_directory(layer, &dir, &before)?;
+            }
+            for entry in rustix::fs::Dir::new(before)?.flatten() {
+                let name = entry.file_name().to_bytes();
+                if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+                    made += 1;
+                    if made > MOST_OPENED {
+                        return Ok(());
+                    }
+                    pending.push_back(dir.join(std::ffi::OsStr::from_bytes(name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_directory(&self, layer: &Layer, dir: &Path, before: &OwnedFd) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(before)?.st_mode & 0o777 | 0o700);
+        rustix::fs::mkdirat(&layer.upper, dir, mode)?;
+        let made = open_dir(layer.upper.as_fd(), dir)?;
+        self.give_to_code(&made)?;
+        Ok(rustix::fs::fchmod(&made, mode)?)
     }
 
     fn put_inputs(&self, dir: &Path, files: &[Input]) -> io::Result<()> {
