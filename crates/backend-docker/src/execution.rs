@@ -69,6 +69,8 @@ pub(crate) struct DockerExecution {
     line: Line,
     terms: Terms,
     start: Start,
+    /// If there is a pool: why no container of it was used.
+    cold_reason: Option<&'static str>,
     output: Vec<u8>,
     ended: Option<End>,
     /// What to tell a caller who does not get the end.
@@ -100,8 +102,23 @@ impl DockerExecution {
                 ));
             }
         }
-        let (output, lost, killed) = (Vec::new(), None, None);
-        Ok(DockerExecution { container, line, terms, start, output, ended, lost, killed, killed_hard: false })
+        Ok(DockerExecution {
+            container,
+            line,
+            terms,
+            start,
+            cold_reason: None,
+            output: Vec::new(),
+            ended,
+            lost: None,
+            killed: None,
+            killed_hard: false,
+        })
+    }
+
+    /// This run could not take a container of the pool, for this reason.
+    pub(crate) fn because(self, cold_reason: Option<&'static str>) -> DockerExecution {
+        DockerExecution { cold_reason, ..self }
     }
 
     /// Feeds the program's standard input as it is read.
@@ -246,6 +263,10 @@ impl DockerExecution {
 impl Execution for DockerExecution {
     fn start(&self) -> Start {
         self.start
+    }
+
+    fn cold_reason(&self) -> Option<&str> {
+        self.cold_reason
     }
 
     fn runtime(&self) -> &str {

@@ -9,7 +9,7 @@ use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, F
 use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{Changes, CollectedFile, Start};
 use belljar_core::path::{BoxPath, Writes};
-use belljar_core::request::Glob;
+use belljar_core::request::{Glob, InputFile};
 use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
@@ -303,6 +303,25 @@ impl NativeExecution {
         self.waited_for = Some(waited);
     }
 
+    /// This run could not take a box of the pool, for this reason.
+    pub(crate) fn be_cold_because(&mut self, why: Option<&str>) {
+        self.cold_reason = why.map(str::to_owned);
+    }
+
+    /// Has files written into the working directory by a process in the box's cgroup, so that they are charged to the
+    /// box, as in a cold run.
+    pub(crate) async fn have_written(&mut self, files: &[InputFile]) -> io::Result<()> {
+        let dir = self.offered.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        self.keeper.supply(dir.as_fd(), files)?;
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
+        match heard.map_err(io::Error::other)? {
+            Some((Reply::Supplied, _)) => Ok(()),
+            Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
@@ -394,7 +413,11 @@ impl NativeExecution {
                 }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
-                    Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
+                    Reply::Hired { .. }
+                    | Reply::Ready
+                    | Reply::Supplied
+                    | Reply::Started
+                    | Reply::Failed { .. },
                     _,
                 ))) => {}
                 Happened::Heralded => self.be_silenced(),

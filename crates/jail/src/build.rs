@@ -616,16 +616,16 @@ fn open_in_root(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedF
     Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
 }
 
-fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+pub(crate) fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }
 
-fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open_dir(dir, ".")
 }
 
-fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
+pub(crate) fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode))?;
     // Independent of the inherited umask.
@@ -633,7 +633,7 @@ fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::
     Ok(file.into())
 }
 
-fn copy(from: BorrowedFd<'_>, offset: u64, length: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn copy(from: BorrowedFd<'_>, offset: u64, length: u64, to: BorrowedFd<'_>) -> io::Result<()> {
     let (mut offset, end) = (offset, offset.saturating_add(length));
     while offset < end {
         let count = usize::try_from(end - offset).unwrap_or(usize::MAX);
