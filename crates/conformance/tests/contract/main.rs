@@ -10,3 +10,4 @@ mod languages;
 mod output;
 mod portable;
 mod refusals;
+mod workspace;
