@@ -320,6 +320,7 @@ pub(crate) fn could_suit(
 ) -> Result<(), &'static str> {
     let ExecutionSpec { source, files, .. } = execution;
     let late = |file: &InputFile| parking.has_looked_for(file.path.as_str());
+    let in_the_way = |file: &InputFile| file.path.as_str().split('/').next() == Some(parking.source);
     let obstacles = [
         (sandbox.workspace.is_some(), "a workspace is mounted while a box is made"),
         (sandbox.image.is_some(), "the run names an image"),
@@ -331,6 +332,7 @@ pub(crate) fn could_suit(
             "the code is a module, which its runtime must know when it starts",
         ),
         (!parking.takes(&source.text), "the code cannot be read from a pipe, or is too long for it"),
+        (files.iter().any(in_the_way), "a file has the name of the code's own"),
         (files.iter().any(late), "a file has a name that the runtime looks for when it starts"),
         (source.text.len() > MOST_INPUT, "the code is too long to be written into a box from outside"),
         (on_disk(execution) > sandbox.limits.disk.get(), "the files do not fit into limits.disk_bytes"),
