@@ -15,12 +15,12 @@ fn writable(cell: &Cell, scratch: &Scratch) -> Cell {
 
 fn a_file_of_the_workspace_runs_where_it_is(cell: &Cell) {
     let scratch = Scratch::new();
-    let _own = scratch.file("main.sh", "echo the workspace's own\n");
+    let _own = scratch.file("main.sh", "echo 'of the workspace'\n");
     let code = "case \"$0\" in */work/tools/main.sh) echo in place;; esac\n\
                 . \"$(dirname \"$0\")/lib.sh\"\nls; sh main.sh\n";
     let tool = scratch.file("tools/main.sh", code);
     let _lib = scratch.file("tools/lib.sh", "echo its neighbour\n");
-    let expected = "in place\nits neighbour\nmain.sh\ntools\nthe workspace's own\n";
+    let expected = "in place\nits neighbour\nmain.sh\ntools\nof the workspace\n";
     assert_eq!(in_workspace(cell, &scratch).run_file(&tool).ok(), expected);
     let by_its_name = in_workspace(cell, &scratch).caller_cwd(scratch.path());
     assert_eq!(by_its_name.run_file("tools/main.sh".as_ref()).ok(), expected);
@@ -89,8 +89,8 @@ fn what_is_written_to_a_workspace_is_gone_afterwards(cell: &Cell) {
     assert_eq!(fs::read_to_string(&old).unwrap(), "old");
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 1);
     assert_eq!(
-        writable(cell, &scratch).run("ls; ls sub").ok(),
-        "sub\nold.txt\n",
+        writable(cell, &scratch).run("cat new.txt 2>/dev/null; ls sub").ok(),
+        "old.txt\n",
         "the next run sees nothing of it"
     );
     let control = in_workspace(cell, &scratch).run("echo x > new.txt && echo written; true");
@@ -158,9 +158,9 @@ fn git_applies_the_patch(cell: &Cell) {
         .arg(&patch)
         .current_dir(scratch.path())
         .env("GIT_CEILING_DIRECTORIES", scratch.path().parent().unwrap())
-        .output()
-        .expect("git is here");
+        .output();
     let _ = fs::remove_file(&patch);
+    let Ok(applied) = applied else { return cell.skip("there is no git here") };
     assert!(applied.status.success(), "{applied:?}\n{}", ran.changes.as_ref().unwrap().patch);
     let read = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
     assert_eq!(
