@@ -20,6 +20,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::bustle::Waited;
@@ -553,7 +554,7 @@ impl NativeExecution {
     }
 
     /// Reads the counters, collects files, and removes every trace of the box.
-    fn close(mut self) -> Result<Finished, BackendError> {
+    fn close(mut self, changes: Option<Changes>) -> Result<Finished, BackendError> {
         let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
         let counters = match &self.cgroup {
             Some(cgroup) => cgroup
@@ -563,7 +564,6 @@ impl NativeExecution {
         };
         let counters = counters.since(self.booting);
         let (files, left_out) = self.collect();
-        let changes = self.changes();
         let ending = self.ending(ended.status, &counters);
         (self.offered, self.before) = (None, None);
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
@@ -615,11 +615,12 @@ impl NativeExecution {
         collect::collect(dir, &wanted)
     }
 
-    fn changes(&self) -> Option<Changes> {
+    /// How to find out what became of the workspace, if that was asked for. It may take a while.
+    fn survey(&self) -> Option<impl FnOnce() -> Changes + Send + use<>> {
         let wanted = self.terms.writes == Writes::Reported;
         let (layer, before) = self.offered.as_ref().zip(self.before.as_ref()).filter(|_| wanted)?;
-        let layered = Layered { before: before.as_fd(), layer: layer.as_fd(), code: self.code };
-        Some(layered.changes())
+        let (layer, before, code) = (layer.try_clone().ok()?, before.try_clone().ok()?, self.code);
+        Some(move || Layered { before: before.as_fd(), layer: layer.as_fd(), code }.changes())
     }
 
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
@@ -665,7 +666,13 @@ impl Execution for NativeExecution {
     }
 
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
-        Box::pin(async { self.close() })
+        Box::pin(async {
+            let changes = match self.survey() {
+                Some(survey) => Some(apart(survey).await?),
+                None => None,
+            };
+            self.close(changes)
+        })
     }
 }
 
@@ -719,6 +726,15 @@ async fn hear(
             other => return other.map_err(setup("receive the keeper's report")),
         }
     }
+}
+
+/// Does something that takes a while, on a thread on which nobody waits. A program with one thread waits itself.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BackendError> {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return Ok(work());
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|lost| setup("read the changes of the workspace")(io::Error::other(lost)))
 }
 
 async fn readable(pipe: Option<&Receiver>) {

@@ -322,7 +322,7 @@ impl Draft {
 fn preparation_of(code: &Code, language: Language) -> Preparation {
     match language.preparation {
         Preparation::DetectModule if code.is_in_workspace() => Preparation::None,
-        other => other,
+        as_usual @ (Preparation::None | Preparation::DetectModule | Preparation::StripTypes) => as_usual,
     }
 }
 

@@ -236,7 +236,13 @@ impl Survey<'_> {
                 let found = open(workspace.layer, path, OFlags::NONBLOCK);
                 before.and_then(|before| Ok(have_same_bytes(before, found?))).unwrap_or(false)
             }
-            _ => false,
+            FileType::RegularFile
+            | FileType::Directory
+            | FileType::Fifo
+            | FileType::Socket
+            | FileType::CharacterDevice
+            | FileType::BlockDevice
+            | FileType::Unknown => false,
         }
     }
 

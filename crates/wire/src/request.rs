@@ -225,13 +225,14 @@ impl RunRequest {
     /// The first field that is not what the contract wants.
     pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
         let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
+        let workspace = workspace(&self)?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
             waived: parse_waivers(&self.waive)?,
             limits: box_limits,
             network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
-            workspace: workspace(self.workspace, self.writable, self.changes)?,
+            workspace,
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,
         };
@@ -280,11 +281,12 @@ impl Limits {
     }
 }
 
-fn workspace(path: Option<String>, writable: bool, changes: bool) -> Result<Option<Workspace>, Invalid> {
+fn workspace(request: &RunRequest) -> Result<Option<Workspace>, Invalid> {
+    let RunRequest { workspace: path, writable, changes, .. } = request;
     let refused = |field, message: &str, hint: &str| {
         Err(Invalid { field, message: message.to_owned(), hint: hint.to_owned(), too_large: false })
     };
-    if writable && path.is_none() {
+    if *writable && path.is_none() {
         let hint = "name one, as in --workspace . --writable; without a workspace, /sandbox is writable";
         return refused(Field::Writable, "writable needs a workspace", hint);
     }
@@ -297,7 +299,7 @@ fn workspace(path: Option<String>, writable: bool, changes: bool) -> Result<Opti
             return refused(Field::Changes, "changes needs a workspace that is writable", hint);
         }
     };
-    let workspace = path.map(|path| Workspace::parse(Path::new(&path))).transpose()?;
+    let workspace = path.as_ref().map(|path| Workspace::parse(Path::new(path))).transpose()?;
     Ok(workspace.map(|workspace| workspace.with_writes(writes)))
 }
 

@@ -111,8 +111,8 @@ fn section(path: &Path, before: &Side, after: &Side, deadline: Instant) -> Optio
     let header = |side: &Side, name: String| match side {
         Side::Absent => "/dev/null".to_owned(),
         // A tab ends a name that has blanks in it.
-        _ if name.contains(' ') && !name.starts_with('"') => name + "\t",
-        _ => name,
+        Side::Text { .. } if name.contains(' ') && !name.starts_with('"') => name + "\t",
+        Side::Text { .. } | Side::Large | Side::Other => name,
     };
     let diff = TextDiff::configure().algorithm(Algorithm::Myers).deadline(deadline).diff_lines(old, new);
     let mut hunks = diff.unified_diff();

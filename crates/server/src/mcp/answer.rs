@@ -13,6 +13,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::call::Part;
+use super::changes;
 use super::excerpt::{Page, Window, head_and_tail, page, share};
 use super::tools::GET_RUN;
 use crate::runs::Finished;
@@ -31,6 +32,9 @@ pub(super) fn most_bytes(max_text: usize) -> usize {
 pub(super) fn finished(run: &Finished, max_text: usize) -> CallToolResult {
     let mut result = run.result();
     shorten(&mut result, max_text);
+    if let Some(changes) = &mut result.changes {
+        changes::shorten(changes, max_text);
+    }
     let mut content = vec![ContentBlock::text(told(&run.report, &result, max_text))];
     content.extend(images(&run.report));
     with_content(content, structured(&result, &run.report, max_text))
@@ -133,6 +137,9 @@ fn told(report: &Report, result: &RunResult, budget: usize) -> String {
     }
     if let Some(files) = &report.files {
         text += &listed(&report.id, files, budget);
+    }
+    if let Some(changes) = &result.changes {
+        text += &changes::told(changes);
     }
     text
 }
