@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
-use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::request::{EnvVar, InputFile};
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
@@ -336,6 +336,52 @@ impl std::fmt::Debug for Zygote {
     }
 }
 
+/// The file in which the child of a zygote finds arguments and variables, beside the pipe for its code. It removes it.
+pub(crate) const EXTRAS: &str = ".extras";
+/// The most bytes of arguments and variables that a child takes.
+const MOST_EXTRAS: usize = 64 << 10;
+/// Variables that Python, the C library or the dynamic linker reads when it starts: prefixes and whole names.
+const READ_EARLY: &[&str] = &["PYTHON", "LC_", "LD_", "GLIBC_", "MALLOC_", "GCONV_"];
+const READ_AT_START: &[&str] = &["HOME", "LANG", "LANGUAGE", "LOCPATH", "TZ", "TZDIR"];
+/// Variables that modules read while they are imported, which matters with `preload`.
+const READ_BY_MODULES: &[&str] = &[
+    "BLIS_",
+    "GOTO_",
+    "MKL_",
+    "MPL",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NUMPY_",
+    "OMP_",
+    "OPENBLAS_",
+    "SKLEARN_",
+    "SCIPY_",
+];
+
+/// Why the child of a zygote cannot take these variables, if so.
+pub(crate) fn obstacle_to_env(
+    language: Language,
+    env: &[EnvVar],
+    preload: &[String],
+) -> Option<&'static str> {
+    let begins = |prefixes: &[&str], name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let early = |name: &str| begins(READ_EARLY, name) || READ_AT_START.contains(&name);
+    let by_modules = |name: &str| !preload.is_empty() && begins(READ_BY_MODULES, name);
+    let length: usize = env.iter().map(|variable| variable.name().len() + variable.value().len()).sum();
+    if script(language).is_none() {
+        Some("args and env are set when the runtime starts")
+    } else if env.iter().any(|variable| early(variable.name())) {
+        Some("a variable of env is read when the runtime starts")
+    } else if env.iter().any(|variable| by_modules(variable.name())) {
+        Some("a variable of env is read by modules that are preloaded")
+    } else if length > MOST_EXTRAS {
+        Some("env is too long to be given to a runtime that has started")
+    } else {
+        None
+    }
+}
+
 /// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
     (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
@@ -380,6 +426,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
         collected: execution.limits.collected,
+        writes: Writes::Refused,
     }
 }
 

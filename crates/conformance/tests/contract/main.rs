@@ -11,3 +11,4 @@ mod options;
 mod output;
 mod portable;
 mod refusals;
+mod workspace;

@@ -192,8 +192,8 @@ mod tests {
             "string" => json!("none"),
             "integer" | "number" => json!(1),
             "array" => json!([]),
-            "object" => json!({}),
             "boolean" => json!(true),
+            "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
         let described = tools::run_arguments(&[]);

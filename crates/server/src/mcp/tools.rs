@@ -70,6 +70,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
     );
     let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
     let text = |description: &str| json!({"type": "string", "description": description});
+    let flag = |description: &str| json!({"type": "boolean", "description": description});
     let strings =
         |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     arguments(
@@ -98,6 +99,9 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
+            "writable": flag("With workspace: let the program write there. The host's files stay as they are; what was \
+                              written is gone afterwards, except what collect brings back."),
+            "changes": flag("With writable: answer with the files that were added, changed and removed, and a patch."),
             "verbose": verbose(),
         }),
     )
