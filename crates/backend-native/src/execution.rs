@@ -13,7 +13,7 @@ use belljar_core::request::{Glob, InputFile};
 use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::descriptors::Locks;
-use belljar_host::netlink::Rations;
+use belljar_host::rations::Rations;
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
@@ -84,7 +84,7 @@ pub(crate) struct NativeExecution {
     program: Option<Program>,
     /// Decides on some of its calls, and hangs up when no process in the box can run any more.
     listener: Option<Polled>,
-    netlink: Rations,
+    rations: Rations,
     /// Whether the run ends when the listener hangs up.
     heralded: bool,
     /// No process can write to the streams any more.
@@ -251,7 +251,7 @@ impl NativeExecution {
             meminfo: None,
             program: None,
             listener: None,
-            netlink: Rations::default(),
+            rations: Rations::default(),
             heralded: false,
             silenced: false,
             source: draft.source,
@@ -466,7 +466,7 @@ impl NativeExecution {
             None => Ok(0),
         };
         // A call that was not decided on is looked at again by the next tick.
-        let _ = self.netlink.answer(listener, open);
+        let _ = self.rations.answer(listener, open);
     }
 
     /// No process in the box can run any more. If the program has already been waited for, PID 1 is about to report how
