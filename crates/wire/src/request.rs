@@ -495,6 +495,23 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_is_writable_and_told_of_only_if_that_is_asked_for() {
+        let of = |more: &str| {
+            parse(&format!(r#"{{"language": "sh", "code": "true"{more}}}"#))
+                .map(|request| request.sandbox.workspace.map(|workspace| workspace.writes()))
+                .map_err(|problem| problem.error.field.unwrap())
+        };
+        let workspace = r#", "workspace": "/srv/p""#;
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of(workspace), Ok(Some(Writes::Refused)));
+        assert_eq!(of(&format!(r#"{workspace}, "writable": true"#)), Ok(Some(Writes::Discarded)));
+        let both = r#", "writable": true, "changes": true"#;
+        assert_eq!(of(&format!("{workspace}{both}")), Ok(Some(Writes::Reported)));
+        assert_eq!(of(both), Err("writable".into()));
+        assert_eq!(of(&format!(r#"{workspace}, "changes": true"#)), Err("changes".into()));
+    }
+
+    #[test]
     fn every_field_of_the_contract_is_understood() {
         let request = parse(
             r#"{"language": "bash", "code": "cat", "stdin": "in", "args": ["a"], "env": {"A": "b"},
@@ -625,7 +642,8 @@ mod tests {
     #[test]
     fn code_of_the_same_process_need_not_be_text() {
         let request = RunRequest { language: "perl".into(), ..RunRequest::default() };
-        let code = LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()) };
+        let code =
+            LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()), in_workspace: false };
         let parsed = request.parse(Local { code: Some(code), ..Local::default() }).unwrap();
         assert_eq!(parsed.execution.code.bytes(), [b'#', 0xe4]);
         assert_eq!(parsed.execution.code.file_name().unwrap().as_str(), "ä.pl");
