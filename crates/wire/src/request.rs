@@ -501,6 +501,23 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_is_writable_and_told_of_only_if_that_is_asked_for() {
+        let of = |more: &str| {
+            parse(&format!(r#"{{"language": "sh", "code": "true"{more}}}"#))
+                .map(|request| request.sandbox.workspace.map(|workspace| workspace.writes()))
+                .map_err(|problem| problem.error.field.unwrap())
+        };
+        let workspace = r#", "workspace": "/srv/p""#;
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of(workspace), Ok(Some(Writes::Refused)));
+        assert_eq!(of(&format!(r#"{workspace}, "writable": true"#)), Ok(Some(Writes::Discarded)));
+        let both = r#", "writable": true, "changes": true"#;
+        assert_eq!(of(&format!("{workspace}{both}")), Ok(Some(Writes::Reported)));
+        assert_eq!(of(both), Err("writable".into()));
+        assert_eq!(of(&format!(r#"{workspace}, "changes": true"#)), Err("changes".into()));
+    }
+
+    #[test]
     fn every_field_of_the_contract_is_understood() {
         let request = parse(
             r#"{"language": "bash", "code": "cat", "stdin": "in", "args": ["a"], "env": {"A": "b"},

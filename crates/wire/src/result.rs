@@ -383,6 +383,7 @@ mod tests {
           "start": "cold",
           "language": "python",
           "runtime": "CPython 3.11.7",
+          "cold_reason": null,
           "backend": "native",
           "image": null,
           "network": "none",
