@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod audit;
 mod cost;
 mod host;
 mod pool;
@@ -13,6 +14,10 @@ mod result;
 mod run;
 mod schema;
 
+pub use audit::{
+    AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
+    moment, parse_moment,
+};
 pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
