@@ -10,7 +10,7 @@ use belljar_core::language::Language;
 use belljar_core::request::{BackendName, ExecutionRequest, RunRequest, SandboxRequest};
 
 use crate::placement::{Demands, Placement};
-use crate::recorder::{Asked, Open, Origin};
+use crate::recorder::{Asked, Open, Origin, with_causes};
 use crate::slots::Place;
 use crate::{Engine, RunError};
 
@@ -51,7 +51,7 @@ impl Engine {
         let (placement, place) = match self.decide(allowance, &request) {
             Ok(decided) => decided,
             Err(error) => {
-                account.refused(&error);
+                account.refused(with_causes(&error));
                 return Err(error);
             }
         };
@@ -62,10 +62,10 @@ impl Engine {
     }
 
     /// Records an attempt that was refused before there was a request that could be admitted.
-    pub fn refused(&self, origin: &Origin, asked: impl FnOnce() -> Asked, why: &dyn std::error::Error) {
+    pub fn refused(&self, origin: &Origin, asked: impl FnOnce() -> Asked, why: &str) {
         // If it cannot be recorded, it was refused all the same.
         if let Ok(account) = Open::new(self.recorder(), origin, asked) {
-            account.refused(why);
+            account.refused(why.to_owned());
         }
     }
 

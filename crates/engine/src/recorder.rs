@@ -322,8 +322,8 @@ impl Open {
         }
     }
 
-    pub(crate) fn refused(self, error: &dyn std::error::Error) {
-        drop(self.close(|| Fate::Refused(with_causes(error))));
+    pub(crate) fn refused(self, why: String) {
+        drop(self.close(|| Fate::Refused(why)));
     }
 
     /// Hands the account in, and waits until it is kept, if that is demanded.
@@ -353,7 +353,7 @@ impl Drop for Open {
     }
 }
 
-fn with_causes(error: &dyn std::error::Error) -> String {
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |cause| cause.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -177,7 +177,8 @@ fn give_space_back(db: &Connection) -> rusqlite::Result<()> {
     let mut statement = db.prepare("PRAGMA incremental_vacuum")?;
     let mut pages = statement.query([])?;
     while pages.next()?.is_some() {}
-    Ok(())
+    // Readers may be in the way; then it is done the next time.
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
 }
 
 /// Only its owner can read it; SQLite gives the files beside it the same mode.
@@ -192,6 +193,9 @@ fn configure(db: &Connection, sync: Sync) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    // The last who closes the database would also remove the files beside it. A server in exile has those very files, each
+    // mounted at its place, and would go on with files that nobody else sees.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Before there are tables: so that space can be given back without rewriting the file.
     db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA temp_store = MEMORY; PRAGMA mmap_size = 0")?;
     db.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;

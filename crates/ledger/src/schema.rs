@@ -51,6 +51,7 @@ pub const HASHED: [Column; 36] = [
 pub const SEALS: [Column; 2] = [("hash", "BLOB NOT NULL"), ("signature", "BLOB NOT NULL")];
 
 /// The columns of a record that its writer fills in from an account: all but the number, the chain and the seals.
+#[cfg(test)]
 pub(crate) fn filled() -> impl Iterator<Item = &'static str> {
     HASHED
         .iter()

@@ -1,15 +1,19 @@
 //! The loop that accepts connections. It is ours, so that what a hostile client can hold is bounded: the number of
 //! connections, the time for a head, the size of a head, the time without a byte of the answer being taken.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
 use belljar_wire::{Code, Problem};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -17,6 +21,7 @@ use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tower::{Service, ServiceExt};
 
 use crate::config::Config;
 use crate::repoll::Repoll;
@@ -27,6 +32,10 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take nothing of what it is being sent, in milliseconds.
 const UNREAD: u32 = 60_000;
+
+/// The address that a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
 /// The connections that are still open when no more are accepted.
 #[derive(Debug)]
@@ -61,10 +70,11 @@ pub(crate) async fn accept(
     let serving = async {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => match open.places.clone().try_acquire_owned() {
+                Ok((stream, peer)) => match open.places.clone().try_acquire_owned() {
                     Ok(place) => {
                         let closing = open.closing.subscribe();
-                        let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
+                        let router = router.clone().map_request(from(peer.ip()));
+                        let serving = serve(stream, router, config.header_timeout, closing, place);
                         tokio::spawn(Repoll::new(serving));
                     }
                     // It is told and let go at once: a connection that stayed in the kernel's queue would wait for nothing.
@@ -84,13 +94,24 @@ pub(crate) async fn accept(
     open
 }
 
-async fn serve(
+/// Adds the address of a connection to its requests.
+fn from(peer: IpAddr) -> impl Fn(Request<Incoming>) -> Request<Incoming> + Clone {
+    move |mut request| {
+        // Of a socket for both versions of IP, an address of the older one.
+        request.extensions_mut().insert(PeerAddress(peer.to_canonical()));
+        request
+    }
+}
+
+async fn serve<S>(
     stream: TcpStream,
-    router: Router,
+    router: S,
     header_timeout: Duration,
     mut closing: watch::Receiver<bool>,
     place: OwnedSemaphorePermit,
-) {
+) where
+    S: Service<Request<Incoming>, Response = axum::response::Response, Error = Infallible> + Clone,
+{
     prepare(&stream);
     let peer = Peer(Arc::new(stream));
     let watched = peer.clone();

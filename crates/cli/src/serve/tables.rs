@@ -53,6 +53,9 @@ pub(crate) struct KeyTable {
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
+    /// Whether its holder may read the audit log.
+    #[serde(default)]
+    audit: bool,
     #[serde(default)]
     allow: AllowanceTable,
 }
@@ -136,6 +139,7 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
         hash,
         allowance: allowance(&table.allow, place, "keys.allow")?,
         quota,
+        audits: table.audit,
     })
 }
 
