@@ -62,6 +62,10 @@ fn ledger(records: usize) -> tempfile::TempDir {
     let entries: Vec<_> = (1..=records).map(entry).collect();
     entries.chunks(3).for_each(|batch| book.append(batch).unwrap());
     book.sync().unwrap();
+    drop(book);
+    // All of it in one file, so that a test can copy it.
+    let db = Connection::open(dir.path().join(FILE)).unwrap();
+    db.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())).unwrap();
     dir
 }
 

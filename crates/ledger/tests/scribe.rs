@@ -117,7 +117,12 @@ fn a_writer_that_is_killed_a_hundred_times_leaves_a_whole_ledger() {
     }
     let mut reader = Reader::open(dir.path()).unwrap();
     let missing: Vec<_> = promised.iter().filter(|id| reader.find(id).unwrap().is_none()).collect();
-    assert!(promised.len() >= 100 && missing.is_empty(), "{} of {} are missing", missing.len(), promised.len());
+    assert!(
+        promised.len() >= 100 && missing.is_empty(),
+        "{} of {} are missing",
+        missing.len(),
+        promised.len()
+    );
     let scribe = scribe(dir.path(), false, OnFull::Refuse);
     assert_eq!(scribe.reserve(), Ok(Place::Held));
     drop(scribe.record(account("after all")));
@@ -177,7 +182,11 @@ fn fill(dir: &Path, on_full: OnFull, ballast: &Path) {
         let mut reader = Reader::open(dir).unwrap();
         let all = reader.after(0, 10_000).unwrap();
         let note = all.iter().find(|record| record.status == "unrecorded").unwrap();
-        assert!(note.error.as_deref().unwrap().starts_with(&format!("{unrecorded} attempt")), "{:?}", note.error);
+        assert!(
+            note.error.as_deref().unwrap().starts_with(&format!("{unrecorded} attempt")),
+            "{:?}",
+            note.error
+        );
     }
 }
 
