@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
@@ -65,6 +65,7 @@ impl Book {
         let dir = dir.canonicalize().map_err(file("find", dir))?;
         let path = dir.join(FILE);
         make_private(&path).map_err(file("make", &path))?;
+        refuse_others(&path).map_err(file("write to", &path))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_NOFOLLOW
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -187,6 +188,18 @@ fn make_private(path: &Path) -> io::Result<()> {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map(drop),
     }
+}
+
+/// A database that somebody else can write, such as a server in exile, is read with care, and never written to by root.
+fn refuse_others(path: &Path) -> io::Result<()> {
+    let (owner, us) = (path.symlink_metadata()?.uid(), rustix::process::geteuid().as_raw());
+    if owner == us {
+        return Ok(());
+    }
+    let why = format!(
+        "it belongs to the user {owner}; use another state directory, or give the file to the user {us}"
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 fn configure(db: &Connection, sync: Sync) -> rusqlite::Result<()> {

@@ -413,6 +413,18 @@ fn a_database_that_is_none_is_an_error_and_no_more() {
     assert!(Reader::open(dir.path()).is_err(), "a link is not followed");
 }
 
+/// Root is not to write what a server that gave up root's rights may have prepared for it.
+#[test]
+fn the_ledger_of_another_user_is_not_written_to() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = ledger(2);
+    std::os::unix::fs::chown(dir.path().join(FILE), Some(12345), None).unwrap();
+    assert!(open(dir.path()).unwrap_err().with_causes().contains("belongs to the user 12345"));
+    assert!(verdict(dir.path()).ok, "it can be read");
+}
+
 #[test]
 fn several_processes_may_write() {
     let dir = tempfile::tempdir().unwrap();
