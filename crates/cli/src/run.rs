@@ -16,7 +16,7 @@ use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
 use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, Origin, RunId, Started, Surface, Unobserved};
+use belljar_engine::{Engine, Observer, Origin, RunId, Started, Unobserved, WayIn};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
@@ -178,7 +178,7 @@ fn drive(
 /// Who runs something from the command line.
 fn origin() -> Origin {
     let caller = format!("uid:{}", rustix::process::getuid().as_raw());
-    Origin { caller: caller.into(), surface: Surface::CommandLine, peer: None }
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.

@@ -39,7 +39,7 @@ pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
 pub use recorder::{
-    Account, Asked, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Surface, Unrecordable,
+    Account, Asked, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Unrecordable, WayIn,
 };
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};

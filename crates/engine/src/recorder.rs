@@ -63,21 +63,21 @@ pub struct Origin {
     /// The name of the key, or of the user.
     pub caller: Arc<str>,
     /// The interface.
-    pub surface: Surface,
+    pub surface: WayIn,
     /// The address that the request came from.
     pub peer: Option<IpAddr>,
 }
 
 impl Default for Origin {
     fn default() -> Origin {
-        Origin { caller: "unknown".into(), surface: Surface::Unknown, peer: None }
+        Origin { caller: "unknown".into(), surface: WayIn::Unknown, peer: None }
     }
 }
 
 /// The ways in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum Surface {
+pub enum WayIn {
     CommandLine,
     Http,
     Mcp,
@@ -88,29 +88,29 @@ pub enum Surface {
     Unknown,
 }
 
-impl Surface {
+impl WayIn {
     /// All of them.
-    pub const ALL: [Surface; 7] = [
-        Surface::CommandLine,
-        Surface::Http,
-        Surface::Mcp,
-        Surface::McpStdio,
-        Surface::Piston,
-        Surface::SandboxFusion,
-        Surface::Unknown,
+    pub const ALL: [WayIn; 7] = [
+        WayIn::CommandLine,
+        WayIn::Http,
+        WayIn::Mcp,
+        WayIn::McpStdio,
+        WayIn::Piston,
+        WayIn::SandboxFusion,
+        WayIn::Unknown,
     ];
 
     /// The word for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Surface::CommandLine => "cli",
-            Surface::Http => "http",
-            Surface::Mcp => "mcp",
-            Surface::McpStdio => "mcp-stdio",
-            Surface::Piston => "piston",
-            Surface::SandboxFusion => "sandbox-fusion",
-            Surface::Unknown => "unknown",
+            WayIn::CommandLine => "cli",
+            WayIn::Http => "http",
+            WayIn::Mcp => "mcp",
+            WayIn::McpStdio => "mcp-stdio",
+            WayIn::Piston => "piston",
+            WayIn::SandboxFusion => "sandbox-fusion",
+            WayIn::Unknown => "unknown",
         }
     }
 }
@@ -385,8 +385,7 @@ mod tests {
 
     #[test]
     fn every_way_in_has_a_word_of_its_own() {
-        let words: std::collections::BTreeSet<_> =
-            Surface::ALL.iter().map(|surface| surface.name()).collect();
-        assert_eq!(words.len(), Surface::ALL.len());
+        let words: std::collections::BTreeSet<_> = WayIn::ALL.iter().map(|surface| surface.name()).collect();
+        assert_eq!(words.len(), WayIn::ALL.len());
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_core::outcome::{Outcome, Start, Usage};
 use belljar_core::request::Code;
-use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, RunId, Surface};
+use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, RunId, WayIn};
 use belljar_ledger::{Book, Entry, Key, Query, Reader, Redactor, Sync};
 
 /// How many records a busy server writes at once.
@@ -94,7 +94,7 @@ fn account(number: usize) -> Result<Account, Box<dyn Error>> {
     Ok(Account {
         id: RunId::new().to_string(),
         at: SystemTime::UNIX_EPOCH + Duration::from_millis(number as u64 * 10),
-        origin: Origin { caller, surface: Surface::Http, peer: None },
+        origin: Origin { caller, surface: WayIn::Http, peer: None },
         asked: Asked {
             language: "python".to_owned(),
             code: Some(Code::parse(code.into_bytes(), None).map_err(|invalid| invalid.message)?),

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use belljar_core::outcome::{Outcome, Start, Usage};
 use belljar_core::request::Code;
-use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, Surface};
+use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, WayIn};
 use belljar_ledger::schema::{HASHED, SEALS};
 use belljar_ledger::{
     Book, Entry, FILE, HEAD_FILE, Key, LedgerError, Query, Reader, Redactor, Retention, Sync,
@@ -34,7 +34,7 @@ fn account(number: usize, code: &str) -> Account {
     };
     let origin = Origin {
         caller: if number.is_multiple_of(2) { "even".into() } else { "odd".into() },
-        surface: Surface::Http,
+        surface: WayIn::Http,
         peer: Some([127, 0, 0, 1].into()),
     };
     let asked = Asked {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::allowance::Allowance;
-use belljar_engine::{Origin, Surface};
+use belljar_engine::{Origin, WayIn};
 use belljar_wire::{Code, Problem};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
@@ -15,6 +15,9 @@ use subtle::ConstantTimeEq;
 
 use crate::config::Config;
 use crate::defaults::Defaults;
+
+/// The name of the one caller of a server without keys.
+pub(crate) const ANONYMOUS: &str = "anonymous";
 
 /// One who asks. Every request carries one (as an extension, on HTTP); a run belongs to the caller that started it,
 /// and no other caller can see it.
@@ -24,7 +27,7 @@ pub struct Caller(Arc<Account>, Entrance);
 /// Where a request came in.
 #[derive(Debug, Clone, Copy)]
 struct Entrance {
-    surface: Surface,
+    surface: WayIn,
     peer: Option<IpAddr>,
 }
 
@@ -52,6 +55,7 @@ pub struct Quota {
 #[derive(Debug, Default)]
 struct Meter {
     runs: AtomicUsize,
+    waits: Arc<AtomicUsize>,
     spent: Mutex<Option<Spent>>,
 }
 
@@ -71,7 +75,7 @@ impl Caller {
     #[must_use]
     pub fn anonymous(allowance: Allowance, defaults: &Defaults) -> Caller {
         let defaults = defaults.within(&allowance);
-        let (name, quota, meter) = ("anonymous".into(), Quota::default(), Arc::default());
+        let (name, quota, meter) = (ANONYMOUS.into(), Quota::default(), Arc::default());
         Caller::new(Account { name, allowance, defaults, quota, audits: true, meter })
     }
 
@@ -82,7 +86,7 @@ impl Caller {
     }
 
     fn new(account: Account) -> Caller {
-        Caller(Arc::new(account), Entrance { surface: Surface::Http, peer: None })
+        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None })
     }
 
     /// The same caller, of whom this request came from this address.
@@ -92,7 +96,7 @@ impl Caller {
 
     /// The same caller, who came in here.
     #[must_use]
-    pub fn through(self, surface: Surface) -> Caller {
+    pub fn through(self, surface: WayIn) -> Caller {
         Caller(self.0, Entrance { surface, ..self.1 })
     }
 
@@ -141,6 +145,22 @@ impl Caller {
         }
     }
 
+    /// Counts a request that waits for a run which it did not start.
+    ///
+    /// # Errors
+    /// That `most` of this caller's requests do that: each of them keeps a connection that others need.
+    pub(crate) fn wait(&self, most: usize) -> Result<Wait, Problem> {
+        let room = |waits: usize| (waits < most).then_some(waits + 1);
+        let waits = &self.0.meter.waits;
+        match waits.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
+            Ok(_) => Ok(Wait(waits.clone())),
+            Err(waits) => {
+                let message = format!("{waits} requests of this caller already wait for runs or follow them");
+                Err(busy(message, Duration::from_secs(1)))
+            }
+        }
+    }
+
     /// Counts a request.
     pub(crate) fn spend(&self, now: Instant) -> Result<(), Problem> {
         let Some(per_minute) = self.0.quota.per_minute else { return Ok(()) };
@@ -156,6 +176,16 @@ impl Caller {
         }
         *spent = Some(Spent { level, at: now });
         Ok(())
+    }
+}
+
+/// A request that waits, for as long as it does.
+#[derive(Debug)]
+pub(crate) struct Wait(Arc<AtomicUsize>);
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -13,6 +13,7 @@ use belljar_core::outcome::Report;
 use belljar_engine::{Admitted, Asked, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
+    Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -184,7 +185,7 @@ impl Runs {
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         // Results that are kept leave as much for those that are on their way to a client.
-        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes));
+        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes), config.max_body);
         let metrics = Metrics::new();
         Runs(Arc::new(Shared { engine, threads, living, born, kept, memory, metrics }))
     }
@@ -349,7 +350,8 @@ impl Runs {
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
         let Ticket { admitted, presence, form, began } = ticket;
-        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), self.0.memory.clone());
+        let memory = self.0.memory.of(&record.owner);
+        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), memory.clone());
         let mut fate = record.fate.subscribe();
         let cancel = async move {
             // It fails only when the sender is gone, and this task has it.
@@ -359,7 +361,7 @@ impl Runs {
         // A bug of ours must not leave a caller waiting for ever, or the run among the living.
         let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
-            Ok(Ok(report)) => self.settle(report, reporter.room, began, form).await,
+            Ok(Ok(report)) => settle(report, reporter.room, &memory, began, form).await,
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
@@ -369,14 +371,6 @@ impl Runs {
         // A client that hears of the end may start its next run at once.
         drop(presence);
         record.end.send_replace(Some(end));
-    }
-
-    /// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
-    async fn settle(&self, report: Report, room: Share, began: Instant, form: OutputForm) -> End {
-        let mut finished = Finished { report, took: began.elapsed(), form, share: room };
-        let bytes = finished.bytes();
-        finished.share.become_of(bytes, &self.0.memory, PATIENCE).await?;
-        Ok(Arc::new(finished))
     }
 
     fn note(&self, record: &Record, end: &End) {
@@ -450,7 +444,7 @@ impl Record {
         let end = self.end.borrow().clone();
         let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
-            Some(Err(problem)) => (None, Some(problem.error.clone())),
+            Some(Err(problem)) => (None, Some(problem.clone().over(Surface::Http).error)),
             None => (None, None),
         };
         let status = self.status_at(end.as_ref());
@@ -602,6 +596,14 @@ fn sketch(request: &RunRequest, local: &Local) -> Asked {
         workspace: request.workspace.clone(),
         ..Asked::default()
     }
+}
+
+/// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
+async fn settle(report: Report, room: Share, memory: &Memory, began: Instant, form: OutputForm) -> End {
+    let mut finished = Finished { report, took: began.elapsed(), form, share: room };
+    let bytes = finished.bytes();
+    finished.share.become_of(bytes, memory, PATIENCE).await?;
+    Ok(Arc::new(finished))
 }
 
 fn shutting_down() -> Problem {

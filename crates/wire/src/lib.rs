@@ -13,6 +13,7 @@ mod request;
 mod result;
 mod run;
 mod schema;
+mod surface;
 
 pub use audit::{
     AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
@@ -27,6 +28,8 @@ pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
 pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
+pub use schema::BackendChoice as BackendChoiceName;
+pub use surface::Surface;
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::Uri;
 use belljar_core::language::Language;
+use belljar_core::request::BackendChoice;
 use belljar_wire::{Code, Problem, RunStatus, parse_moment};
 use serde_json::{Value, json};
 
@@ -87,6 +88,12 @@ impl<'a> Query<'a> {
         let Some(text) = self.one(name)? else { return Ok(None) };
         let expected = "a time such as 2026-11-17T10:00:00Z, a date, or how long ago it is, such as 2h";
         parse_moment(text, now).map(Some).ok_or_else(|| wrong(name, text, expected))
+    }
+
+    /// The backend that is meant.
+    pub(super) fn backend(&self) -> Result<Option<BackendChoice>, Problem> {
+        self.only(&["backend"])?;
+        Ok(self.one("backend")?.map(BackendChoice::parse).transpose()?)
     }
 
     fn status(&self) -> Result<Option<RunStatus>, Problem> {

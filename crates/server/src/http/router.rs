@@ -5,7 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Router, middleware};
-use belljar_engine::Surface;
+use belljar_engine::WayIn;
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
@@ -30,7 +30,7 @@ pub(crate) fn router(app: &App) -> Router {
         .with_state(app.clone());
     contract
         .merge(docs::router())
-        .merge(mark(crate::mcp::router(app), Surface::Mcp))
+        .merge(mark(crate::mcp::router(app), WayIn::Mcp))
         .merge(crate::compat::router(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
@@ -39,7 +39,7 @@ pub(crate) fn router(app: &App) -> Router {
 }
 
 /// Says of every request through this router that it came in here. The guard has identified the caller before.
-pub(crate) fn mark(router: Router, surface: Surface) -> Router {
+pub(crate) fn mark(router: Router, surface: WayIn) -> Router {
     router.layer(middleware::map_request(move |mut request: Request| async move {
         if let Some(caller) = request.extensions_mut().remove::<Caller>() {
             request.extensions_mut().insert(caller.through(surface));

@@ -10,6 +10,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::Config;
+use super::answer::ALWAYS;
 
 pub(super) const LIST_LANGUAGES: &str = "list_languages";
 pub(super) const GET_RUN: &str = "get_run";
@@ -97,6 +98,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
+            "verbose": verbose(),
         }),
     )
 }
@@ -117,6 +119,7 @@ pub(super) fn lookup_arguments(config: &Config) -> JsonObject {
                 "Where the part begins, in characters. Default 0."},
             "length": {"type": "integer", "minimum": 1, "description":
                 format!("How many characters. Default and most: {}.", config.max_text)},
+            "verbose": verbose(),
         }),
     )
 }
@@ -201,8 +204,14 @@ fn input_file() -> Value {
             "executable": {"type": "boolean", "description": "Whether it may be executed. Default false."},
         },
         "required": ["path"],
+        "anyOf": [{"required": ["content"]}, {"required": ["content_base64"]}],
         "additionalProperties": false,
     })
+}
+
+fn verbose() -> Value {
+    json!({"type": "boolean", "description":
+        "Whether the structured result also has what is as usual, such as usage and isolation. Default false."})
 }
 
 fn arguments(required: &[&str], properties: Value) -> JsonObject {
@@ -214,26 +223,21 @@ fn arguments(required: &[&str], properties: Value) -> JsonObject {
     }))
 }
 
-/// The contract's result object; or that the run goes on; or a page of it.
+/// The contract's result object, from which may be missing what is as usual; or that the run goes on; or a page of it.
 fn run_output() -> JsonObject {
     let mut properties = result_properties();
-    let finished: Vec<_> =
-        properties.keys().filter(|key| !OPTIONAL.contains(&key.as_str())).cloned().collect();
     properties.insert("page".to_owned(), page());
     object(json!({
         "type": "object",
         "properties": properties,
         "required": ["id", "status"],
         "anyOf": [
-            {"required": finished},
+            {"required": ALWAYS},
             {"properties": {"status": {"const": "running"}}},
             {"required": ["page"]},
         ],
     }))
 }
-
-/// The members of a result that need not be there.
-const OPTIONAL: [&str; 1] = ["files"];
 
 fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});
