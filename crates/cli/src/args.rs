@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ColorChoice, FromArgMatches, Parser, Subcommand, ValueHint};
 
+use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
 use crate::config::ConfigArgs;
@@ -148,6 +149,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
+    /// Show, search and verify the record of everything that was run
+    Audit(AuditArgs),
     /// Show the warm pool of a running server
     Pool(PoolArgs),
     /// Install and list the interpreters that run as WebAssembly

@@ -16,13 +16,14 @@ use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
 use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, RunId, Started, Unobserved};
+use belljar_engine::{Engine, Observer, Origin, RunId, Started, Unobserved, WayIn};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
 
 use crate::args::{RunArgs, Verbosity};
+use crate::audit::configured::{Planned, Unless};
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::compose;
@@ -59,8 +60,12 @@ fn attempt(
     // Another backend cannot use the box that was made ahead, which would stay until the end of the run.
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
+    let ledger = Planned::of(&settings, Unless::Configured, 1)?;
     let (request, host) = asked(args, settings)?;
-    let engine = compose::engine(host, standby);
+    let mut engine = compose::engine(host, standby);
+    if let Some(ledger) = ledger {
+        engine = engine.with_recorder(ledger.write_once()?);
+    }
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { destination } => {
@@ -161,13 +166,19 @@ fn drive(
         let impatient = signals.impatient();
         // A backend may wait for a daemon, on this thread, before there is anything to clean up.
         impatient.now();
-        let admitted = engine.admit(&Allowance::everything(), request)?;
+        let admitted = engine.admit_from(&origin(), &Allowance::everything(), request)?;
         impatient.later();
         problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
         let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
         impatient.now();
         Ok(report?)
     })
+}
+
+/// Who runs something from the command line.
+fn origin() -> Origin {
+    let caller = format!("uid:{}", rustix::process::getuid().as_raw());
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.

@@ -4,6 +4,7 @@ mod pattern;
 
 use std::fmt;
 use std::io::Read;
+use std::sync::Arc;
 
 use crate::guarantee::Guarantee;
 use crate::language::Language;
@@ -66,7 +67,8 @@ pub const MAX_CODE: usize = 4 << 20;
 /// Code: no NUL, at most [`MAX_CODE`]. An empty program is a program, too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
-    bytes: Vec<u8>,
+    /// Shared: the record of a run has the same.
+    bytes: Arc<Vec<u8>>,
     place: Option<CodePlace>,
 }
 
@@ -96,7 +98,7 @@ impl Code {
                 "pass binary data as a file with --file",
             ));
         }
-        Ok(Code { bytes, place: file_name.map(CodePlace::File) })
+        Ok(Code { bytes: Arc::new(bytes), place: file_name.map(CodePlace::File) })
     }
 
     /// Code that runs where it lies: in the workspace, at this path.

@@ -12,6 +12,7 @@ mod deferred;
 mod error;
 mod id;
 mod placement;
+mod recorder;
 mod slots;
 mod transcript;
 mod watch;
@@ -37,6 +38,9 @@ pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
+pub use recorder::{
+    Account, Asked, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Unrecordable, WayIn,
+};
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
 
@@ -100,13 +104,14 @@ pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
     slots: Option<Slots>,
+    recorder: Option<Arc<dyn Recorder>>,
 }
 
 impl Engine {
     /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer, slots: None }
+        Engine { backends, preparer, slots: None, recorder: None }
     }
 
     /// Its backends, strongest first.
@@ -132,6 +137,18 @@ impl Engine {
         Engine { slots: Some(slots), ..self }
     }
 
+    /// Has every attempt recorded from now on.
+    #[must_use]
+    pub fn with_recorder(self, recorder: Arc<dyn Recorder>) -> Engine {
+        Engine { recorder: Some(recorder), ..self }
+    }
+
+    /// Who records the attempts.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
+        self.recorder.as_ref()
+    }
+
     /// The slots, if their number is limited.
     #[must_use]
     pub fn slots(&self) -> Option<&Slots> {
@@ -145,6 +162,20 @@ impl Engine {
     /// # Errors
     /// Belljar could not run it. A program that failed is an `Ok` like any other.
     pub async fn run(
+        &self,
+        id: &RunId,
+        mut admitted: Admitted,
+        observer: &mut dyn Observer,
+        cancel: impl Future<Output = Option<u8>>,
+    ) -> Result<Report, RunError> {
+        let mut account = std::mem::take(&mut admitted.account);
+        account.identify(id);
+        let end = self.run_unrecorded(id, admitted, observer, cancel).await;
+        account.ended(&end).await.map_err(RunError::Unrecorded)?;
+        end
+    }
+
+    async fn run_unrecorded(
         &self,
         id: &RunId,
         admitted: Admitted,
@@ -201,7 +232,8 @@ impl Engine {
     /// # Errors
     /// Whatever would prevent it.
     pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
-        let Admitted { sandbox, execution, backend, enforcement, .. } = admitted;
+        let Admitted { sandbox, execution, backend, enforcement, account, .. } = admitted;
+        account.forget();
         let prepared = Draft::of(&sandbox, &execution).prepare(self.preparer)?;
         let source = match prepared {
             Ok((source, _)) => source,
@@ -220,7 +252,7 @@ impl Engine {
         queue: &mut Duration,
         mut cancel: Pin<&mut impl Future<Output = Option<u8>>>,
     ) -> Result<Concluded, Unstarted> {
-        let Admitted { sandbox, execution, backend, enforcement, place } = admitted;
+        let Admitted { sandbox, execution, backend, enforcement, place, .. } = admitted;
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod audit;
 mod cost;
 mod host;
 mod pool;
@@ -14,6 +15,10 @@ mod run;
 mod schema;
 mod surface;
 
+pub use audit::{
+    AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
+    moment, parse_moment,
+};
 pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,

@@ -6,7 +6,7 @@ use belljar_core::Captured;
 use belljar_core::backend::PullEvent;
 use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
 use belljar_engine::Started;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::schema;
@@ -148,7 +148,7 @@ impl RunStarted {
 }
 
 /// What the run used.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Wall-clock time, in milliseconds.
     pub wall_ms: f64,
