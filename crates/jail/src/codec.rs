@@ -246,6 +246,7 @@ coded_enum!(Step {
     17 => Pipe(path),
     18 => BoundSockets,
     19 => Terminals { max },
+    20 => Cover(path, content),
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
@@ -287,6 +288,7 @@ mod tests {
                 Step::PrivateMounts,
                 Step::Root,
                 Step::File("/f".into(), vec![0, 255]),
+                Step::Cover("/c".into(), vec![1]),
                 Step::Symlink { path: "/l".into(), target: "t".into() },
                 Step::Bind { source: 0, path: "/usr".into(), mode: BindMode::ReadOnly },
                 Step::Scratch {
