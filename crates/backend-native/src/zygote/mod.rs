@@ -23,6 +23,7 @@ use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
+use belljar_core::plots;
 use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
@@ -342,14 +343,15 @@ fn script(language: Language) -> Option<&'static str> {
 /// The script, and the machine code that brings its children into their boxes.
 fn files(script: &str, preload: &[String]) -> Result<Vec<InputFile>, BackendError> {
     let names: Vec<_> = preload.iter().map(|name| format!("{name:?}")).collect();
-    let script = format!("PRELOAD = [{}]\n{script}", names.join(", "));
+    let script = format!("PRELOAD = [{}]\nPLOTS = {:?}\n{script}", names.join(", "), plots::MODULE);
     let file = |path: &str, content: Vec<u8>| {
         let path =
             BoxPath::parse(path).map_err(|_| setup("name a file")(io::ErrorKind::InvalidInput.into()))?;
         Ok(InputFile { path, content, executable: false })
     };
     let ferry = ferry::machine_code().unwrap_or_default().to_vec();
-    Ok(vec![file(".zygote", script.into_bytes())?, file(".ferry", ferry)?])
+    let plots = plots::SOURCE.as_bytes().to_vec();
+    Ok(vec![file(".zygote", script.into_bytes())?, file(".plots", plots)?, file(".ferry", ferry)?])
 }
 
 /// Turns the plan of a box into that of a template, and returns its user.

@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn runtime(program: PathBuf, mounts: Vec<PathBuf>) -> Runtime {
-        Runtime { label: "CPython 3.11.7".into(), program, mounts }
+        Runtime { label: "CPython 3.11.7".into(), program, mounts, beside: Vec::new() }
     }
 
     fn covered(steps: &[Step]) -> Vec<&Path> {

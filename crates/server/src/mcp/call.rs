@@ -34,6 +34,9 @@ pub(super) fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> 
     let mut arguments = known(arguments, &tools::run_arguments(&[]))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
+    // A model can look at pictures and act on hints.
+    arguments.entry("plots").or_insert(Value::Bool(true));
+    arguments.insert("hints".to_owned(), Value::Bool(true));
     understood(arguments)
 }
 
@@ -145,6 +148,13 @@ mod tests {
     }
 
     #[test]
+    fn a_model_gets_plots_unless_it_wants_none() {
+        let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
+        assert!(run_request(call(Value::Null)).unwrap().plots);
+        assert!(!run_request(call(json!(false))).unwrap().plots);
+    }
+
+    #[test]
     fn a_model_cannot_waive_a_guarantee() {
         let call = object(json!({"language": "python", "code": "1", "waive": ["memory"]}));
         let problem = run_request(call).unwrap_err().error;
@@ -172,6 +182,7 @@ mod tests {
             "integer" | "number" => json!(1),
             "array" => json!([]),
             "object" => json!({}),
+            "boolean" => json!(false),
             other => panic!("no sample of {other}"),
         };
         let described = tools::run_arguments(&[]);
