@@ -310,10 +310,9 @@ impl Zygote {
 
 /// Waits until a zygote has booted, and has imported its modules.
 async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
-    let said = hear(control, BOOT_LIMIT).await.map_err(|error| match error.kind() {
-        io::ErrorKind::BrokenPipe => io::Error::other("the runtime ended instead of waiting for orders"),
-        io::ErrorKind::TimedOut => io::Error::other(format!("it was not ready after {BOOT_LIMIT:?}")),
-        _ => error,
+    let said = hear(control, BOOT_LIMIT).await.map_err(|error| {
+        let has_ended = error.kind() == io::ErrorKind::BrokenPipe;
+        if has_ended { io::Error::other("the runtime ended instead of waiting for orders") } else { error }
     })?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
     Pier::parse(&said).ok_or_else(refused)

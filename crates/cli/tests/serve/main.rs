@@ -5,6 +5,7 @@
 mod asynchronous;
 mod backends;
 mod bad_input;
+mod debian_packages;
 mod defaults;
 mod differential;
 mod exile;
@@ -20,4 +21,5 @@ mod server;
 mod soak;
 mod storm;
 mod streams;
+mod virtual_environments;
 mod zygote;

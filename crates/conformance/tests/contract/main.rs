@@ -8,5 +8,6 @@ mod files;
 mod inside;
 mod languages;
 mod output;
+mod packages;
 mod portable;
 mod refusals;
