@@ -199,7 +199,7 @@ impl Engine {
             image,
             network,
             enforcement,
-            files: (collects || !files.is_empty()).then_some(files),
+            files: (collects || own.is_some() && !files.is_empty()).then_some(files),
         })
     }
 

