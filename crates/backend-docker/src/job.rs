@@ -93,6 +93,7 @@ fn order(
         label: runtime.label.clone(),
         program: PathBuf::from(&runtime.program),
         mounts: Vec::new(),
+        beside: Vec::new(),
     };
     let commands = program::commands(sandbox, execution, &found, source, &places);
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();

@@ -47,7 +47,11 @@ const ETC: &[(&str, &str)] = &[
     ("/etc/protocols", include_str!("etc/protocols")),
     ("/etc/networks", "default 0.0.0.0\nloopback 127.0.0.0\nlink-local 169.254.0.0\n"),
     ("/etc/mime.types", include_str!("etc/mime.types")),
+    ("/etc/timezone", "Etc/UTC\n"),
 ];
+
+/// The time zone of every box, for programs that look here instead of at `TZ`.
+const LOCAL_TIME: (&str, &str) = ("/etc/localtime", "/usr/share/zoneinfo/Etc/UTC");
 
 /// The uid of the code inside every box.
 pub(crate) const CODE_ID: u32 = 1000;
@@ -137,6 +141,7 @@ pub(crate) fn draft(
     for (path, content) in ETC {
         layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
     }
+    layout.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
     if let Some(rehearsal) = rehearsal {
         layout.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
@@ -371,6 +376,7 @@ mod tests {
             label: "Test 1.0".into(),
             program: "/opt/test/bin/test".into(),
             mounts: vec!["/opt/test".into()],
+            beside: Vec::new(),
         };
         let ground = Ground {
             runtime: &runtime,

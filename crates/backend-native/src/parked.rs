@@ -578,7 +578,12 @@ mod tests {
     }
 
     fn runtime() -> Runtime {
-        Runtime { label: "Test 1.0".into(), program: "/opt/test".into(), mounts: vec!["/opt/test".into()] }
+        Runtime {
+            label: "Test 1.0".into(),
+            program: "/opt/test".into(),
+            mounts: vec!["/opt/test".into()],
+            beside: Vec::new(),
+        }
     }
 
     fn fits(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {

@@ -335,6 +335,9 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         changes: args.changes,
         waive: settings.waive,
         output_base64: args.base64,
+        plots: args.plots,
+        // Whoever reads JSON may compare what a program wrote.
+        hints: !args.json,
     };
     Ok((request.parse(Local { code, stdin, files })?, settings.host))
 }

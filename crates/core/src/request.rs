@@ -59,6 +59,17 @@ pub struct ExecutionRequest {
     pub collect: Vec<Glob>,
     /// What it may take.
     pub limits: ExecutionLimits,
+    /// What Belljar adds for the reader of its result.
+    pub extras: Extras,
+}
+
+/// What Belljar adds to a run for whoever reads its result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// What matplotlib would have shown comes back as files.
+    pub plots: bool,
+    /// A program that lacks a package has a line at the end of stderr that says how to get it.
+    pub hints: bool,
 }
 
 /// The most code that one run takes; data belongs in files.

@@ -8,10 +8,12 @@
 
 mod absent;
 mod admission;
+mod advice;
 mod deferred;
 mod error;
 mod id;
 mod placement;
+mod plots;
 mod recorder;
 mod slots;
 mod transcript;
@@ -182,10 +184,13 @@ impl Engine {
         observer: &mut dyn Observer,
         cancel: impl Future<Output = Option<u8>>,
     ) -> Result<Report, RunError> {
+        let mut admitted = admitted;
+        let extras = admitted.execution.extras;
         let (language, memory) = (admitted.execution.language, admitted.sandbox.limits.memory);
         let (network, collects) = (admitted.sandbox.network.clone(), !admitted.execution.collect.is_empty());
         let (backend, enforcement) = (admitted.backend.clone(), admitted.enforcement.clone());
         let mut transcript = Transcript::new(admitted.execution.limits.output, observer);
+        let own = plots::provide(&mut admitted.sandbox, &mut admitted.execution);
         let mut queue = Duration::ZERO;
 
         let conducted = self.conduct(id, admitted, &mut transcript, &mut queue, pin!(cancel)).await;
@@ -204,10 +209,15 @@ impl Engine {
                 Concluded { usage, ..concluded }
             }
         };
+        if extras.hints {
+            let image = concluded.begun.image.as_deref();
+            transcript.advise(concluded.outcome, |tail| advice::on(tail, language, backend.name(), image));
+        }
         transcript.note_ending(concluded.outcome, memory);
         let (stdout, stderr) = transcript.finish();
-        let Concluded { outcome, usage, begun, files, changes } = concluded;
+        let Concluded { outcome, usage, begun, mut files, changes } = concluded;
         let Begun { start, runtime, image, cold_reason } = begun;
+        files.retain(|file| own.as_ref() != Some(&file.path));
         Ok(Report {
             id: id.to_string(),
             outcome,
@@ -222,7 +232,7 @@ impl Engine {
             network,
             enforcement,
             cold_reason,
-            files: collects.then_some(files),
+            files: (collects || own.is_some() && !files.is_empty()).then_some(files),
             changes,
         })
     }
@@ -232,8 +242,9 @@ impl Engine {
     /// # Errors
     /// Whatever would prevent it.
     pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
-        let Admitted { sandbox, execution, backend, enforcement, account, .. } = admitted;
+        let Admitted { mut sandbox, mut execution, backend, enforcement, account, .. } = admitted;
         account.forget();
+        plots::provide(&mut sandbox, &mut execution);
         let prepared = Draft::of(&sandbox, &execution).prepare(self.preparer)?;
         let source = match prepared {
             Ok((source, _)) => source,

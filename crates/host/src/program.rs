@@ -170,10 +170,9 @@ fn environment(
     word: impl Fn(&str) -> String,
 ) -> Vec<Vec<u8>> {
     let home = runtime.program.parent().filter(|dir| !BASE_SYSTEM.iter().any(|path| Path::new(path) == *dir));
-    let path = match home {
-        Some(dir) => format!("{}:/usr/local/bin:/usr/bin:/bin", dir.display()),
-        None => "/usr/local/bin:/usr/bin:/bin".to_owned(),
-    };
+    let first = home.into_iter().chain(runtime.beside.iter().map(PathBuf::as_path));
+    let first: String = first.map(|dir| format!("{}:", dir.display())).collect();
+    let path = format!("{first}/usr/local/bin:/usr/bin:/bin");
     let (at_home, tmp) = (places.home.to_string_lossy(), places.tmp.to_string_lossy());
     let ours =
         [("HOME", &*at_home), ("USER", "sandbox"), ("LANG", "C.UTF-8"), ("TZ", "UTC"), ("PATH", &path)];

@@ -37,7 +37,7 @@ const WORKDIR: &str = "layer/work";
 /// How many directories of a workspace are made the code's own, those at the top first.
 const MOST_OPENED: usize = 2000;
 
-/// The name of a file in the new root until it is shown in `/proc`.
+/// The name of a file in the new root until it is shown in the place of another one.
 const SHOWN: &str = ".shown";
 
 /// The steps that need neither the plan nor the box's users, and so can be performed before there is a plan.
@@ -159,6 +159,7 @@ impl<'a> Site<'a> {
             Step::PrivateMounts => private_mounts(),
             Step::Root => self.make_root().doing(|| "make the new root"),
             Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),
+            Step::Cover(path, content) => self.cover(path, content).doing(|| named("cover", path)),
             Step::Symlink { path, target } => {
                 self.make_symlink(path, target).doing(|| named("make the link", path))
             }
@@ -205,6 +206,12 @@ impl<'a> Site<'a> {
     fn make_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
         let (parent, name) = self.parent_of(path)?;
         create_file(&parent, name, 0o644)?.write_all(content)
+    }
+
+    fn cover(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+        self.make_shown(content)?;
+        let covered = open_in_root(self.root()?, path, OFlags::NOFOLLOW)?;
+        self.take_shown(|file| attach_to(file, &covered))
     }
 
     fn make_symlink(&self, path: &Path, target: &Path) -> io::Result<()> {
@@ -421,11 +428,15 @@ impl<'a> Site<'a> {
     }
 
     fn show_in_proc(&self, proc: &OwnedFd, name: &str) -> io::Result<()> {
+        self.take_shown(|file| attach(file, proc.as_fd(), Path::new(name)))
+    }
+
+    /// Attaches the file somewhere, read-only. It has no other name from then on.
+    fn take_shown(&self, attach: impl FnOnce(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
         let file = clone_file(self.root()?, SHOWN)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         sys::mount_setattr(file.as_fd(), attributes.bits().into(), Subtree::Top)?;
-        attach(&file, proc.as_fd(), Path::new(name))?;
-        // It has no other name from now on.
+        attach(&file)?;
         Ok(rustix::fs::unlinkat(self.root()?, SHOWN, AtFlags::empty())?)
     }
 

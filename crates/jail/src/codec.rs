@@ -247,6 +247,7 @@ coded_enum!(Step {
     18 => BoundSockets,
     19 => Terminals { max },
     20 => OfferLayer,
+    21 => Cover(path, content),
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
@@ -288,6 +289,7 @@ mod tests {
                 Step::PrivateMounts,
                 Step::Root,
                 Step::File("/f".into(), vec![0, 255]),
+                Step::Cover("/c".into(), vec![1]),
                 Step::Symlink { path: "/l".into(), target: "t".into() },
                 Step::Bind { source: 0, path: "/usr".into(), mode: BindMode::ReadOnly },
                 Step::Scratch {

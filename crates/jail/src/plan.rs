@@ -115,6 +115,8 @@ pub enum Step {
     Root,
     /// Makes a file with this content.
     File(PathBuf, Vec<u8>),
+    /// Shows a file with this content in place of one that the box has by now, under the same path.
+    Cover(PathBuf, Vec<u8>),
     /// Makes a symbolic link.
     Symlink {
         /// The link.
@@ -343,6 +345,9 @@ impl Plan {
             Step::Root => writeln!(f, "root      tmpfs"),
             Step::File(path, content) => {
                 writeln!(f, "file      {} ({} bytes)", path.display(), content.len())
+            }
+            Step::Cover(path, content) => {
+                writeln!(f, "cover     {} ({} bytes)", path.display(), content.len())
             }
             Step::Symlink { path, target } => {
                 writeln!(f, "link      {} -> {}", path.display(), target.display())

@@ -13,7 +13,8 @@ use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::path::{BoxPath, Workspace, Writes};
 use belljar_core::request::{
-    Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Glob, Network, SandboxRequest, Stdin, parse_waivers,
+    Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Extras, Glob, Network, SandboxRequest, Stdin,
+    parse_waivers,
 };
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
@@ -95,6 +96,14 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(default = false)]
     pub output_base64: bool,
+    /// Python: whether what matplotlib's `show` would have shown comes back in `files`, as `figure-1.png` and so on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub plots: bool,
+    /// Whether a program that lacks a package gets one more line on stderr, `hint: …`, which says how to get it here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub hints: bool,
 }
 
 /// A file to put into the working directory. It has either `content` or `content_base64`.
@@ -245,6 +254,7 @@ impl RunRequest {
             files,
             collect: Glob::parse_all(&self.collect)?,
             limits,
+            extras: Extras { plots: self.plots, hints: self.hints },
         };
         Ok(domain::RunRequest { sandbox, execution })
     }

@@ -69,7 +69,8 @@ pub struct RunResult {
     pub network: String,
     /// What the backend guaranteed for this run.
     pub isolation: Isolation,
-    /// The files that `collect` asked for. Only if the request has `collect`.
+    /// The files that `collect` asked for, and with `plots` the figures. Only if the request has `collect`, or there are
+    /// figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub files: Option<Vec<File>>,

@@ -37,6 +37,9 @@ pub(super) fn run_request(arguments: JsonObject) -> Result<(RunRequest, Detail),
     let detail = detail(arguments.remove("verbose"))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
+    // A model can look at pictures and act on hints.
+    arguments.entry("plots").or_insert(Value::Bool(true));
+    arguments.insert("hints".to_owned(), Value::Bool(true));
     Ok((understood(arguments)?, detail))
 }
 
@@ -159,6 +162,13 @@ mod tests {
         assert_eq!(detail, Detail::Short);
         assert_eq!(request.limits.timeout_ms, Some(500));
         assert_eq!((request.language.as_str(), request.stdin), ("python", None));
+    }
+
+    #[test]
+    fn a_model_gets_plots_unless_it_wants_none() {
+        let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
+        assert!(run_request(call(Value::Null)).unwrap().plots);
+        assert!(!run_request(call(json!(false))).unwrap().plots);
     }
 
     #[test]

@@ -85,6 +85,8 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "files": {"type": "array", "items": input_file(),
                       "description": "Files to put into the working directory before the program starts."},
             "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**. Wildcards match no leading dot."),
+            "plots": {"type": "boolean", "description":
+                "Python: whether what matplotlib's show() would show comes back as pictures. Default true."},
             "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
             "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
             "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
