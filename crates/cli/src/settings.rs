@@ -15,6 +15,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::audit::configured::AuditTable;
 use crate::configuration::{Configuration, FolderFile, users_file};
 use crate::docker::{DockerChoices, DockerTable};
 use crate::folder::{Restriction, refuse_other_keys};
@@ -41,6 +42,7 @@ pub(crate) struct Settings {
     pub(crate) keys: Vec<KeyTable>,
     pub(crate) pool: PoolTable,
     pub(crate) scan: ScanTable,
+    pub(crate) audit: AuditTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
     pub(crate) origins: Origins,
@@ -176,6 +178,7 @@ impl Settings {
             keys: file.keys,
             pool: file.pool,
             scan: file.scan,
+            audit: file.audit,
             config: shown.clone(),
             origins: sources.origins,
         };
@@ -457,6 +460,7 @@ struct ConfigFile {
     keys: Vec<KeyTable>,
     pool: PoolTable,
     scan: ScanTable,
+    audit: AuditTable,
     docker: DockerTable,
 }
 
@@ -534,7 +538,7 @@ fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
     let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
     let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
     let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                [server], [pool], [scan] and [[keys]]; `belljar config` shows their names";
+                [server], [pool], [audit], [scan] and [[keys]]; `belljar config` shows their names";
     Problem::new(Code::InvalidRequest, message, hint)
 }
 

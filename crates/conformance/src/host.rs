@@ -141,7 +141,10 @@ pub fn installed(program: &str) -> bool {
 }
 
 /// Records a skip where it can be counted, and fails where skips are not accepted.
-pub(crate) fn skip(what: &str, reason: &str) {
+///
+/// # Panics
+/// If `CI` or `BELLJAR_REQUIRE` is set.
+pub fn skip(what: &str, reason: &str) {
     let name = CURRENT.with_borrow(|name| if name.is_empty() { what.to_owned() } else { name.clone() });
     let told = match what == name {
         true => format!("skipped: {name}: {reason}\n"),
@@ -199,7 +202,7 @@ fn ask_doctor(cell: &Cell) -> Declared {
     let lacking: &[&str] =
         if cell.backend() == "docker" { &["pids", "cpu", "disk"] } else { &["memory", "cpu", "pids"] };
     let excusable = |name: &String| only_by_name || lacking.contains(&name.as_str());
-    assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}");
+    assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}: {backend}");
     Declared { only_by_name, unmet }
 }
 

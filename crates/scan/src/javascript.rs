@@ -1,5 +1,10 @@
 //! The view of a JavaScript or TypeScript program, from oxc's syntax tree.
 
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    reason = "a syntax tree has dozens of kinds of nodes, and most of them say nothing"
+)]
+
 use std::rc::Rc;
 
 use oxc_allocator::Allocator;

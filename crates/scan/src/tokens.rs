@@ -162,7 +162,9 @@ pub(crate) fn depth(dialect: Dialect, text: &str) -> usize {
         let resets = match token {
             Token::Symbol(b',' | b';') => true,
             Token::NewLine => dialect == Dialect::Python && levels.len() == 1 && !is_continued,
-            _ => at_line_start && is_word && !previous_is_operator,
+            Token::Word(_) | Token::Text(_) | Token::Backquoted(_) | Token::Symbol(_) => {
+                at_line_start && is_word && !previous_is_operator
+            }
         };
         if resets && let Some(top_level) = levels.last_mut() {
             total -= top;
@@ -306,7 +308,9 @@ impl Reader<'_, '_> {
             Some(Token::Symbol(b'(')) => (true, arguments(&tokens[index + 2..])),
             // A command without brackets, as Ruby and Perl have them.
             Some(Token::Text(_)) => (true, arguments(&tokens[index + 1..])),
-            _ => (false, Vec::new()),
+            Some(Token::Word(_) | Token::Backquoted(_) | Token::Symbol(_) | Token::NewLine) | None => {
+                (false, Vec::new())
+            }
         };
         if calls {
             let end = tokens.get(index + 1).map_or(span.end, |(span, _)| span.start);
@@ -327,10 +331,10 @@ impl Reader<'_, '_> {
         if token(1) != Some(&Token::Symbol(b'=')) || token(2) == Some(&Token::Symbol(b'=')) {
             return;
         }
-        match (token(2), token(3)) {
-            (_, Some(Token::Symbol(b'('))) => {}
-            (Some(Token::Word(other)), _) => self.names.bind(name, path(&normal(other))),
-            _ => {}
+        if let Some(Token::Word(other)) = token(2)
+            && token(3) != Some(&Token::Symbol(b'('))
+        {
+            self.names.bind(name, path(&normal(other)));
         }
     }
 
@@ -463,7 +467,12 @@ mod tests {
                     self.0.push(format!("call {name}{}", texts.collect::<String>()));
                 }
                 Fact::Construct(name) => self.0.push(name.to_owned()),
-                _ => {}
+                Fact::Name(_)
+                | Fact::Attribute(_)
+                | Fact::Text(_)
+                | Fact::Command(_)
+                | Fact::Code { .. }
+                | Fact::Unreadable(_) => {}
             }
         }
     }

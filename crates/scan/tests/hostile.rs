@@ -1,5 +1,7 @@
 //! Code that is made to hurt its reader: too deep, too much, not text, full of escape sequences.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test whose case cannot be set up has failed")]
+
 use belljar_core::finding::{Finding, Severity};
 use belljar_core::language::Language;
 use belljar_scan::{Request, Trees, scan};

@@ -1,5 +1,7 @@
 //! Every rule has programs that it must match and programs that it must not match: the files in `cases/`.
 
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test whose case cannot be set up has failed")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -8,6 +8,8 @@
 //! Zygotes need root: an ordinary user's boxes all have the same owner. Without a zygote, each box boots its own
 //! runtime.
 
+mod stdlib;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,12 +22,12 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
-use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::plots;
+use belljar_core::request::{EnvVar, InputFile};
 use belljar_host::anew::socket_pair;
-use belljar_host::runtimes::Runtime;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
-use belljar_jail::message::NAMESPACES;
+use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
 use belljar_jail::{Fault, acting_as};
 use rustix::fs::{Mode, OFlags};
@@ -163,8 +165,9 @@ impl Native {
 
     /// Makes the zygote of a language, if it can have one and has none for this runtime.
     pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
-        let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
-        let Some(script) = script else { return };
+        let Some(script) = script(language).filter(|_| self.host.opener == Opener::Keeper) else {
+            return self.note_ignored_preload(language);
+        };
         let _making = self.zygotes.making.lock().await;
         if self.zygotes.failed_lately(language) || self.living_zygote(language, runtime).await.is_some() {
             return;
@@ -175,6 +178,16 @@ impl Native {
         }
         let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
         self.zygotes.lock().insert(language.name, state);
+    }
+
+    /// Only a zygote imports modules ahead of the code.
+    fn note_ignored_preload(&self, language: Language) {
+        let Some(pool) = self.pool.as_ref().filter(|_| !self.preload(language).is_empty()) else { return };
+        let why = match self.host.opener {
+            Opener::Keeper => "this processor has no way to fork a runtime into a box",
+            Opener::Init => "forking a runtime into a box needs a server that root has started",
+        };
+        pool.note_unforked(language, Some(format!("preload has no effect: {why}")));
     }
 
     /// The zygote of a language, if there is a working one. Does not wait for one that is being made.
@@ -208,12 +221,13 @@ impl Native {
     ) -> Result<Zygote, BackendError> {
         let (mut sandbox, mut execution) = self.unspecific(language)?;
         sandbox.limits.memory = Bytes::new(MEMORY);
-        execution.files = files(script, self.preload(language), runtime.runtime())?;
+        execution.files = files(script, self.preload(language))?;
+        let hooks = stdlib::hooked(runtime.runtime()).map_err(setup("find Python's standard library"))?;
         let keeper = self.keeper().map_err(setup("start the keeper"))?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
         let (supply, id) = (Supply::Now, keeper.id());
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
-        let user = become_template(&mut draft.plan);
+        let user = become_template(&mut draft.plan, hooks);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
@@ -262,11 +276,16 @@ impl Zygote {
             && self.template.lock().await.lives()
     }
 
-    /// Sends a child into a box, where it continues to boot until it waits for its code.
-    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
+    /// Sends a child into a box, where it continues to boot until it waits for its code. Returns the listener of its filter.
+    pub(crate) async fn bear(
+        &self,
+        entry: &Entry<'_>,
+        readiness: Readiness,
+    ) -> Result<OwnedFd, BackendError> {
         let failed = setup("fork a runtime into the box");
         // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
+        let (ours, theirs) = socket_pair().map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
             landlocked: entry.allowed.is_some(),
@@ -277,12 +296,15 @@ impl Zygote {
             .chain(entry.streams)
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
+            .chain([theirs.as_fd()])
             .collect();
         // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
+        drop(beside);
+        drop(theirs);
         let patience = if passenger.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
         let outcome = loop {
             let answer = hear(&self.control, patience).await.map_err(&failed)?;
@@ -290,13 +312,27 @@ impl Zygote {
                 break outcome;
             }
         };
-        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))
+        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))?;
+        listener(&ours).map_err(failed)
+    }
+}
+
+/// What a child has sent before the zygote answered. No other process has the other end by now.
+fn listener(line: &OwnedFd) -> io::Result<OwnedFd> {
+    match message::receive::<Reply>(line)? {
+        Some((Reply::Listening, beside)) => {
+            beside.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
 /// Waits until a zygote has booted, and has imported its modules.
 async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
-    let said = hear(control, BOOT_LIMIT).await?;
+    let said = hear(control, BOOT_LIMIT).await.map_err(|error| {
+        let has_ended = error.kind() == io::ErrorKind::BrokenPipe;
+        if has_ended { io::Error::other("the runtime ended instead of waiting for orders") } else { error }
+    })?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
     Pier::parse(&said).ok_or_else(refused)
 }
@@ -317,36 +353,81 @@ impl std::fmt::Debug for Zygote {
     }
 }
 
+/// The file in which the child of a zygote finds arguments and variables, beside the pipe for its code. It removes it.
+pub(crate) const EXTRAS: &str = ".extras";
+/// The most bytes of arguments and variables that a child takes.
+const MOST_EXTRAS: usize = 64 << 10;
+/// Variables that Python, the C library or the dynamic linker reads when it starts: prefixes and whole names.
+const READ_EARLY: &[&str] = &["PYTHON", "LC_", "LD_", "GLIBC_", "MALLOC_", "GCONV_"];
+const READ_AT_START: &[&str] = &["HOME", "LANG", "LANGUAGE", "LOCPATH", "TZ", "TZDIR"];
+/// Variables that modules read while they are imported, which matters with `preload`.
+const READ_BY_MODULES: &[&str] = &[
+    "BLIS_",
+    "GOTO_",
+    "MKL_",
+    "MPL",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NUMPY_",
+    "OMP_",
+    "OPENBLAS_",
+    "SKLEARN_",
+    "SCIPY_",
+];
+
+/// Why the child of a zygote cannot take these variables, if so.
+pub(crate) fn obstacle_to_env(
+    language: Language,
+    env: &[EnvVar],
+    preload: &[String],
+) -> Option<&'static str> {
+    let begins = |prefixes: &[&str], name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let early = |name: &str| begins(READ_EARLY, name) || READ_AT_START.contains(&name);
+    let by_modules = |name: &str| !preload.is_empty() && begins(READ_BY_MODULES, name);
+    let length: usize = env.iter().map(|variable| variable.name().len() + variable.value().len()).sum();
+    if script(language).is_none() {
+        Some("args and env are set when the runtime starts")
+    } else if env.iter().any(|variable| early(variable.name())) {
+        Some("a variable of env is read when the runtime starts")
+    } else if env.iter().any(|variable| by_modules(variable.name())) {
+        Some("a variable of env is read by modules that are preloaded")
+    } else if length > MOST_EXTRAS {
+        Some("env is too long to be given to a runtime that has started")
+    } else {
+        None
+    }
+}
+
 /// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
     (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
 }
 
-/// The script at the path where CPython looks for it while it boots, and the machine code that brings its children into
-/// their boxes.
-fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
-    let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
-    let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
-    let minor = version.rsplit_once('.').ok_or_else(unknown)?.0;
+/// The script, and the machine code that brings its children into their boxes.
+fn files(script: &str, preload: &[String]) -> Result<Vec<InputFile>, BackendError> {
     let names: Vec<_> = preload.iter().map(|name| format!("{name:?}")).collect();
-    let script = format!("PRELOAD = [{}]\n{script}", names.join(", "));
+    let script = format!("PRELOAD = [{}]\nPLOTS = {:?}\n{script}", names.join(", "), plots::MODULE);
     let file = |path: &str, content: Vec<u8>| {
-        let path = BoxPath::parse(path).map_err(|_| unknown())?;
+        let path =
+            BoxPath::parse(path).map_err(|_| setup("name a file")(io::ErrorKind::InvalidInput.into()))?;
         Ok(InputFile { path, content, executable: false })
     };
-    let place = format!(".local/lib/python{minor}/site-packages/usercustomize.py");
     let ferry = ferry::machine_code().unwrap_or_default().to_vec();
-    Ok(vec![file(&place, script.into_bytes())?, file(".ferry", ferry)?])
+    let plots = plots::SOURCE.as_bytes().to_vec();
+    Ok(vec![file(".zygote", script.into_bytes())?, file(".plots", plots)?, file(".ferry", ferry)?])
 }
 
 /// Turns the plan of a box into that of a template, and returns its user.
-fn become_template(plan: &mut Plan) -> u32 {
+fn become_template(plan: &mut Plan, hooks: Vec<Step>) -> u32 {
     let user = plan.identity.code.outside;
     plan.birth = Birth::Zygote;
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
     // `/proc` would show the host's processes, and nothing in a zygote needs a terminal.
     plan.build.retain(|step| !matches!(step, Step::Proc(_) | Step::Terminals { .. }));
+    let mounted = plan.build.iter().position(|step| *step == Step::Pivot).unwrap_or(plan.build.len());
+    plan.build.splice(mounted..mounted, hooks);
     plan.confinement.landlock.clear();
     // The kernel counts the processes of every box whose user namespace the zygote owns as the zygote's. Its cgroup
     // limits how many it has itself.
@@ -361,6 +442,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
         collected: execution.limits.collected,
+        writes: Writes::Refused,
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod access_log;
 pub(crate) mod answer;
+mod audit;
 pub(crate) mod body;
 mod docs;
 mod events;
 mod examples;
 mod guard;
+pub(crate) mod held;
 pub(crate) mod host;
 mod problem;
 mod query;
@@ -14,12 +16,14 @@ mod router;
 mod runs;
 mod scan;
 pub(crate) mod text;
+mod unions;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use belljar_wire::Problem;
 use tokio::sync::{Semaphore, watch};
 
-use crate::caller::Callers;
+use crate::caller::{Caller, Callers, Wait};
 use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
@@ -29,7 +33,7 @@ use body::Memory;
 pub use docs::openapi;
 pub(crate) use host::LastAnswer;
 pub use problem::Refused;
-pub(crate) use router::router;
+pub(crate) use router::{mark, router};
 
 /// What every handler can reach. A clone is the same.
 #[derive(Debug, Clone)]
@@ -47,6 +51,8 @@ pub struct App {
     pub(crate) sockets: Arc<Semaphore>,
     /// Turns for scans.
     pub(crate) scans: Arc<Semaphore>,
+    /// Places for questions to the audit log.
+    pub(crate) audits: Arc<Semaphore>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
 }
@@ -63,14 +69,25 @@ impl App {
         App {
             callers: Arc::new(RwLock::new(Arc::new(callers))),
             replays: Arc::new(Replays::new(config.kept)),
-            memory: Memory::new(config.body_memory),
+            memory: Memory::new(config.body_memory, config.max_body),
             languages: LastAnswer::default(),
-            sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
+            sockets: Arc::new(Semaphore::new(config.max_sockets())),
+            audits: Arc::new(Semaphore::new(audit::AT_A_TIME)),
             scans: Arc::new(Semaphore::new(cores())),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,
         }
+    }
+
+    /// The same for the requests of one caller, who has a part of the memory.
+    pub(crate) fn of(&self, caller: &Caller) -> App {
+        App { memory: self.memory.of(caller.name()), ..self.clone() }
+    }
+
+    /// Counts a request of this caller's that waits for a run which it did not start.
+    pub(crate) fn wait(&self, caller: &Caller) -> Result<Wait, Problem> {
+        caller.wait(self.config.max_waits())
     }
 
     /// Who may ask, as of now.
