@@ -87,7 +87,7 @@ fn scan(args: &ScanArgs, environment: Environment<'_>) -> Result<Scanned, Proble
         Place::File(path) => path.display().to_string(),
     };
     let default = Settings::gather(&Choices::default(), None, environment)?.language;
-    let (language, code) = meant.read(default).map_err(for_scan)?;
+    let (language, code) = meant.read(default, None, &[]).map_err(for_scan)?;
     let subject = subject(language, code.bytes, args.allowed_imports.clone())?;
     let findings = scanner::single().scan(&subject).map_err(RunError::from)?;
     Ok(Scanned { name, code: subject.code.bytes().to_vec(), findings })
@@ -217,7 +217,17 @@ mod tests {
         let findings = vec![finding((2, 2), (2, 19))];
         let scanned = Scanned { name: "a.py".to_owned(), code, findings };
         let plain = anstream::adapter::strip_str(&scanned.described()).to_string();
-        insta::assert_snapshot!(plain, @"");
+        insta::assert_snapshot!(plain, @r"
+        medium[python.process.spawn]: starts another program: os.system
+         --> a.py:2:2
+          |
+        2 |     os.system('^[[2J')
+          |     ^^^^^^^^^^^^^^^^^^
+          |
+          = note: What the other program does is not in this code. Its words were scanned as far as they are known.
+
+        1 finding: 1 medium
+        ");
     }
 
     #[test]
