@@ -200,7 +200,7 @@ fn a_full_disk_refuses_or_is_noted_and_nothing_that_was_promised_is_lost() {
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
     command.arg(inside.get_program()).args(inside.get_args()).env(DIR, dir.path());
     let output = command.stderr(Stdio::piped()).output().unwrap();
-    drop(inside.stdout(Stdio::null()));
+    let _ = inside.stdout(Stdio::null());
     let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if failed.contains("unshare:") && std::env::var_os("CI").is_none() {
         eprintln!("skipped: this host has no user namespaces: {failed}");

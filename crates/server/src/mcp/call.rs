@@ -167,8 +167,8 @@ mod tests {
     #[test]
     fn a_model_gets_plots_unless_it_wants_none() {
         let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
-        assert!(run_request(call(Value::Null)).unwrap().plots);
-        assert!(!run_request(call(json!(false))).unwrap().plots);
+        assert!(run_request(call(Value::Null)).unwrap().0.plots);
+        assert!(!run_request(call(json!(false))).unwrap().0.plots);
     }
 
     #[test]
