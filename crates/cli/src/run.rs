@@ -178,7 +178,7 @@ fn drive(
 /// Who runs something from the command line.
 fn origin() -> Origin {
     let caller = format!("uid:{}", rustix::process::getuid().as_raw());
-    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None }
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, source: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.

@@ -36,6 +36,7 @@ fn account(number: usize, code: &str) -> Account {
         caller: if number.is_multiple_of(2) { "even".into() } else { "odd".into() },
         surface: WayIn::Http,
         peer: Some([127, 0, 0, 1].into()),
+        source: None,
     };
     let asked = Asked {
         language: "python".to_owned(),

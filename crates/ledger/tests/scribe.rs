@@ -135,9 +135,10 @@ fn a_writer_that_is_killed_a_hundred_times_leaves_a_whole_ledger() {
 fn fills_its_disk() {
     let Some(dir) = std::env::var_os(DIR).map(PathBuf::from) else { return };
     let ballast = dir.join("ballast");
-    std::fs::write(&ballast, vec![0; 1 << 20]).unwrap();
     for on_full in [OnFull::Refuse, OnFull::Run] {
-        fill(&dir.join(format!("{on_full:?}")), on_full, &ballast);
+        let ledger = dir.join(format!("{on_full:?}"));
+        fill(&ledger, on_full, &ballast);
+        std::fs::remove_dir_all(ledger).unwrap();
     }
     println!("done");
 }
@@ -193,14 +194,13 @@ fn fill(dir: &Path, on_full: OnFull, ballast: &Path) {
 #[test]
 fn a_full_disk_refuses_or_is_noted_and_nothing_that_was_promised_is_lost() {
     let dir = tempfile::tempdir().unwrap();
-    let mut inside = again("fills_its_disk", dir.path());
+    let inside = again("fills_its_disk", dir.path());
     // In a namespace of its own, so that no other process ever sees the file system.
     let script = "mount -t tmpfs -o size=3m belljar-test \"$BELLJAR_LEDGER_DIR\" && exec \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
     command.arg(inside.get_program()).args(inside.get_args()).env(DIR, dir.path());
     let output = command.stderr(Stdio::piped()).output().unwrap();
-    let _ = inside.stdout(Stdio::null());
     let (said, failed) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if failed.contains("unshare:") && std::env::var_os("CI").is_none() {
         eprintln!("skipped: this host has no user namespaces: {failed}");

@@ -25,10 +25,11 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 pub struct Caller(Arc<Account>, Entrance);
 
 /// Where a request came in.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Entrance {
     surface: WayIn,
     peer: Option<IpAddr>,
+    source: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -86,7 +87,7 @@ impl Caller {
     }
 
     fn new(account: Account) -> Caller {
-        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None })
+        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None, source: None })
     }
 
     /// The same caller, of whom this request came from this address.
@@ -100,10 +101,15 @@ impl Caller {
         Caller(self.0, Entrance { surface, ..self.1 })
     }
 
+    /// The same caller, who wrote this: it is what the record has for the code, instead of the program that reads it.
+    pub(crate) fn writing(self, source: Arc<str>) -> Caller {
+        Caller(self.0, Entrance { source: Some(source), ..self.1 })
+    }
+
     /// Who asks, for the record.
     pub(crate) fn origin(&self) -> Origin {
-        let Entrance { surface, peer } = self.1;
-        Origin { caller: self.0.name.clone(), surface, peer }
+        let Entrance { surface, peer, source } = self.1.clone();
+        Origin { caller: self.0.name.clone(), surface, peer, source }
     }
 
     /// Refuses who may not read the audit log.

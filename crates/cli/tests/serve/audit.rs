@@ -341,7 +341,8 @@ fn in_exile_the_files_of_the_record_belong_to_the_server_and_its_key_does_not() 
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let mut audited = Audited::with("");
     audited.server.post("/v1/runs", &hello("one")).result();
-    let owner = |name: &str| fs::metadata(audited.state.join(name)).unwrap().uid();
+    let state = audited.state.clone();
+    let owner = |name: &str| fs::metadata(state.join(name)).unwrap().uid();
     let before = owner("ledger.db");
     assert_ne!(before, 0);
     assert_eq!((owner("ledger.head"), owner("ledger.key")), (before, 0));
