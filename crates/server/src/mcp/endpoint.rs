@@ -166,7 +166,7 @@ pub(crate) fn understands(body: &[u8]) -> bool {
     if !is_affordable(body) || refusal::no_json(body).is_some() {
         return false;
     }
-    if !Message::read(body).is_some_and(|message| !message.has_a_long_name()) {
+    if Message::read(body).is_none_or(|message| message.has_a_long_name()) {
         return false;
     }
     let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return false };
