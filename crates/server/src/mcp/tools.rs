@@ -237,7 +237,7 @@ fn run_output() -> JsonObject {
 }
 
 /// The members of a result that need not be there.
-const OPTIONAL: [&str; 1] = ["files"];
+const OPTIONAL: [&str; 2] = ["changes", "files"];
 
 fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});
@@ -263,6 +263,7 @@ fn result_properties() -> JsonObject {
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
+        "cold_reason": text_or_null(),
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
@@ -274,6 +275,13 @@ fn result_properties() -> JsonObject {
             "path": text(), "size": {"type": "integer", "minimum": 0},
             "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
         }), &["path", "size"])},
+        "changes": record(json!({
+            "added": {"type": "array", "items": text()},
+            "changed": {"type": "array", "items": text()},
+            "removed": {"type": "array", "items": text()},
+            "patch": text(),
+            "truncated": flag(),
+        }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
     }))
 }
