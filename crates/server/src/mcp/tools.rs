@@ -269,6 +269,7 @@ fn result_properties() -> JsonObject {
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
+        "cold_reason": text_or_null(),
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
@@ -280,6 +281,13 @@ fn result_properties() -> JsonObject {
             "path": text(), "size": {"type": "integer", "minimum": 0},
             "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
         }), &["path", "size"])},
+        "changes": record(json!({
+            "added": {"type": "array", "items": text()},
+            "changed": {"type": "array", "items": text()},
+            "removed": {"type": "array", "items": text()},
+            "patch": text(),
+            "truncated": flag(),
+        }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
     }))
 }
