@@ -29,6 +29,7 @@ use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
 use crate::args::{Choices, Verbosity};
+use crate::audit::configured::{Planned, Unless, Unlocked};
 use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
 use crate::settings::{Environment, Settings};
@@ -81,7 +82,12 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     let mut config = configured(args, &settings)?;
     let mut pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
-    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener)? {
+    let ledger = Planned::of(&settings, Unless::Told, config.slots.saturating_add(config.queue))?;
+    // Its key is read while its file can be.
+    let ledger = ledger.map(Planned::unlock).transpose()?;
+    config.audit = ledger.as_ref().map(Unlocked::audit);
+    let departed = exile::depart(&mut settings, &config, environment, &choose, listener)?;
+    let (home, listener) = match departed {
         Fate::Server(home, listener) => (home, listener),
         Fate::Steward(status) => return Ok(status),
     };
@@ -96,7 +102,11 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
             "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
-    let engine = compose::pooled_engine(settings.host, pool);
+    let mut engine = compose::pooled_engine(settings.host, pool);
+    let scribe = ledger.map(Unlocked::start).transpose()?;
+    if let Some(scribe) = &scribe {
+        engine = engine.with_recorder(scribe.clone());
+    }
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
@@ -108,7 +118,11 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
         signals::obey(app, ready, reload).await;
         home.say(environment, Plea::Stopping);
     };
-    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))?;
+    let served = server.serve(listener, until);
+    if let Some(scribe) = scribe {
+        scribe.stop();
+    }
+    served.map_err(|cause| cannot_serve(&cause))?;
     Ok(ExitCode::SUCCESS)
 }
 

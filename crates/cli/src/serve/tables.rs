@@ -54,6 +54,9 @@ pub(crate) struct KeyTable {
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
+    /// Whether its holder may read the audit log.
+    #[serde(default)]
+    audit: bool,
     #[serde(default)]
     allow: AllowanceTable,
 }
@@ -145,6 +148,7 @@ fn key(table: &KeyTable, usual: &Allowance, place: &str) -> Result<Key, Problem>
         hash,
         allowance: allowance(&table.allow, usual.clone(), place, "keys.allow")?,
         quota,
+        audits: table.audit,
     })
 }
 

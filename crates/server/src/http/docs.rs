@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{examples, host, query, runs, unions};
+use super::{audit, examples, host, query, runs, unions};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -35,10 +35,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     ),
     paths(
         runs::create, runs::list, runs::find, runs::follow, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
-        host::metrics,
+        host::metrics, audit::list, audit::find, audit::verify,
     ),
     modifiers(&Keys, &UsualErrors, &Descriptions, &Unions, &Defaults, &Examples),
-    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"))
+    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"),
+        (name = "audit", description = "What was run, by whom, and whether that record is whole"))
 )]
 struct Contract;
 

@@ -65,6 +65,8 @@ struct Job {
     results: String,
     /// How many cells there are.
     cells: usize,
+    /// All of them, for the record.
+    source: String,
 }
 
 /// What the program is told.
@@ -128,8 +130,9 @@ pub(super) fn understands(body: &[u8]) -> bool {
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { request, local, clocks, fetch, results, cells } = job;
-    let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
+    let Job { request, local, clocks, fetch, results, cells, source } = job;
+    let caller = caller.clone().writing(source.into());
+    let concluded = conduct(app, &caller, python()?, request, local, clocks).await?;
     drop(received);
     let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
     let make = move || Answer::new(&concluded, &fetch, &results, cells);
@@ -174,6 +177,7 @@ impl Asked {
             fetch,
             results,
             cells: cells.len(),
+            source: cells.join("\n\n"),
         })
     }
 }
