@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::limits::{Bytes, parse_duration};
+use belljar_ledger::book::refuse_others;
 use belljar_ledger::{Book, Key, LedgerError, OnFull, Redactor, Retention, Scribe, ScribeSettings, Written};
 use belljar_server::config::Audit;
 use belljar_wire::{Code, Problem};
@@ -95,6 +96,12 @@ impl Planned {
         let dir = settings.host.state_dir.clone().ok_or_else(nowhere)?;
         let places = runs.saturating_add(WAITING);
         Ok(Some(Planned { dir, settings: ScribeSettings { durable, on_full, retention, redactor, places } }))
+    }
+
+    /// Refuses a ledger that another user wrote.
+    pub(crate) fn of_ones_own(self) -> Result<Planned, Problem> {
+        refuse_others(&self.dir).map_err(|error| unusable(&error))?;
+        Ok(self)
     }
 
     /// Reads the key, or makes it.
