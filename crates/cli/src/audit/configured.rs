@@ -174,7 +174,10 @@ pub(crate) fn unusable(error: &LedgerError) -> Problem {
         LedgerError::Absent { .. } => {
             (Code::NotFound, "`belljar serve` keeps one; `belljar run` does if [audit] has enabled = true")
         }
-        _ => (
+        LedgerError::File { .. }
+        | LedgerError::Database { .. }
+        | LedgerError::NoKey { .. }
+        | LedgerError::Pattern { .. } => (
             Code::Internal,
             "check the owner and the space of its directory; enabled = false in [audit] does without",
         ),
