@@ -313,10 +313,10 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
     let meant =
         meant(&args.words, args.language.as_deref(), args.code.as_deref(), io::stdin().is_terminal())?;
     let stdin = standard_input(args.stdin.as_deref(), &meant)?;
-    let files = args.file.iter().map(|given| local_file(given)).collect::<Result<_, _>>()?;
+    let files = args.file.iter().map(|given| local_file(given)).collect::<Result<Vec<_>, _>>()?;
     let env = variables(args.env)?;
     let workspace = args.workspace.as_deref().map(workspace).transpose()?;
-    let (language, code) = meant.read(settings.language)?;
+    let (language, code) = meant.read(settings.language, workspace.as_deref().map(Path::new), &files)?;
     let (text, code) = as_text(code);
     let request = RunRequest {
         language: language.name.to_owned(),
@@ -331,19 +331,25 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         image: settings.image,
         backend: settings.backend,
         workspace,
+        writable: args.writable,
+        changes: args.changes,
         waive: settings.waive,
         output_base64: args.base64,
+        plots: args.plots,
+        // Whoever reads JSON may compare what a program wrote.
+        hints: !args.json,
     };
     Ok((request.parse(Local { code, stdin, files })?, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.
 fn as_text(code: LocalCode) -> (String, Option<LocalCode>) {
-    let LocalCode { bytes, file_name } = code;
-    match (file_name, String::from_utf8(bytes)) {
-        (None, Ok(text)) => (text, None),
-        (file_name, Ok(text)) => (String::new(), Some(LocalCode { bytes: text.into_bytes(), file_name })),
-        (file_name, Err(fault)) => (String::new(), Some(LocalCode { bytes: fault.into_bytes(), file_name })),
+    if code.file_name.is_some() {
+        return (String::new(), Some(code));
+    }
+    match String::from_utf8(code.bytes) {
+        Ok(text) => (text, None),
+        Err(fault) => (String::new(), Some(LocalCode { bytes: fault.into_bytes(), ..code })),
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::Report;
+use belljar_core::outcome::{Changes, Report};
 use belljar_engine::{Admitted, Asked, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
@@ -120,7 +120,8 @@ impl Finished {
     pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
         let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
-        1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+        let changes = self.report.changes.as_ref().map_or(0, weight_of);
+        1024 + files.sum::<usize>() + output.iter().sum::<usize>() + changes
     }
 
     /// What it can take, at most, to render it as JSON: an object, and then the text.
@@ -129,6 +130,12 @@ impl Finished {
         let rest = self.bytes() - files;
         files.saturating_mul(RENDERED_FILE).saturating_add(rest.saturating_mul(RENDERED_TEXT))
     }
+}
+
+/// What it costs to keep the changes of a workspace, near enough.
+fn weight_of(changes: &Changes) -> usize {
+    let names = [&changes.added, &changes.changed, &changes.removed].into_iter().flatten();
+    changes.patch.len() + names.map(|name| name.len() + size_of::<String>()).sum::<usize>()
 }
 
 /// What became of a run.

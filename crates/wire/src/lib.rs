@@ -26,7 +26,7 @@ pub use host::{
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
+pub use result::{Changes, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
 pub use schema::BackendChoice as BackendChoiceName;
 pub use surface::Surface;

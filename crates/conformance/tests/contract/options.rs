@@ -50,7 +50,6 @@ fn every_option_is_honoured_refused_or_listed(cell: &Cell) {
     }
     for (name, check) in OPTIONS {
         if let Some(check) = check.filter(|_| named.contains(name)) {
-            println!("{name}");
             check(cell);
         }
     }

@@ -126,6 +126,7 @@ fn result() -> Value {
         "start": "warm",
         "language": "python",
         "runtime": "CPython 3.11.7",
+        "cold_reason": null,
         "backend": "native",
         "image": null,
         "network": "none",

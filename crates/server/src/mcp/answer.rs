@@ -14,6 +14,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::call::Part;
+use super::changes;
 use super::excerpt::{Page, Window, head_and_tail, page, share};
 use super::tools::GET_RUN;
 use crate::runs::Finished;
@@ -41,6 +42,9 @@ pub(super) enum Detail {
 pub(super) fn finished(run: &Finished, max_text: usize, detail: Detail) -> CallToolResult {
     let mut result = run.result();
     shorten(&mut result, max_text);
+    if let Some(changes) = &mut result.changes {
+        changes::shorten(changes, max_text);
+    }
     let mut content = vec![ContentBlock::text(told(&run.report, &result, max_text))];
     content.extend(images(&run.report));
     let mut structured = structured(&result, &run.report, max_text);
@@ -162,6 +166,9 @@ fn told(report: &Report, result: &RunResult, budget: usize) -> String {
     }
     if let Some(files) = &report.files {
         text += &listed(&report.id, files, budget);
+    }
+    if let Some(changes) = &result.changes {
+        text += &changes::told(changes);
     }
     text
 }

@@ -70,6 +70,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
     );
     let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
     let text = |description: &str| json!({"type": "string", "description": description});
+    let flag = |description: &str| json!({"type": "boolean", "description": description});
     let strings =
         |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     arguments(
@@ -84,6 +85,8 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "files": {"type": "array", "items": input_file(),
                       "description": "Files to put into the working directory before the program starts."},
             "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**. Wildcards match no leading dot."),
+            "plots": {"type": "boolean", "description":
+                "Python: whether what matplotlib's show() would show comes back as pictures. Default true."},
             "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
             "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
             "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
@@ -98,6 +101,9 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
+            "writable": flag("With workspace: let the program write there. The host's files stay as they are; what was \
+                              written is gone afterwards, except what collect brings back."),
+            "changes": flag("With writable: answer with the files that were added, changed and removed, and a patch."),
             "verbose": verbose(),
         }),
     )
@@ -263,6 +269,7 @@ fn result_properties() -> JsonObject {
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
+        "cold_reason": text_or_null(),
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
@@ -274,6 +281,13 @@ fn result_properties() -> JsonObject {
             "path": text(), "size": {"type": "integer", "minimum": 0},
             "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
         }), &["path", "size"])},
+        "changes": record(json!({
+            "added": {"type": "array", "items": text()},
+            "changed": {"type": "array", "items": text()},
+            "removed": {"type": "array", "items": text()},
+            "patch": text(),
+            "truncated": flag(),
+        }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
     }))
 }
