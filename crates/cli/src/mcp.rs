@@ -75,7 +75,7 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
     }
     let config = Config { mcp: protocol, ..Config::default() };
     let mut engine = compose::engine(host, None);
-    let scribe = ledger.map(|ledger| ledger.unlock()?.start()).transpose()?;
+    let scribe = ledger.map(|ledger| ledger.of_ones_own()?.unlock()?.start()).transpose()?;
     if let Some(scribe) = &scribe {
         engine = engine.with_recorder(scribe.clone());
     }
