@@ -323,7 +323,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         waive: settings.waive,
         output_base64: args.base64,
     };
-    Ok((request.parse(Local { code, stdin, files })?, settings.host))
+    Ok((request.parse(Local { code, stdin, files, ..Local::default() })?, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
+use belljar_core::guarantee::Unmet;
 use belljar_core::language::Language;
-use belljar_core::outcome::Report;
-use belljar_engine::{Admitted, Engine, RunId};
+use belljar_core::outcome::{CollectedFile, Report};
+use belljar_engine::{Admitted, Engine, RunError, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
 };
@@ -22,10 +23,12 @@ use tracing::Instrument;
 
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
-use crate::event_log::{EventLog, LogEvent, Reader, Reporter};
+use crate::event_log::{EventLog, LogEvent, Reader, Reporter, SoFar};
 use crate::http::body::{Memory, Share};
 use crate::metrics::Metrics;
+use crate::references;
 use crate::store::Store;
+use crate::uploads::Uploads;
 use crate::workspace::refuse_detours;
 
 /// How long a run that has ended waits for the memory that its result takes.
@@ -47,7 +50,8 @@ struct Shared {
     /// Notified when there is a run.
     born: Condvar,
     kept: Mutex<Store<Arc<Record>>>,
-    /// Memory for results, kept or not.
+    uploads: Uploads,
+    /// Memory for results, kept or not, and for what runs get of earlier results and of uploads.
     memory: Memory,
     metrics: Metrics,
 }
@@ -89,6 +93,8 @@ struct Ticket {
     admitted: Admitted,
     presence: Presence,
     form: OutputForm,
+    /// For the files that it gets of earlier results and of uploads.
+    room: Share,
     /// When it was to be admitted.
     began: Instant,
 }
@@ -113,6 +119,20 @@ impl Finished {
     #[must_use]
     pub fn result(&self) -> RunResult {
         RunResult::new(&self.report, self.form)
+    }
+
+    /// A file that it collected.
+    ///
+    /// # Errors
+    /// That there is none of that name.
+    pub(crate) fn file(&self, path: &str) -> Result<&CollectedFile, Problem> {
+        let found = self.report.files.iter().flatten().find(|file| file.path == path);
+        found.ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let message = format!("the run left no file '{}'", shown.escape_debug());
+            let hint = "collect it: the run's collect argument takes names and globs";
+            Problem::new(Code::NotFound, message, hint)
+        })
     }
 
     /// What keeping it costs, near enough.
@@ -185,8 +205,8 @@ impl Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         // Results that are kept leave as much for those that are on their way to a client.
         let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes));
-        let metrics = Metrics::new();
-        Runs(Arc::new(Shared { engine, threads, living, born, kept, memory, metrics }))
+        let (metrics, uploads) = (Metrics::new(), Uploads::new(config.uploads));
+        Runs(Arc::new(Shared { engine, threads, living, born, kept, uploads, memory, metrics }))
     }
 
     /// The engine that runs them.
@@ -217,6 +237,16 @@ impl Runs {
         self.begin(caller, request, local)
     }
 
+    /// The files that callers have uploaded.
+    pub(crate) fn uploads(&self) -> &Uploads {
+        &self.0.uploads
+    }
+
+    /// Memory for results, and for files that go from one run into another.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
     /// What was counted.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
@@ -227,18 +257,21 @@ impl Runs {
         begun.inspect_err(|problem| self.0.metrics.refused(problem))
     }
 
-    fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+    fn try_begin(&self, caller: &Caller, request: RunRequest, mut local: Local) -> Result<Run, Problem> {
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
         if let Some(workspace) = &request.workspace {
             refuse_detours(&caller.allowance().workspaces, workspace)?;
         }
-        let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
+        let ceilings = &caller.allowance().ceilings;
+        let mut request = caller.defaults().fill(request);
         // Before there is a slot: one that is given back unused would count as a very short run.
-        let (presence, began) = (caller.enter()?, Instant::now());
-        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let presence = caller.enter()?;
+        let room = references::fetch(self, caller, &mut request, &mut local)?;
+        let (request, began) = (request.parse_within(ceilings, local)?, Instant::now());
+        let admitted = self.0.engine.admit(caller.allowance(), request).map_err(refused)?;
         let run = self.register(caller, admitted.language())?;
         let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
-        let ticket = Ticket { admitted, presence, form, began };
+        let ticket = Ticket { admitted, presence, form, room, began };
         self.0.threads.spawn(self.clone().drive(ticket, run.events.record.clone()).instrument(span));
         Ok(run)
     }
@@ -259,6 +292,15 @@ impl Runs {
         let record = self.record(caller, id)?;
         let _ = tokio::time::timeout(at_most, record.ended()).await;
         Ok(record.found())
+    }
+
+    /// The end of what a run of this caller's has written so far: of stdout and of stderr.
+    ///
+    /// # Errors
+    /// As [`find`](Runs::find).
+    pub(crate) fn so_far(&self, caller: &Caller, id: &str) -> Result<(SoFar, SoFar), Problem> {
+        let record = self.record(caller, id)?;
+        Ok((record.log.so_far(Stream::Stdout), record.log.so_far(Stream::Stderr)))
     }
 
     /// The events of a run of this caller's, from its start.
@@ -348,7 +390,7 @@ impl Runs {
     }
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
-        let Ticket { admitted, presence, form, began } = ticket;
+        let Ticket { admitted, presence, form, began, room: _room } = ticket;
         let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), self.0.memory.clone());
         let mut fate = record.fate.subscribe();
         let cancel = async move {
@@ -579,6 +621,23 @@ fn shutting_down() -> Problem {
     Problem { retry_after: Some(Duration::from_secs(1)), ..problem }
 }
 
+/// A request that was not admitted. Whoever sent it has no command line on which a guarantee could be waived.
+fn refused(error: RunError) -> Problem {
+    let RunError::Unmet { unmet, .. } = &error else { return error.into() };
+    let (remedies, waiver) = (unmet.remedies().join("; "), waiver(unmet));
+    let mut problem = Problem::from(error);
+    problem.error.hint =
+        format!("{remedies}; or do without: write {waiver} at the top of the server's belljar.toml");
+    problem
+}
+
+/// The line of `belljar.toml` that does without what is unmet.
+#[must_use]
+pub fn waiver(unmet: &Unmet) -> String {
+    let names: Vec<_> = unmet.missing.iter().map(|(guarantee, _, _)| format!("\"{guarantee}\"")).collect();
+    format!("waive = [{}]", names.join(", "))
+}
+
 fn lost() -> Problem {
     Problem::new(Code::Internal, "the run was lost", "this is a bug in Belljar; see the server's log")
 }
@@ -615,7 +674,7 @@ mod tests {
 
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
-        let quota = Quota { concurrent: Some(concurrent), per_minute: None };
+        let quota = Quota { concurrent: Some(concurrent), ..Quota::default() };
         let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota }];
         Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }

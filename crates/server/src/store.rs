@@ -57,6 +57,20 @@ impl<T: Clone> Store<T> {
         self.shelves.get(owner)?.things.get(name).map(|thing| thing.value.clone())
     }
 
+    /// Forgets a thing.
+    pub(crate) fn remove(&mut self, owner: &str, name: &str) {
+        if let Some(shelf) = self.shelves.get_mut(owner) {
+            shelf.take(name);
+        }
+        self.forget(Instant::now());
+    }
+
+    /// How many things are kept for one caller, and of how many bytes.
+    pub(crate) fn held(&mut self, owner: &str, now: Instant) -> (usize, usize) {
+        self.forget(now);
+        self.shelves.get(owner).map_or((0, 0), |shelf| (shelf.number(), shelf.bytes()))
+    }
+
     /// All that is kept for one caller, in no order.
     pub(crate) fn all(&mut self, owner: &str, now: Instant) -> Vec<T> {
         self.forget(now);
@@ -209,6 +223,19 @@ mod tests {
         kept.put("modest", "0".into(), 0, 40, now);
         kept.put("greedy", "9".into(), 9, 60, now);
         assert_eq!((names(&mut kept, "modest", now), names(&mut kept, "greedy", now)), (vec![0], vec![9]));
+    }
+
+    #[test]
+    fn what_is_removed_makes_room() {
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
+        kept.put("a", "0".into(), 0, 60, now);
+        kept.put("a", "1".into(), 1, 40, now);
+        kept.remove("b", "0");
+        assert_eq!(kept.held("a", now), (2, 100));
+        kept.remove("a", "0");
+        assert_eq!((names(&mut kept, "a", now), kept.held("a", now)), (vec![1], (1, 40)));
+        kept.remove("a", "1");
+        assert_eq!((kept.held("a", now), kept.shelves.len()), ((0, 0), 0));
     }
 
     #[test]

@@ -40,6 +40,9 @@ pub(crate) struct ServerTable {
     keep_runs: Option<usize>,
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
+    max_upload: Option<Scalar>,
+    upload_memory: Option<Scalar>,
+    keep_uploads_for: Option<Scalar>,
     allow_origins: Vec<String>,
     /// What callers may do if the server has no keys.
     allow: AllowanceTable,
@@ -53,6 +56,7 @@ pub(crate) struct KeyTable {
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
+    uploads: Option<Scalar>,
     #[serde(default)]
     allow: AllowanceTable,
 }
@@ -64,13 +68,20 @@ struct AllowanceTable {
     languages: Option<Vec<String>>,
     backends: Option<Vec<String>>,
     network: Option<String>,
-    waive: Vec<String>,
+    /// Without it, what the operator does without.
+    waive: Option<Vec<String>>,
     workspace_roots: Vec<PathBuf>,
     limits: LimitsTable,
 }
 
-/// The settings of the server. `place` is the name of the file, for messages.
-pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Result<Config, Problem> {
+/// The settings of the server. `waived` are the guarantees that the operator does without, which callers may do without
+/// as well if nothing else is written for them. `place` is the name of the file, for messages.
+pub(crate) fn config(
+    server: &ServerTable,
+    keys: &[KeyTable],
+    waived: &[String],
+    place: &str,
+) -> Result<Config, Problem> {
     let at = |option: &'static str| Place { place, table: "server", option };
     let mut config = Config::default();
     set(&mut config.slots, server.slots);
@@ -85,6 +96,9 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     set(&mut config.kept.runs, server.keep_runs);
     set(&mut config.kept.bytes, at("keep-bytes").size(server.keep_bytes.as_ref())?);
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
+    set(&mut config.max_upload, at("max-upload").size(server.max_upload.as_ref())?);
+    set(&mut config.uploads.bytes, at("upload-memory").size(server.upload_memory.as_ref())?);
+    set(&mut config.uploads.age, at("keep-uploads-for").time(server.keep_uploads_for.as_ref())?);
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
     refuse_narrow(&at("body-memory"), &config)?;
@@ -93,8 +107,8 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
         return Err(at("allow-origins").wrong(&message, "allow-origins = [\"https://app.example.org\"]"));
     }
     config.origins.clone_from(&server.allow_origins);
-    config.anonymous = allowance(&server.allow, place, "server.allow")?;
-    config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
+    config.anonymous = allowance(&server.allow, waived, place, "server.allow")?;
+    config.keys = keys.iter().map(|table| key(table, waived, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
     if let Some(most) = at("max-collect").size(server.max_collect.as_ref())? {
         let allowances = config.keys.iter_mut().map(|key| &mut key.allowance).chain([&mut config.anonymous]);
@@ -117,7 +131,7 @@ fn is_origin(text: &str) -> bool {
     name.is_some_and(plain)
 }
 
-fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
+fn key(table: &KeyTable, waived: &[String], place: &str) -> Result<Key, Problem> {
     let at = |option| Place { place, table: "keys", option };
     if !is_key_name(&table.name) {
         return Err(at("name").wrong(KEY_NAMES, "name = \"ci\""));
@@ -127,19 +141,25 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
             format!("the sha256 of key '{}' is not 64 hexadecimal digits", table.name.escape_debug());
         at("sha256").wrong(&message, "what `belljar key new` prints")
     })?;
-    let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute };
+    let uploads = at("uploads").size(table.uploads.as_ref())?;
+    let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute, uploads };
     if quota.concurrent == Some(0) || quota.per_minute == Some(0) {
         return Err(at("concurrent").wrong("0 would allow no requests at all", "concurrent = 4"));
     }
     Ok(Key {
         name: table.name.clone(),
         hash,
-        allowance: allowance(&table.allow, place, "keys.allow")?,
+        allowance: allowance(&table.allow, waived, place, "keys.allow")?,
         quota,
     })
 }
 
-fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<Allowance, Problem> {
+fn allowance(
+    table: &AllowanceTable,
+    waived: &[String],
+    place: &str,
+    name: &'static str,
+) -> Result<Allowance, Problem> {
     let at = |option| Place { place, table: name, option };
     let mut allowance = usual_allowance();
     if let Some(languages) = &table.languages {
@@ -167,7 +187,8 @@ fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<
             Network::Allow(hosts) => Networks::Hosts(hosts),
         };
     }
-    let waivers = parse_waivers(&table.waive).map_err(|fault| at("waive").blame(fault.into()))?;
+    let waivers = parse_waivers(table.waive.as_deref().unwrap_or(waived))
+        .map_err(|fault| at("waive").blame(fault.into()))?;
     allowance.waivers = Permitted::Only(waivers);
     if let Some(root) = table.workspace_roots.iter().find(|root| !root.is_absolute()) {
         let message = format!("'{}' is not an absolute path", root.display());
@@ -283,9 +304,12 @@ fn refuse_twins(keys: &[Key], place: &str) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::guarantee::Guarantee;
 
     #[derive(Deserialize)]
     struct File {
+        #[serde(default)]
+        waive: Vec<String>,
         #[serde(default)]
         server: ServerTable,
         #[serde(default)]
@@ -294,7 +318,7 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
-        config(&file.server, &file.keys, "belljar.toml").map_err(|problem| problem.error.message)
+        config(&file.server, &file.keys, &file.waive, "belljar.toml").map_err(|problem| problem.error.message)
     }
 
     #[test]
@@ -311,7 +335,8 @@ mod tests {
             "[server]\nslots = 3\nqueue = 0\nmax-body = '1M'\nheartbeat = '50ms'\nkeep-for = 60\n\
              allow-origins = ['https://app.example.org']\n\
              allow.workspace-roots = ['/srv']\n\
-             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\n\
+             max-upload = '1M'\nupload-memory = '4M'\nkeep-uploads-for = '5m'\n\
+             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\nuploads = '2M'\n\
              [keys.allow]\nlanguages = ['py', 'node']\nbackends = ['native']\nnetwork = 'none'\nwaive = ['disk']\n\
              limits = {{ timeout = '5s', memory = '64M', cpus = 0.5, pids = 10 }}\n",
             "ab".repeat(32)
@@ -327,6 +352,26 @@ mod tests {
         assert_eq!(key.allowance.ceilings.pids, Some(10));
         assert_eq!(key.allowance.ceilings.cpus.unwrap().milli(), 500);
         assert_eq!((key.quota.concurrent, key.quota.per_minute), (Some(2), Some(30)));
+        assert_eq!(key.quota.uploads, Some(2 << 20));
+        assert_eq!((config.max_upload, config.uploads.bytes), (1 << 20, 4 << 20));
+        assert_eq!(config.uploads.age, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn what_the_operator_waives_callers_may_waive_unless_they_have_a_list_of_their_own() {
+        let hash = |digit: &str| digit.repeat(64);
+        let config = read(&format!(
+            "waive = ['memory']\n[[keys]]\nname = 'a'\nsha256 = '{}'\n[[keys]]\nname = 'b'\nsha256 = '{}'\n\
+             allow.waive = []\n[[keys]]\nname = 'c'\nsha256 = '{}'\nallow.waive = ['disk']\n",
+            hash("a"),
+            hash("b"),
+            hash("c"),
+        ))
+        .unwrap();
+        let waivers: Vec<_> = config.keys.iter().map(|key| key.allowance.waivers.clone()).collect();
+        let only = |guarantees: &[Guarantee]| Permitted::Only(guarantees.to_vec());
+        assert_eq!(waivers, [only(&[Guarantee::Memory]), only(&[]), only(&[Guarantee::Disk])]);
+        assert_eq!(config.anonymous.waivers, only(&[Guarantee::Memory]));
     }
 
     #[test]

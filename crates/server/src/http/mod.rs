@@ -6,6 +6,7 @@ pub(crate) mod body;
 mod docs;
 mod events;
 mod examples;
+mod files;
 mod guard;
 pub(crate) mod host;
 mod problem;

@@ -2,12 +2,12 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Router, middleware};
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, access_log, docs, guard, host, runs};
+use super::{App, Refused, access_log, docs, files, guard, host, runs};
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
@@ -15,6 +15,8 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/runs/{id}", get(runs::find))
         .route("/v1/runs/{id}/events", get(runs::follow))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
+        .route("/v1/files", put(files::upload).get(files::list))
+        .route("/v1/files/{id}", get(files::find).delete(files::delete))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
         .route("/v1/pool", get(host::pool))

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::excerpt::Window;
+use super::tools::Offer;
 use super::{Config, tools};
 
 /// Which run, and what of it.
@@ -29,9 +30,9 @@ pub(super) enum Part {
     File(String),
 }
 
-/// The request of a call.
-pub(super) fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
-    let mut arguments = known(arguments, &tools::run_arguments(&[]))?;
+/// The request of a call, with the arguments that were offered.
+pub(super) fn run_request(arguments: JsonObject, offer: &Offer<'_>) -> Result<RunRequest, Problem> {
+    let mut arguments = known(arguments, &tools::run_arguments(offer))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
     understood(arguments)
@@ -61,8 +62,9 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
     if part.is_none() && (offset.is_some() || length.is_some()) {
         return Err(invalid("offset and length of what?", "say it with stream or with file"));
     }
+    let is_whole = offset.is_none() && length.is_none();
     let length = length.unwrap_or(config.max_text).clamp(1, config.max_text);
-    let window = Window { offset: offset.unwrap_or(0), length };
+    let window = Window { offset: offset.unwrap_or(0), length, is_whole };
     let longest = tools::longest_wait(config);
     let wait = wait_ms.map_or(longest, Duration::from_millis).min(longest);
     Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)) })
@@ -130,10 +132,20 @@ fn invalid(message: &str, hint: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::allowance::Workspaces;
+    use belljar_core::request::BackendChoice;
     use serde_json::json;
 
     fn object(value: Value) -> JsonObject {
         value.as_object().unwrap().clone()
+    }
+
+    /// With everything that can be offered.
+    const OFFER: Offer<'_> =
+        Offer { backends: &[], default: BackendChoice::Auto, workspaces: &Workspaces::Any, uploads: true };
+
+    fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
+        super::run_request(arguments, &OFFER)
     }
 
     #[test]
@@ -142,6 +154,15 @@ mod tests {
         let request = run_request(call).unwrap();
         assert_eq!(request.limits.timeout_ms, Some(500));
         assert_eq!((request.language.as_str(), request.stdin), ("python", None));
+    }
+
+    #[test]
+    fn what_is_not_offered_is_no_argument() {
+        let call = object(json!({"language": "python", "code": "1", "workspace": "/srv"}));
+        assert_eq!(run_request(call.clone()).unwrap().workspace.as_deref(), Some("/srv"), "the control");
+        let offer = Offer { workspaces: &Workspaces::Beneath(Vec::new()), ..OFFER };
+        let problem = super::run_request(call, &offer).unwrap_err().error;
+        assert_eq!(problem.message, "there is no argument 'workspace'");
     }
 
     #[test]
@@ -174,7 +195,7 @@ mod tests {
             "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
-        let described = tools::run_arguments(&[]);
+        let described = tools::run_arguments(&OFFER);
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
         let request = run_request(call).unwrap();
@@ -191,7 +212,7 @@ mod tests {
         let asked = object(json!({"run_id": "r", "wait_ms": 999_999, "stream": "stderr", "length": 999_999}));
         let lookup = lookup(asked, &config).unwrap();
         assert!(lookup.wait < config.answer_within);
-        let window = Window { offset: 0, length: config.max_text };
+        let window = Window { offset: 0, length: config.max_text, is_whole: false };
         assert_eq!(lookup.part, Some((Part::Output(Stream::Stderr), window)));
     }
 

@@ -67,6 +67,12 @@ impl ToolName {
     }
 }
 
+impl ToolName {
+    fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Default for ToolName {
     fn default() -> ToolName {
         ToolName("run_code".to_owned())
