@@ -403,6 +403,7 @@ fn every_kind_of_answer_is_as_its_schema_says() {
     let files = run("echo a > a; head -c 99999 /dev/zero > b", json!({"collect": ["a", "b"]}));
     assert_eq!(files["files"][0], json!({"path": "a", "size": 2, "content_base64": "YQo="}));
     assert_eq!(files["files"][1], json!({"path": "b", "size": 99_999}));
+    let picture = run(r"printf '\x89PNG\r\n\x1a\n' > a.png", json!({"collect": ["*.png"]}));
     let endless = check("run_code", json!({"language": "bash", "code": "sleep 300", "timeout_ms": 300_000}));
     let mut cancelled = check("cancel_run", json!({"run_id": endless["id"]}));
     while cancelled["status"] == "running" {
@@ -416,7 +417,6 @@ fn every_kind_of_answer_is_as_its_schema_says() {
         arguments["run_id"] = files["id"].clone();
         assert!(check("get_run", arguments)["page"].is_object());
     }
-    let picture = run(r"printf '\x89PNG\r\n\x1a\n' > a.png", json!({"collect": ["*.png"]}));
     assert_eq!(check("get_run", json!({"run_id": picture["id"], "file": "a.png"}))["files"][0]["size"], 8);
     check("list_languages", json!({}));
 }
