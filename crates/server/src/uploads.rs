@@ -1,6 +1,6 @@
 //! Files that callers upload for their runs. They are kept in memory: for a limited time, bounded for each caller, and
-//! bounded together. A caller that has used up its room is refused. If several callers together have too much, the oldest
-//! file of the one that has the most is dropped.
+//! bounded together. A caller that has used up its room is refused. If another caller has more than one that needs room,
+//! the oldest file of that other caller is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -88,7 +88,7 @@ impl Uploads {
         let id = RunId::new().as_str().replacen("run_", "file_", 1);
         let expires = SystemTime::now() + self.0.keep.age;
         let upload = Arc::new(Upload { id: id.clone(), content, sha256, expires });
-        self.refuse_beyond_room(caller, shelves.files.held(caller.name(), now), upload.bytes())?;
+        self.refuse_beyond_room(caller, &mut shelves.files, upload.bytes(), now)?;
         shelves.files.put(caller.name(), id.clone(), upload.clone(), upload.bytes(), now);
         if let Some(key) = key {
             shelves.keys.put(caller.name(), key.as_str().to_owned(), id, KEY_BYTES, now);
@@ -117,21 +117,27 @@ impl Uploads {
         files
     }
 
-    fn refuse_beyond_room(&self, caller: &Caller, held: (usize, usize), more: usize) -> Result<(), Problem> {
-        let (number, bytes) = held;
-        let room = caller.upload_room(self.0.keep.bytes);
-        let size = |bytes: usize| Size::new(bytes as u64);
+    /// Refuses a file for which the caller has no room, or for which it would lose another one.
+    fn refuse_beyond_room(
+        &self,
+        caller: &Caller,
+        files: &mut Store<Arc<Upload>>,
+        more: usize,
+        now: Instant,
+    ) -> Result<(), Problem> {
+        let (room, held) = (caller.upload_room(self.0.keep.bytes), files.held(caller.name(), now));
+        let size = Size::new(room as u64);
         if more > room {
-            let message = format!("the file is larger than the {} that this caller may keep", size(room));
+            let message = format!("the file does not fit into the {size} that this caller may keep");
             return Err(Problem::new(Code::TooLarge, message, "send less, or ask the operator for more"));
         }
-        if bytes + more <= room && number < self.0.keep.runs {
+        let message = if held + more > room {
+            format!("{held} bytes of uploaded files are kept for this caller, which may have {size}")
+        } else if files.is_full_for(caller.name(), more, now) {
+            "the server has no room left for uploaded files of this caller".to_owned()
+        } else {
             return Ok(());
-        }
-        let message = format!(
-            "{number} uploaded files of {bytes} bytes together are kept for this caller, which may have {}",
-            size(room)
-        );
+        };
         let hint =
             "delete one with DELETE /v1/files/{id}, or wait until one expires; GET /v1/files lists them";
         Err(Problem { retry_after: Some(LATER), ..Problem::new(Code::Busy, message, hint) })
