@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::api::{Api, ApiError, Attached, escaped};
+use crate::api::{Api, ApiError, Attached, escaped, within};
 use crate::beside::beside;
 use crate::init;
 use crate::line::{HEAD, Line};
@@ -81,6 +81,8 @@ const MASKED: &[&str] = &[
     "/sys/module",
     "/sys/power",
 ];
+/// The least, the first and the largest size of a send buffer. The network is a loopback, so it need not be large.
+const TCP_SEND_BUFFER: &str = "4096 16384 32768";
 /// The fraction of the disk that becomes shared memory, and that becomes `/tmp`, if those are separate disks.
 const SHARED_PART: u64 = 4;
 /// How many threads a user-space kernel (gVisor) may have, and how many more for each process of the code. Without them
@@ -179,6 +181,9 @@ impl Mould {
                 // What arrives at a connection before it is accepted is charged to nobody. It grows with what the
                 // program reads.
                 "net.ipv4.tcp_rmem": belljar_jail::TCP_RECEIVE_BUFFER,
+                // Where the engine does not limit what waits to be sent, this keeps hundreds of honest connections
+                // below the limit that is enforced instead.
+                "net.ipv4.tcp_wmem": TCP_SEND_BUFFER,
             });
         }
         if let Some(runtime) = &self.runtime {
@@ -383,6 +388,14 @@ impl Container {
     /// removes it as soon as the daemon answers, and the next run removes what a command leaves.
     pub(crate) fn abandon(mut self) {
         self.gone = !is_served();
+    }
+
+    /// Removes a container whose daemon may be about to stop.
+    pub(crate) async fn remove_or_abandon(self, patience: Duration) {
+        match within(patience, remove(&self.api, &self.name)).await {
+            Ok(()) => self.forget_unless(false),
+            Err(_) => self.abandon(),
+        }
     }
 
     fn forget_unless(mut self, possible: bool) {

@@ -29,9 +29,6 @@ const LATEST_EXIT: Duration = Duration::from_secs(1);
 /// How long collecting the files may take.
 const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
-const GONE: &str = "The Docker daemon went away while the program ran; its output may be incomplete";
-const SILENT: &str = "The Docker daemon does not answer; the program is killed as soon as it does";
-const STOPPED: &str = "The container was killed from outside, as when the Docker daemon is stopped";
 /// The exit code that an engine reports for a killed container.
 const KILLED: i64 = 137;
 const FATE: &str = "find out how the container ended";
@@ -63,6 +60,28 @@ impl Terms {
     }
 }
 
+/// Why nobody knows how the program ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// The connection to the daemon broke.
+    Gone,
+    /// The daemon does not answer.
+    Silent,
+    /// The daemon answers that the container was killed, and not by us.
+    Stopped,
+}
+
+impl Loss {
+    /// What to tell the caller.
+    fn message(self) -> &'static str {
+        match self {
+            Loss::Gone => "The Docker daemon went away while the program ran; its output may be incomplete",
+            Loss::Silent => "The Docker daemon does not answer; the program is killed as soon as it does",
+            Loss::Stopped => "The container was killed from outside, as when the Docker daemon is stopped",
+        }
+    }
+}
+
 /// A program that runs in a container.
 pub(crate) struct DockerExecution {
     container: Container,
@@ -71,8 +90,8 @@ pub(crate) struct DockerExecution {
     start: Start,
     output: Vec<u8>,
     ended: Option<End>,
-    /// What to tell a caller who does not get the end.
-    lost: Option<&'static str>,
+    /// Set if the caller does not get the end.
+    lost: Option<Loss>,
     /// When it was to be killed.
     killed: Option<Instant>,
     killed_hard: bool,
@@ -122,7 +141,7 @@ impl DockerExecution {
                     if let Err(error) = within(ENGINE_PATIENCE, self.container.kill()).await
                         && !error.is_an_answer()
                     {
-                        return Ok(self.lose(SILENT));
+                        return Ok(self.lose(Loss::Silent));
                     }
                     continue;
                 }
@@ -139,13 +158,13 @@ impl DockerExecution {
                 Ok(Some(Said::Failed(errno, doing))) => return Err(failure(errno, &doing)),
                 Ok(Some(other)) => return Err(out_of_turn(&other)),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(lost(error)),
-                Err(_) => return Ok(self.lose(GONE)),
+                Err(_) => return Ok(self.lose(Loss::Gone)),
             }
         }
     }
 
     /// The caller does not get the end of the run, but keeps what there was by now.
-    fn lose(&mut self, why: &'static str) -> News {
+    fn lose(&mut self, why: Loss) -> News {
         self.lost = Some(why);
         self.ended = Some(killed_end());
         News::Ended
@@ -167,12 +186,12 @@ impl DockerExecution {
     async fn post_mortem(&mut self) -> Result<News, BackendError> {
         let killed_by_us = self.killed.is_some();
         let fate = match within(FATE_PATIENCE, settled_fate(&self.container, killed_by_us)).await {
-            Err(error) if !error.is_an_answer() => return Ok(self.lose(GONE)),
+            Err(error) if !error.is_an_answer() => return Ok(self.lose(Loss::Gone)),
             other => other.map_err(trouble::api(FATE))?,
         };
         match self.terms.killed(&fate) {
             None if killed_by_us => self.ended = Some(killed_end()),
-            None if fate.exit_code == KILLED => return Ok(self.lose(STOPPED)),
+            None if fate.exit_code == KILLED => return Ok(self.lose(Loss::Stopped)),
             Some(end) => self.ended = Some(end),
             None => {
                 return Err(trouble::unavailable(
@@ -190,9 +209,12 @@ impl DockerExecution {
 
     async fn close(mut self) -> Result<Finished, BackendError> {
         if let Some(why) = self.lost {
-            self.container.abandon();
-            let (cpu, memory_peak, files) = (Duration::ZERO, 0, Vec::new());
-            return Ok(Finished { ending: Ending::Lost(why), cpu, memory_peak, files, left_out: 0 });
+            match why {
+                Loss::Gone | Loss::Silent => self.container.abandon(),
+                Loss::Stopped => self.container.remove_or_abandon(ENGINE_PATIENCE).await,
+            }
+            let (ending, cpu, files) = (Ending::Lost(why.message()), Duration::ZERO, Vec::new());
+            return Ok(Finished { ending, cpu, memory_peak: 0, files, left_out: 0 });
         }
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {

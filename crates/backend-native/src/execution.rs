@@ -11,11 +11,15 @@ use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
 use belljar_host::collect::{self, Wanted};
+use belljar_host::descriptors::Locks;
+use belljar_host::netlink::Rations;
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
+use belljar_jail::seccomp::Listener;
 use rustix::buffer::spare_capacity;
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
@@ -68,8 +72,11 @@ pub(crate) struct NativeExecution {
     meminfo: Option<OwnedFd>,
     /// The program, if its end is polled for.
     program: Option<Program>,
-    /// Hangs up when no process in the box can run any more.
-    herald: Option<Receiver>,
+    /// Decides on some of its calls, and hangs up when no process in the box can run any more.
+    listener: Option<Polled>,
+    netlink: Rations,
+    /// Whether the run ends when the listener hangs up.
+    heralded: bool,
     /// No process can write to the streams any more.
     silenced: bool,
     source: BoxPath,
@@ -83,6 +90,7 @@ pub(crate) struct NativeExecution {
     cpu_exhausted: bool,
     /// Opened when the counters are first read.
     sockets: Option<Sockets>,
+    locks: Locks,
     /// It held too much kernel memory that its cgroup does not limit.
     memory_exhausted: bool,
     ended: Option<Ended>,
@@ -104,12 +112,12 @@ struct Ready {
 }
 
 impl Entrance {
-    /// Sends a child of the zygote in.
+    /// Sends a child of the zygote in. Returns the listener of its filter.
     pub(crate) async fn admit_child_of(
         &self,
         zygote: &Zygote,
         readiness: Readiness,
-    ) -> Result<(), BackendError> {
+    ) -> Result<OwnedFd, BackendError> {
         let Entrance { ready, ends, group, code } = self;
         let entry = Entry {
             code: *code,
@@ -228,7 +236,9 @@ impl NativeExecution {
             offered: None,
             meminfo: None,
             program: None,
-            herald: None,
+            listener: None,
+            netlink: Rations::default(),
+            heralded: false,
             silenced: false,
             source: draft.source,
             terms,
@@ -239,6 +249,7 @@ impl NativeExecution {
             killed_at: None,
             cpu_exhausted: false,
             sockets: None,
+            locks: Locks::default(),
             memory_exhausted: false,
             ended: None,
         };
@@ -295,11 +306,13 @@ impl NativeExecution {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.offered, self.meminfo) = (beside.next(), beside.next());
-                if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
-                    self.listen_to(herald, Program::at(place))
-                        .map_err(setup("wait for the program's end"))?;
+                match (beside.next(), beside.next()) {
+                    (Some(herald), Some(place)) => self
+                        .listen_to(herald, Program::at(place))
+                        .map_err(setup("wait for the program's end")),
+                    (Some(listener), None) => self.decide_on_calls(listener),
+                    (None, _) => Ok(()),
                 }
-                Ok(())
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
@@ -314,10 +327,16 @@ impl NativeExecution {
     /// If the herald cannot be polled, the run ends like any other.
     fn listen_to(&mut self, herald: OwnedFd, program: Program) -> io::Result<()> {
         if program.is_readable() {
-            // It is not a pipe, but hangs up like one, and only that is polled for.
-            self.herald = Some(Receiver::from_owned_fd_unchecked(herald)?);
+            self.heralded = true;
             self.program = Some(program);
         }
+        self.listener = Some(Polled::new(herald)?);
+        Ok(())
+    }
+
+    /// From now on decides on the calls of the program that need it.
+    pub(crate) fn decide_on_calls(&mut self, listener: OwnedFd) -> Result<(), BackendError> {
+        self.listener = Some(Polled::new(listener).map_err(setup("watch the program's system calls"))?);
         Ok(())
     }
 
@@ -356,7 +375,7 @@ impl NativeExecution {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
                 said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
-                () = readable(self.herald.as_ref()), if lives => Happened::Heralded,
+                () = called(self.listener.as_ref()), if lives => Happened::Called,
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
@@ -376,21 +395,47 @@ impl NativeExecution {
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
+                Happened::Said(Some((Reply::Listening, beside))) => {
+                    beside.into_iter().next().map_or(Ok(()), |one| self.decide_on_calls(one))?;
+                }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
                     Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
                     _,
                 ))) => {}
-                Happened::Heralded => self.be_silenced(),
+                Happened::Called => self.look_at_calls(),
                 Happened::Tick => self.look_at_counters(),
             }
         }
     }
 
+    /// Some process makes a call that has to be decided on, or none can make any more.
+    fn look_at_calls(&mut self) {
+        let Some(Polled { listener, .. }) = &self.listener else { return };
+        if listener.has_hung_up() {
+            return self.be_silenced();
+        }
+        if self.sockets.is_none() {
+            self.sockets = self.cgroup.as_ref().and_then(|cgroup| cgroup.sockets().ok());
+        }
+        // Without a cgroup, memory is not promised, and there is no process by which to find the sockets.
+        let (sockets, limited) = (self.sockets.as_ref(), self.cgroup.is_some());
+        let open = || match sockets {
+            Some(sockets) => sockets.netlink(),
+            None if limited => Ok(usize::MAX),
+            None => Ok(0),
+        };
+        // A call that was not decided on is looked at again by the next tick.
+        let _ = self.netlink.answer(listener, open);
+    }
+
     /// No process in the box can run any more. If the program has already been waited for, PID 1 is about to report how
     /// it ended.
     fn be_silenced(&mut self) {
-        self.herald = None;
+        self.listener = None;
+        if !self.heralded {
+            return;
+        }
         if let Some(status) = self.program.as_ref().and_then(Program::heralded_status) {
             self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
             self.silenced = true;
@@ -461,6 +506,7 @@ impl NativeExecution {
     /// does not bound, and that an OOM kill of one process ends them all (which cgroup v1 does not do itself). Also
     /// looks after a killed box that takes long to die.
     fn look_at_counters(&mut self) {
+        self.look_at_calls();
         if let Some(at) = self.killed_at {
             self.wait_for_death(at);
         }
@@ -486,7 +532,12 @@ impl NativeExecution {
             self.sockets = cgroup.sockets().ok();
         }
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.memory().ok()).unwrap_or_default();
-        cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default().saturating_add(sockets)
+        let in_proc = |pid: &Pid| format!("/proc/{}", pid.as_raw_nonzero());
+        let processes = || Ok(cgroup.processes()?.iter().map(in_proc).collect());
+        // What cannot be counted must not go on.
+        let locks = self.locks.memory::<String>(processes).unwrap_or(u64::MAX);
+        let buffers = cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default();
+        buffers.saturating_add(sockets).saturating_add(locks)
     }
 
     /// Looks after a box that was killed and is not dead yet.
@@ -634,7 +685,7 @@ enum News {
 enum Happened {
     Readable(Stream),
     Said(Option<(Reply, Vec<OwnedFd>)>),
-    Heralded,
+    Called,
     Tick,
 }
 
@@ -665,6 +716,31 @@ async fn hear(
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             other => return other.map_err(setup("receive the keeper's report")),
         }
+    }
+}
+
+/// A listener whose state can be waited for.
+struct Polled {
+    listener: Listener,
+    /// The same descriptor. It is no socket; only its state is looked at.
+    state: UnixDatagram,
+}
+
+impl Polled {
+    fn new(descriptor: OwnedFd) -> io::Result<Polled> {
+        let state = std::os::unix::net::UnixDatagram::from(descriptor.try_clone()?);
+        state.set_nonblocking(true)?;
+        Ok(Polled { listener: Listener::new(descriptor), state: UnixDatagram::from_std(state)? })
+    }
+}
+
+/// Returns when the state of the listener has changed.
+async fn called(listener: Option<&Polled>) {
+    let Some(Polled { state, .. }) = listener else { return std::future::pending().await };
+    if state.readable().await.is_ok() {
+        // The next change is waited for.
+        let unchanged = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = state.try_io(Interest::READABLE, unchanged);
     }
 }
 

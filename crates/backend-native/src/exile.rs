@@ -13,8 +13,11 @@ use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
 
 use crate::cgroup::{self, Cgroups, Grant};
-use crate::host::{Obstacle, ids_of_boxes};
+use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
 use crate::trial;
+
+/// Where servers note which ids are theirs.
+const LEASES: &str = "/run/belljar";
 
 /// The server's environment, as in [`Settings`](crate::Settings).
 #[derive(Debug, Clone, Default)]
@@ -36,6 +39,8 @@ pub struct Passage {
     pub runtimes: Vec<(Language, PathBuf)>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
+    /// Keeps other servers from having the same ids.
+    _lease: Lease,
     /// How many boxes of crashed predecessors were cleaned up on the way.
     pub swept: usize,
 }
@@ -55,14 +60,16 @@ impl Passage {
     /// # Errors
     /// Why the server cannot or need not leave.
     pub fn prepare(from: &Surroundings) -> Result<Passage, Obstruction> {
-        let ids = ids_of_boxes().ok_or(Obstruction::Needless)?;
-        // Outside the range of the boxes' ids, and different for each server: a process that takes over one server must
-        // not have the others.
-        let user = ids.0 - 1 - std::process::id() % (ids.1 / 2);
-        Passage::to_be(user, ids, from).map_err(Obstruction::Cannot)
+        if !may_grant_ids() {
+            return Err(Obstruction::Needless);
+        }
+        let lease = Lease::take(Path::new(LEASES)).map_err(|cause| {
+            Obstruction::Cannot(format!("cannot reserve ids for the server's boxes in {LEASES}: {cause}"))
+        });
+        Passage::to_be(user_of_server(), lease?, from).map_err(Obstruction::Cannot)
     }
 
-    fn to_be(user: u32, ids: (u32, u32), from: &Surroundings) -> Result<Passage, String> {
+    fn to_be(user: u32, lease: Lease, from: &Surroundings) -> Result<Passage, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         // If root has no cgroups to give away, the server has none either.
@@ -72,7 +79,7 @@ impl Passage {
                 Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?)
             }
         };
-        let mut terms = Terms { user, ids, ..Terms::default() };
+        let mut terms = Terms { user, ids: lease.ids, ..Terms::default() };
         if let Some(grant) = &grant {
             terms.replaced = grant.replaced();
             terms.cgroup = grant.entrance();
@@ -82,7 +89,7 @@ impl Passage {
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
         let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
-        Ok(Passage { terms, runtimes, grant, swept })
+        Ok(Passage { terms, runtimes, grant, _lease: lease, swept })
     }
 
     /// Adds something to read that only root can reach. What every user can reach needs no luggage.

@@ -30,8 +30,9 @@ pub(crate) struct Hollow {
 impl Hollow {
     /// Has a child of the zygote enter, and waits until it waits for its code.
     pub(crate) async fn inhabit(self, zygote: &Zygote, readiness: Readiness) -> Result<Parked, BackendError> {
-        let Hollow { execution, entrance, terms, source, stdin, .. } = self;
-        entrance.admit_child_of(zygote, readiness).await?;
+        let Hollow { mut execution, entrance, terms, source, stdin, .. } = self;
+        let listener = entrance.admit_child_of(zygote, readiness).await?;
+        execution.decide_on_calls(listener)?;
         // No other process may hold the ends of its streams.
         drop(entrance);
         Parked::when_booted(execution, terms, source.as_str(), b"", stdin, zygote.memory()).await

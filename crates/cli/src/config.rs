@@ -85,7 +85,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     let folder = FolderFile::find(args.config.as_deref(), environment)?;
     let settings = Settings::gather_with(&args.choices, &|| Ok(configuration.clone()), &folder, environment)?;
     let written = Written::read(&configuration)?;
-    let mut server = tables::config(&settings.server, &settings.keys, &settings.waive, &settings.config)?;
+    let mut server = tables::config(&settings)?;
     server.defaults = settings.defaults();
     let mut listed = Lines { written, settings: &settings, lines: Vec::new() };
     listed.of_runs()?;
@@ -216,8 +216,12 @@ impl Lines<'_> {
         self.configured("server.slots", config.slots);
         self.configured("server.queue", config.queue);
         self.configured("server.max-body", size(config.max_body));
+        if let Some(most) = config.anonymous.ceilings.collected {
+            self.configured("server.max-collect", most);
+        }
         self.configured("server.body-memory", size(config.body_memory));
         self.configured("server.max-connections", config.max_connections);
+        self.configured("server.max-connections-per-address", config.max_per_address());
         self.configured("server.header-timeout", show_duration(config.header_timeout));
         self.configured("server.body-timeout", show_duration(config.body_timeout));
         self.configured("server.heartbeat", show_duration(config.heartbeat));

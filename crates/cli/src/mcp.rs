@@ -6,8 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use belljar_core::allowance::{Allowance, Ceilings, Permitted, Workspaces};
-use belljar_core::limits::Bytes;
+use belljar_core::allowance::{Allowance, Permitted, Workspaces};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
@@ -164,10 +163,7 @@ fn greet() {
 /// The user who started this process may do anything, but the requests come from a model, which may follow
 /// instructions that it has read somewhere. So it gets a real sandbox, unless the user has chosen otherwise.
 fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
-    let mut allowance = usual_allowance();
-    let Ceilings { disk, output, .. } = &mut allowance.ceilings;
-    raise(disk, settings.limits.disk_bytes);
-    raise(output, settings.limits.output_bytes);
+    let mut allowance = usual_allowance(&settings.limits);
     allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
     allowance.workspaces = Workspaces::Beneath(settings.workspace_roots.clone());
     if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
@@ -177,10 +173,6 @@ fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
         names.push(name);
     }
     Ok(allowance)
-}
-
-fn raise(ceiling: &mut Option<Bytes>, chosen: Option<u64>) {
-    *ceiling = ceiling.map(|ceiling| ceiling.max(Bytes::new(chosen.unwrap_or(0))));
 }
 
 async fn told_to_stop() {

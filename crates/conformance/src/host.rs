@@ -199,7 +199,7 @@ fn ask_doctor(cell: &Cell) -> Declared {
     let lacking: &[&str] =
         if cell.backend() == "docker" { &["pids", "cpu", "disk"] } else { &["memory", "cpu", "pids"] };
     let excusable = |name: &String| only_by_name || lacking.contains(&name.as_str());
-    assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}");
+    assert!(unmet.iter().all(excusable), "cannot be excused: {unmet:?}: {backend}");
     Declared { only_by_name, unmet }
 }
 

@@ -161,7 +161,7 @@ impl Arg {
     /// # Errors
     /// Arguments that the kernel would not take.
     pub fn parse_all(args: Vec<String>) -> Result<Vec<Arg>, Invalid> {
-        check_strings(Field::Args, "argument", args.iter().map(String::as_str))?;
+        check_strings(Field::Args, "argument", args.iter().map(|arg| (arg.as_str(), arg.len())))?;
         Ok(args.into_iter().map(Arg).collect())
     }
 
@@ -191,11 +191,16 @@ impl EnvVar {
                 return Err(Invalid::new(
                     Field::Env,
                     format!("'{}' is not a valid name for an environment variable", name.escape_debug()),
-                    "write --env NAME=VALUE, with a name of letters, digits and underscores",
+                    "a name has letters, digits and underscores, and does not begin with a digit",
                 ));
             }
         }
-        check_strings(Field::Env, "environment variable", variables.iter().map(|(_, value)| value.as_str()))?;
+        check_strings(
+            Field::Env,
+            "environment variable",
+            // The program gets NAME=VALUE.
+            variables.iter().map(|(name, value)| (value.as_str(), name.len() + 1 + value.len())),
+        )?;
         Ok(variables.into_iter().map(|(name, value)| EnvVar { name, value }).collect())
     }
 
@@ -221,16 +226,16 @@ impl fmt::Debug for EnvVar {
 fn check_strings<'a>(
     field: Field,
     what: &str,
-    strings: impl Iterator<Item = &'a str>,
+    strings: impl Iterator<Item = (&'a str, usize)>,
 ) -> Result<(), Invalid> {
     let mut total = 0;
-    for text in strings {
-        total += text.len() + 1;
+    for (text, length) in strings {
+        total += length + 1;
         if text.contains('\0') {
             let message = format!("an {what} contains a NUL byte");
             return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
         }
-        if text.len() > MAX_STRING || total > MAX_STRINGS {
+        if length > MAX_STRING || total > MAX_STRINGS {
             let message = format!(
                 "an {what} may have at most {MAX_STRING} bytes, and all of them together at most {MAX_STRINGS}"
             );

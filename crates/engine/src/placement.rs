@@ -146,7 +146,7 @@ fn not_available_yet(network: &Network) -> RunError {
 
 fn network_hint(backend: &dyn Backend) -> &'static str {
     match backend.provides(&Network::Full) {
-        true => "leave --network out, or write --network full",
-        false => "leave --network out: the code then has no network",
+        true => "leave the network out, or ask for full",
+        false => "leave the network out: the code then has none",
     }
 }

@@ -1,9 +1,10 @@
-//! The TCP and netlink sockets of a box, as the kernel counts them in its network namespace.
+//! The TCP, UDP and netlink sockets of a box, as the kernel counts them in its network namespace.
 //!
 //! Messages that wait in a netlink socket are not charged to the box, and the kernel sends every message back that it
 //! does not know. A TCP connection that nobody has accepted is not charged to the box, nor is what has arrived there; and neither is one
 //! that waits for its last packets (`TIME_WAIT`). Their number is not bounded by that of open descriptors: a program
-//! can close its own end. The kernel does not tell which connections have been accepted, so all count.
+//! can close its own end. The kernel does not tell which connections have been accepted, so all count. Nor is a UDP socket
+//! charged for what `SO_REUSEPORT` takes, and the kernel does not tell which sockets have it.
 
 use std::fs::File;
 use std::io;
@@ -18,6 +19,8 @@ pub const BEYOND_LIMIT: u64 = 16 << 20;
 
 /// What a TCP socket can hold that nobody is charged for: itself, and what arrives before it is accepted.
 const SOCKET: u64 = 12 << 10;
+/// The same for a UDP socket: with `SO_REUSEPORT`, an entry for its port.
+const UDP_SOCKET: u64 = 2 << 10;
 /// The same for one in `TIME_WAIT`.
 const WAITING_SOCKET: u64 = 272;
 /// What counts for each byte that waits in a netlink socket. A program that reads its replies holds some kilobytes. One
@@ -51,6 +54,15 @@ impl Sockets {
         Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok(), netlink: open("netlink").ok() })
     }
 
+    /// How many netlink sockets the namespace has, besides the kernel's own. Without a list, none that are known of.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn netlink(&self) -> io::Result<usize> {
+        let list = self.netlink.as_ref().map(|list| read(list, LONGEST_LIST)).transpose()?;
+        Ok(list.as_deref().map_or(0, netlink_sockets))
+    }
+
     /// How much kernel memory they can hold that nobody is charged for.
     ///
     /// # Errors
@@ -59,18 +71,68 @@ impl Sockets {
         let counts = read(&self.v4, LONGEST)?;
         let v6 = self.v6.as_ref().map(|file| read(file, LONGEST)).transpose()?.unwrap_or_default();
         let tcp = memory_of(&counts, "TCP:") + memory_of(&v6, "TCP6:");
+        let udp = (count(&counts, "UDP:", "inuse") + count(&v6, "UDP6:", "inuse")) * UDP_SOCKET;
         let Some(list) = self.netlink.as_ref().filter(|_| count(&counts, "sockets:", "used") > FEW_SOCKETS)
         else {
-            return Ok(tcp);
+            return Ok(tcp + udp);
         };
-        Ok(tcp.saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
+        Ok((tcp + udp).saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
     }
+}
+
+/// How much is read at a time.
+const PIECE: usize = 16 << 10;
+/// The longest list of TCP or UDP sockets that is read, with some 7,000 of them.
+const LONGEST_QUEUES: usize = 1 << 20;
+/// What waits in the sockets of a network namespace, for a cgroup that is not charged for it: version 1 charges socket
+/// buffers only if they have a limit of their own, which not every container engine sets.
+#[derive(Debug)]
+pub struct Queues {
+    /// Those of IPv6 are missing on a kernel without it.
+    lists: Vec<File>,
+}
+
+impl Queues {
+    /// Those of the namespace of a process, by its directory in `/proc`.
+    ///
+    /// # Errors
+    /// There is no such process, or the kernel has no network.
+    pub fn of_process(directory: &Path) -> io::Result<Queues> {
+        let open = |name: &str| File::open(directory.join("net").join(name));
+        let mut lists = vec![open("tcp")?, open("udp")?];
+        lists.extend(["tcp6", "udp6"].iter().filter_map(|name| open(name).ok()));
+        Ok(Queues { lists })
+    }
+
+    /// How much memory they take.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn memory(&self) -> io::Result<u64> {
+        self.lists
+            .iter()
+            .try_fold(0u64, |sum, file| Ok(sum.saturating_add(queued_in(&read(file, LONGEST_QUEUES)?))))
+    }
+}
+
+/// From a list with a line for each socket, whose fifth word is what waits to be sent and to be read, such as
+/// `00000000:00001A00`. A list that was cut off is too long.
+fn queued_in(list: &str) -> u64 {
+    if list.len() >= LONGEST_QUEUES {
+        return BEYOND_LIMIT + 1;
+    }
+    let queued = |line: &str| {
+        let (sent, received) = line.split_whitespace().nth(4)?.split_once(':')?;
+        Some(u64::from_str_radix(sent, 16).ok()?.saturating_add(u64::from_str_radix(received, 16).ok()?))
+    };
+    list.lines().filter_map(queued).fold(0, u64::saturating_add)
 }
 
 /// Reads a file of the kernel's, which it hands out in pieces of a page, or as much of it as is wanted.
 fn read(file: &File, longest: usize) -> io::Result<String> {
-    let (mut text, mut length) = (vec![0; longest], 0);
-    loop {
+    let (mut text, mut length) = (Vec::new(), 0);
+    while length < longest {
+        text.resize(longest.min(length + PIECE), 0);
         match file.read_at(&mut text[length..], length as u64)? {
             0 => break,
             more => length += more,
@@ -90,6 +152,12 @@ fn count(text: &str, kind: &str, name: &str) -> u64 {
     let words: Vec<&str> = line.split_whitespace().collect();
     let pair = words.chunks_exact(2).find(|pair| pair[0] == name);
     pair.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or_default()
+}
+
+/// From the same list. The second word is the protocol, 0 for `NETLINK_ROUTE`; the kernel has one socket of each.
+fn netlink_sockets(list: &str) -> usize {
+    let routes = list.lines().filter(|line| line.split_whitespace().nth(1) == Some("0"));
+    routes.count().saturating_sub(1)
 }
 
 /// From a list with a line for each socket, whose fifth word is what waits there. A list that was cut off is too long.
@@ -118,8 +186,27 @@ mod tests {
                     000000001bea46bb 0   0          00000000 0        0        0     2        0        4\n\
                     0000000095c47d43 0   17         00000000 4352     0        0     2        0        1574\n\
                     0000000095c47d44 0   18         00000000 1024     0        0     2        0        1575\n";
-        assert_eq!(netlink_memory(list), 5376 * NETLINK_FACTOR);
+        assert_eq!((netlink_memory(list), netlink_sockets(list)), (5376 * NETLINK_FACTOR, 2));
         assert!(netlink_memory(&list.repeat(60)) > BEYOND_LIMIT, "too many sockets");
+    }
+
+    #[test]
+    fn what_waits_in_queues_is_counted() {
+        let list = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt\n\
+                    0: 0100007F:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000\n\
+                    1: 0100007F:0016 0100007F:A000 01 00000010:00001000 00:00000000 00000000\n";
+        assert_eq!(queued_in(list), 0x1010);
+        assert!(queued_in(&list.repeat(6000)) > BEYOND_LIMIT, "too many sockets");
+    }
+
+    #[test]
+    fn the_kernel_lists_what_nobody_has_read() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..20 {
+            socket.send_to(&[0; 1000], socket.local_addr().unwrap()).unwrap();
+        }
+        let queues = Queues::of_process(Path::new("/proc/self")).unwrap();
+        assert!(queues.memory().unwrap() >= 20_000);
     }
 
     #[test]

@@ -59,6 +59,9 @@ pub enum Reply {
     /// one, a herald and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
     /// the pipe for its code, and that directory.
     Started,
+    /// A command has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
+    /// filter. For a command that came with a herald, that is the listener.
+    Listening,
     /// The previous command has succeeded and left no process; the next one starts.
     Next,
     /// The box could not be made; no instruction of the program has run.
@@ -92,6 +95,7 @@ coded_enum!(Reply {
     4 => Ready,
     5 => Hired { pid },
     6 => Deserted { status },
+    7 => Listening,
 });
 
 /// The current configuration.

@@ -14,6 +14,9 @@ use subtle::ConstantTimeEq;
 use crate::config::Config;
 use crate::defaults::Defaults;
 
+/// The name of the one caller of a server without keys.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
 /// One who asks. Every request carries one (as an extension, on HTTP); a run belongs to the caller that started it,
 /// and no other caller can see it.
 #[derive(Debug, Clone)]
@@ -43,6 +46,7 @@ pub struct Quota {
 #[derive(Debug, Default)]
 struct Meter {
     runs: AtomicUsize,
+    waits: Arc<AtomicUsize>,
     spent: Mutex<Option<Spent>>,
 }
 
@@ -62,7 +66,7 @@ impl Caller {
     #[must_use]
     pub fn anonymous(allowance: Allowance, defaults: &Defaults) -> Caller {
         let defaults = defaults.within(&allowance);
-        let (name, quota, meter) = ("anonymous".to_owned(), Quota::default(), Arc::default());
+        let (name, quota, meter) = (ANONYMOUS.to_owned(), Quota::default(), Arc::default());
         Caller(Arc::new(Account { name, allowance, defaults, quota, meter }))
     }
 
@@ -107,6 +111,22 @@ impl Caller {
         }
     }
 
+    /// Counts a request that waits for a run which it did not start.
+    ///
+    /// # Errors
+    /// That `most` of this caller's requests do that: each of them keeps a connection that others need.
+    pub(crate) fn wait(&self, most: usize) -> Result<Wait, Problem> {
+        let room = |waits: usize| (waits < most).then_some(waits + 1);
+        let waits = &self.0.meter.waits;
+        match waits.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
+            Ok(_) => Ok(Wait(waits.clone())),
+            Err(waits) => {
+                let message = format!("{waits} requests of this caller already wait for runs or follow them");
+                Err(busy(message, Duration::from_secs(1)))
+            }
+        }
+    }
+
     /// Counts a request.
     pub(crate) fn spend(&self, now: Instant) -> Result<(), Problem> {
         let Some(per_minute) = self.0.quota.per_minute else { return Ok(()) };
@@ -122,6 +142,16 @@ impl Caller {
         }
         *spent = Some(Spent { level, at: now });
         Ok(())
+    }
+}
+
+/// A request that waits, for as long as it does.
+#[derive(Debug)]
+pub(crate) struct Wait(Arc<AtomicUsize>);
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

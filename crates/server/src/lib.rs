@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod bodies;
 pub mod caller;
 pub mod compat;
 pub mod config;
@@ -24,6 +26,7 @@ mod event_log;
 mod idempotency;
 mod listen;
 mod metrics;
+mod places;
 mod references;
 mod repoll;
 mod server;
@@ -35,5 +38,5 @@ mod workspace;
 pub use caller::Caller;
 pub use config::Config;
 pub use defaults::Defaults;
-pub use runs::{Events, Finished, Found, Run, RunEvent, Runs, waiver};
+pub use runs::{Events, Finished, Found, Run, RunEvent, Runs};
 pub use server::{Refusals, ServeError, Server};

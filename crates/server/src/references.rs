@@ -57,7 +57,7 @@ pub(crate) fn fetch(
         found.iter().map(Kept::content).collect::<Result<_, _>>().map_err(|fault| fault.at(Field::Files))?;
     let total: usize = contents.iter().map(|content| content.len()).sum();
     request.refuse_large_files(total as u64, &caller.allowance().ceilings)?;
-    let room = runs.memory().share(total)?;
+    let room = runs.memory().of(caller.name()).share(total)?;
     for (InputFile { path, executable, .. }, content) in references.into_iter().zip(contents) {
         local.files.push(LocalFile { path, content: content.to_vec(), executable });
     }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
-use belljar_core::guarantee::Unmet;
 use belljar_core::language::Language;
 use belljar_core::outcome::{CollectedFile, Report};
-use belljar_engine::{Admitted, Engine, RunError, RunId};
+use belljar_engine::{Admitted, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
+    Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -204,7 +204,7 @@ impl Runs {
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         // Results that are kept leave as much for those that are on their way to a client.
-        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes));
+        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes), config.max_body);
         let (metrics, uploads) = (Metrics::new(), Uploads::new(config.uploads));
         Runs(Arc::new(Shared { engine, threads, living, born, kept, uploads, memory, metrics }))
     }
@@ -268,7 +268,7 @@ impl Runs {
         let presence = caller.enter()?;
         let room = references::fetch(self, caller, &mut request, &mut local)?;
         let (request, began) = (request.parse_within(ceilings, local)?, Instant::now());
-        let admitted = self.0.engine.admit(caller.allowance(), request).map_err(refused)?;
+        let admitted = self.0.engine.admit(caller.allowance(), request)?;
         let run = self.register(caller, admitted.language())?;
         let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
         let ticket = Ticket { admitted, presence, form, room, began };
@@ -391,7 +391,8 @@ impl Runs {
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
         let Ticket { admitted, presence, form, began, room: _room } = ticket;
-        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), self.0.memory.clone());
+        let memory = self.0.memory.of(&record.owner);
+        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), memory.clone());
         let mut fate = record.fate.subscribe();
         let cancel = async move {
             // It fails only when the sender is gone, and this task has it.
@@ -401,7 +402,7 @@ impl Runs {
         // A bug of ours must not leave a caller waiting for ever, or the run among the living.
         let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
-            Ok(Ok(report)) => self.settle(report, reporter.room, began, form).await,
+            Ok(Ok(report)) => settle(report, reporter.room, &memory, began, form).await,
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
@@ -411,14 +412,6 @@ impl Runs {
         // A client that hears of the end may start its next run at once.
         drop(presence);
         record.end.send_replace(Some(end));
-    }
-
-    /// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
-    async fn settle(&self, report: Report, room: Share, began: Instant, form: OutputForm) -> End {
-        let mut finished = Finished { report, took: began.elapsed(), form, share: room };
-        let bytes = finished.bytes();
-        finished.share.become_of(bytes, &self.0.memory, PATIENCE).await?;
-        Ok(Arc::new(finished))
     }
 
     fn note(&self, record: &Record, end: &End) {
@@ -492,7 +485,7 @@ impl Record {
         let end = self.end.borrow().clone();
         let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
-            Some(Err(problem)) => (None, Some(problem.error.clone())),
+            Some(Err(problem)) => (None, Some(problem.clone().over(Surface::Http).error)),
             None => (None, None),
         };
         let status = self.status_at(end.as_ref());
@@ -615,27 +608,18 @@ impl fmt::Debug for Run {
     }
 }
 
+/// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
+async fn settle(report: Report, room: Share, memory: &Memory, began: Instant, form: OutputForm) -> End {
+    let mut finished = Finished { report, took: began.elapsed(), form, share: room };
+    let bytes = finished.bytes();
+    finished.share.become_of(bytes, memory, PATIENCE).await?;
+    Ok(Arc::new(finished))
+}
+
 fn shutting_down() -> Problem {
     let problem =
         Problem::new(Code::BackendUnavailable, "the server is shutting down", "try again when it is back");
     Problem { retry_after: Some(Duration::from_secs(1)), ..problem }
-}
-
-/// A request that was not admitted. Whoever sent it has no command line on which a guarantee could be waived.
-fn refused(error: RunError) -> Problem {
-    let RunError::Unmet { unmet, .. } = &error else { return error.into() };
-    let (remedies, waiver) = (unmet.remedies().join("; "), waiver(unmet));
-    let mut problem = Problem::from(error);
-    problem.error.hint =
-        format!("{remedies}; or do without: write {waiver} at the top of the server's belljar.toml");
-    problem
-}
-
-/// The line of `belljar.toml` that does without what is unmet.
-#[must_use]
-pub fn waiver(unmet: &Unmet) -> String {
-    let names: Vec<_> = unmet.missing.iter().map(|(guarantee, _, _)| format!("\"{guarantee}\"")).collect();
-    format!("waive = [{}]", names.join(", "))
 }
 
 fn lost() -> Problem {

@@ -12,6 +12,7 @@ mod request;
 mod result;
 mod run;
 mod schema;
+mod surface;
 mod upload;
 
 pub use cost::{MAX_VALUES, cost};
@@ -23,6 +24,8 @@ pub use problem::{Code, Fault, Problem};
 pub use request::{FileSource, InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
 pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
+pub use schema::BackendChoice as BackendChoiceName;
+pub use surface::Surface;
 pub use upload::{Upload, UploadList};
 
 /// A moment as JSON has it, in UTC.

@@ -34,8 +34,8 @@ pub struct RunRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
     #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
-    /// The source code: at most 4 MiB, without NUL characters.
-    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
+    /// The source code: at most 4 MiB, without NUL characters. An empty program does nothing.
+    #[schema(pattern = r"^[^\u0000]*$")]
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -241,9 +241,10 @@ impl RunRequest {
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,
         };
+        let language = Language::parse(&self.language)?;
         let execution = ExecutionRequest {
-            language: Language::parse(&self.language)?,
-            code: code(self.code, local.code)?,
+            language,
+            code: code(self.code, local.code, language)?,
             args: Arg::parse_all(self.args)?,
             stdin: stdin(self.stdin, local.stdin),
             files,
@@ -254,12 +255,17 @@ impl RunRequest {
     }
 }
 
+/// The longest part of a request that an error names, in characters.
+const MAX_FIELD: usize = 256;
+
 /// JSON that is no request, and where, as far as a path leads there. (What a path cannot name it calls `?`.)
 fn unreadable(fault: &serde_json::Error, path: Option<String>) -> Problem {
     let message = format!("the request cannot be read: {fault}");
     let hint = "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
     let mut problem = Problem::new(problem::Code::InvalidRequest, message, hint);
-    problem.error.field = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    let path = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    // A name that a client has made up can be as long as its request.
+    problem.error.field = path.map(|path| path.chars().take(MAX_FIELD).collect());
     problem
 }
 
@@ -286,8 +292,8 @@ impl Limits {
     }
 }
 
-fn code(text: String, local: Option<LocalCode>) -> Result<Code, Invalid> {
-    let Some(local) = local else { return Code::parse(text.into_bytes(), None) };
+fn code(text: String, local: Option<LocalCode>, language: Language) -> Result<Code, Invalid> {
+    let Some(local) = local else { return Code::parse(language.file_of(text.into_bytes()), None) };
     // A name that a box cannot have is no reason to refuse the code: it only goes into messages.
     let name = local.file_name.and_then(|name| BoxPath::parse(&name).ok());
     Code::parse(local.bytes, name)

@@ -1,12 +1,14 @@
 //! What the processes have used, from the container's own cgroup; if that is not visible, from `/proc`.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use belljar_host::sockets::Sockets;
+use belljar_host::descriptors::Locks;
+use belljar_host::sockets::{Queues, Sockets};
 
 const V1: &str = "/sys/fs/cgroup";
 const NONE_AT_ALL: u64 = 1 << 60;
@@ -28,10 +30,19 @@ pub(super) struct Usage {
 pub(super) struct Counters {
     cpu: Option<Cpu>,
     peak: Option<File>,
-    /// On version 1, socket buffers, which the memory limit does not include: their peak, and what they are now.
-    buffers: Option<(File, File)>,
+    /// On version 1, socket buffers, which the memory limit does not include.
+    buffers: Option<Buffers>,
     oom_kills: Option<File>,
     sockets: Option<Sockets>,
+    locks: RefCell<Locks>,
+}
+
+#[derive(Debug)]
+enum Buffers {
+    /// The cgroup counts them, because they have a limit: their peak, and what they are now.
+    Counted { peak: File, now: File },
+    /// It does not: not every engine that is told of a limit sets it.
+    Listed(Queues),
 }
 
 #[derive(Debug)]
@@ -43,14 +54,19 @@ enum Cpu {
 impl Counters {
     pub(super) fn open() -> Counters {
         let v1 = open("cpuacct/cpuacct.usage").or_else(|| open("cpu,cpuacct/cpuacct.usage")).map(Cpu::V1);
-        let peak_of_buffers = open("memory/memory.kmem.tcp.max_usage_in_bytes");
         Counters {
             cpu: v1.or_else(|| open("cpu.stat").map(Cpu::V2)),
             peak: open("memory/memory.max_usage_in_bytes").or_else(|| open("memory.peak")),
-            buffers: peak_of_buffers.zip(open("memory/memory.kmem.tcp.usage_in_bytes")),
+            buffers: Buffers::open(),
             oom_kills: open("memory/memory.oom_control").or_else(|| open("memory.events")),
             sockets: Sockets::of_process(Path::new("/proc/self")).ok(),
+            locks: RefCell::default(),
         }
+    }
+
+    /// How many netlink sockets there are.
+    pub(super) fn netlink(&self) -> io::Result<usize> {
+        self.sockets.as_ref().map_or(Ok(0), Sockets::netlink)
     }
 
     /// Reads them. What could not be opened is counted from `/proc`, or not at all.
@@ -60,19 +76,39 @@ impl Counters {
             Some(Cpu::V2(file)) => Duration::from_micros(keyed_in(file, "usage_usec")?),
             None => cpu_of_processes(),
         };
-        let (peak_of_buffers, buffers) = match &self.buffers {
-            Some((peak, now)) => (number_in(peak)?, number_in(now)?),
-            None => (0, 0),
-        };
+        let (peak_of_buffers, buffers) =
+            self.buffers.as_ref().map(Buffers::read).transpose()?.unwrap_or((0, 0));
         let peak = self.peak.as_ref().map(number_in).transpose()?;
         let oom_kills = self.oom_kills.as_ref().map(|file| keyed_in(file, "oom_kill")).transpose()?;
         let sockets = self.sockets.as_ref().map(Sockets::memory).transpose()?;
+        let locks = self.locks.borrow_mut().memory(|| Ok(others()))?;
         Ok(Usage {
             cpu,
             memory_peak: peak.map_or_else(resident, |peak| peak + peak_of_buffers),
             oom_kills: oom_kills.unwrap_or_default(),
-            beyond_limit: buffers + sockets.unwrap_or_default(),
+            beyond_limit: (buffers + sockets.unwrap_or_default()).saturating_add(locks),
         })
+    }
+}
+
+impl Buffers {
+    /// `None` on version 2, where they are a part of the memory that is limited.
+    fn open() -> Option<Buffers> {
+        let limit = number("memory/memory.kmem.tcp.limit_in_bytes")?;
+        if limit < NONE_AT_ALL {
+            let peak = open("memory/memory.kmem.tcp.max_usage_in_bytes");
+            let now = open("memory/memory.kmem.tcp.usage_in_bytes");
+            return peak.zip(now).map(|(peak, now)| Buffers::Counted { peak, now });
+        }
+        Queues::of_process(Path::new("/proc/self")).ok().map(Buffers::Listed)
+    }
+
+    /// Their peak as far as it is known, and what they are now.
+    fn read(&self) -> io::Result<(u64, u64)> {
+        match self {
+            Buffers::Counted { peak, now } => Ok((number_in(peak)?, number_in(now)?)),
+            Buffers::Listed(queues) => queues.memory().map(|now| (now, now)),
+        }
     }
 }
 
@@ -133,12 +169,22 @@ fn resident() -> u64 {
     stats().skip(1).map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
 }
 
-/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
-fn stats() -> impl Iterator<Item = Vec<u64>> {
+/// The directories of all processes except this one.
+fn others() -> Vec<String> {
+    let first = |pid: &u32| *pid != 1;
+    pids().into_iter().filter(first).map(|pid| format!("/proc/{pid}")).collect()
+}
+
+fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| {
+    pids
+}
+
+/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
+fn stats() -> impl Iterator<Item = Vec<u64>> {
+    pids().into_iter().filter_map(|pid| {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = text.rsplit_once(')')?;
         let numbers = rest.split_ascii_whitespace().map(|word| word.parse().unwrap_or_default());

@@ -25,7 +25,7 @@ use belljar_core::request::InputFile;
 use belljar_host::anew::socket_pair;
 use belljar_host::runtimes::Runtime;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
-use belljar_jail::message::NAMESPACES;
+use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
 use belljar_jail::{Fault, acting_as};
 use rustix::fs::{Mode, OFlags};
@@ -262,11 +262,16 @@ impl Zygote {
             && self.template.lock().await.lives()
     }
 
-    /// Sends a child into a box, where it continues to boot until it waits for its code.
-    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
+    /// Sends a child into a box, where it continues to boot until it waits for its code. Returns the listener of its filter.
+    pub(crate) async fn bear(
+        &self,
+        entry: &Entry<'_>,
+        readiness: Readiness,
+    ) -> Result<OwnedFd, BackendError> {
         let failed = setup("fork a runtime into the box");
         // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
+        let (ours, theirs) = socket_pair().map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
             landlocked: entry.allowed.is_some(),
@@ -277,12 +282,15 @@ impl Zygote {
             .chain(entry.streams)
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
+            .chain([theirs.as_fd()])
             .collect();
         // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
+        drop(beside);
+        drop(theirs);
         let patience = if passenger.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
         let outcome = loop {
             let answer = hear(&self.control, patience).await.map_err(&failed)?;
@@ -290,7 +298,18 @@ impl Zygote {
                 break outcome;
             }
         };
-        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))
+        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))?;
+        listener(&ours).map_err(failed)
+    }
+}
+
+/// What a child has sent before the zygote answered. No other process has the other end by now.
+fn listener(line: &OwnedFd) -> io::Result<OwnedFd> {
+    match message::receive::<Reply>(line)? {
+        Some((Reply::Listening, beside)) => {
+            beside.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 

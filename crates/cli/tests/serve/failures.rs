@@ -133,7 +133,7 @@ fn folder_of_nobody(config: &str) -> (TempDir, PathBuf) {
     (folder, binary)
 }
 
-fn descriptors(server: &Server) -> usize {
+pub(crate) fn descriptors(server: &Server) -> usize {
     let path = format!("/proc/{}/fd", server.pid().as_raw_nonzero());
     std::fs::read_dir(path).unwrap().count()
 }

@@ -94,7 +94,7 @@ promise!(the_root_holds_only_what_a_program_needs; needs filesystem, privileges)
 
 /// F2
 fn what_is_shown_cannot_be_changed(cell: &Cell) {
-    let targets = ["/usr/bin/env", "/bin/sh", "/etc/passwd", "/usr/lib", "/etc/hosts"];
+    let targets = ["/usr/bin/env", "/bin/sh", "/etc/passwd", "/usr/bin", "/etc/hosts"];
     for target in targets {
         let ran = cell.run(&format!(
             "(echo x >> {target}); chmod 777 {target}; rm -f {target}; mv {target} {target}.moved; (: > {target}/new); \

@@ -60,7 +60,7 @@ fn compare_with_policy(cell: &Cell, first: u32, last: u32) {
     for (inside, outside) in inside.into_iter().zip(&outside) {
         let Called { number, args, seen } = called(inside);
         let as_policy = match verdict(number, &args) {
-            Verdict::Allow => {
+            Verdict::Allow | Verdict::Ask => {
                 let unknown = fenced && number >= YOUNG && seen.errno == libc::ENOSYS;
                 unknown || alike(&seen, outside) || for_a_reason_of_its_own(number) == Some(seen.errno)
             }
@@ -390,7 +390,12 @@ for request in termios.TIOCSTI, termios.TIOCLINUX, termios.TIOCSETD:
     except PermissionError:
         print('refused')
 ";
-    assert_eq!(cell.language("python").run(code).ok(), "b'line\\n'\nrefused\nrefused\nrefused\n");
+    let ran = cell.language("python").run(code);
+    if cell.has_an_image() {
+        assert!(ran.stderr.contains("out of pty devices"), "a container has none: {ran:?}");
+        return;
+    }
+    assert_eq!(ran.ok(), "b'line\\n'\nrefused\nrefused\nrefused\n");
 }
 
 promise!(a_terminal_of_the_box_takes_no_typed_input_either; needs syscalls, privileges);
@@ -509,8 +514,7 @@ fn pid_1_is_out_of_reach_of_the_code(cell: &Cell) {
     for seen in attempt(&several) {
         assert_eq!(seen.errno, libc::EPERM, "a group or a user may include PID 1: {seen:?}");
     }
-    let ran = cell.run("ulimit -n 100 && ulimit -n && nice -n 5 true && echo nice");
-    assert_eq!(ran.ok(), "100\nnice\n", "the control: on oneself");
+    assert_eq!(cell.run("ulimit -n 100 && ulimit -n").ok(), "100\n", "the control: on oneself");
 }
 
 promise!(pid_1_is_out_of_reach_of_the_code; needs syscalls, privileges);

@@ -275,7 +275,10 @@ fn priority_cannot_be_raised(cell: &Cell) {
     seen[0].fails_with(&[libc::EPERM, libc::EACCES]);
     assert_ne!(seen[1].errno, 0, "no real-time scheduling: {seen:?}");
     // The tests themselves may run with a low priority.
-    let ran = cell.run("nice; nice -n -5 nice 2>/dev/null");
+    let ran = cell.run("command -v nice >/dev/null || exit 9; nice; nice -n -5 nice 2>/dev/null");
+    if cell.has_an_image() && ran.exit_code == 9 {
+        return;
+    }
     let (own, wanted) = ran.stdout.trim().split_once('\n').expect("two of them");
     assert_eq!(own, wanted, "{ran:?}");
 }

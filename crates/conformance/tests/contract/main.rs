@@ -7,6 +7,7 @@ mod endings;
 mod files;
 mod inside;
 mod languages;
+mod options;
 mod output;
 mod portable;
 mod refusals;

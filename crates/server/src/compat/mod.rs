@@ -6,8 +6,8 @@
 //! that is not what it should be, so that `shallow` reads JSON without judging it.
 
 mod encoding;
-mod fusion;
-mod piston;
+pub(crate) mod fusion;
+pub(crate) mod piston;
 mod shallow;
 mod staged;
 mod stdin;

@@ -210,7 +210,7 @@ fn error(status: &str) -> Value {
         "501" => (
             "guarantee_unmet",
             "the native backend cannot keep 'memory' here: no cgroup",
-            "delegate a cgroup; or do without: write waive = [\"memory\"] at the top of the server's belljar.toml",
+            "delegate a cgroup; or do without: \"waive\": [\"memory\"], if the server allows it (waive = [\"memory\"] in its belljar.toml)",
             None,
         ),
         "503" => ("backend_unavailable", "R is not installed", "apt install r-base-core", None),

@@ -48,6 +48,7 @@ pub(super) async fn upload(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, Refused> {
+    let app = app.of(&caller);
     let (head, body) = request.into_parts();
     Query::of(&head.uri).none()?;
     let key = idempotency_key(&head.headers)?;

@@ -8,18 +8,21 @@ mod events;
 mod examples;
 mod files;
 mod guard;
+pub(crate) mod held;
 pub(crate) mod host;
 mod problem;
 mod query;
 mod router;
 mod runs;
 pub(crate) mod text;
+mod unions;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use belljar_wire::Problem;
 use tokio::sync::{Semaphore, watch};
 
-use crate::caller::Callers;
+use crate::caller::{Caller, Callers, Wait};
 use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
@@ -57,13 +60,23 @@ impl App {
         App {
             callers: Arc::new(RwLock::new(Arc::new(callers))),
             replays: Arc::new(Replays::new(config.kept)),
-            memory: Memory::new(config.body_memory),
+            memory: Memory::new(config.body_memory, config.max_body),
             languages: LastAnswer::default(),
-            sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
+            sockets: Arc::new(Semaphore::new(config.max_sockets())),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,
         }
+    }
+
+    /// The same for the requests of one caller, who has a part of the memory.
+    pub(crate) fn of(&self, caller: &Caller) -> App {
+        App { memory: self.memory.of(caller.name()), ..self.clone() }
+    }
+
+    /// Counts a request of this caller's that waits for a run which it did not start.
+    pub(crate) fn wait(&self, caller: &Caller) -> Result<Wait, Problem> {
+        caller.wait(self.config.max_waits())
     }
 
     /// Who may ask, as of now.

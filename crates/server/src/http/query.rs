@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::Uri;
 use belljar_core::language::Language;
+use belljar_core::request::BackendChoice;
 use belljar_wire::{Code, Problem, RunStatus};
 use serde_json::{Value, json};
 
@@ -63,6 +64,12 @@ impl<'a> Query<'a> {
         let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
         let wanted = Wanted { status: self.status()?, language: self.language()?, before: self.cursor()? };
         Ok(Page { wanted, limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE) })
+    }
+
+    /// The backend that is meant.
+    pub(super) fn backend(&self) -> Result<Option<BackendChoice>, Problem> {
+        self.only(&["backend"])?;
+        Ok(self.one("backend")?.map(BackendChoice::parse).transpose()?)
     }
 
     fn status(&self) -> Result<Option<RunStatus>, Problem> {

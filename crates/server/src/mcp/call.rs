@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::answer::Detail;
 use super::excerpt::Window;
 use super::tools::Offer;
 use super::{Config, tools};
@@ -21,6 +22,7 @@ pub(super) struct Lookup {
     pub(super) wait: Duration,
     /// A part of it instead of the whole.
     pub(super) part: Option<(Part, Window)>,
+    pub(super) detail: Detail,
 }
 
 /// What there are pages of.
@@ -30,12 +32,25 @@ pub(super) enum Part {
     File(String),
 }
 
-/// The request of a call, with the arguments that were offered.
-pub(super) fn run_request(arguments: JsonObject, offer: &Offer<'_>) -> Result<RunRequest, Problem> {
+/// The request of a call, with the arguments that were offered, and how much of its result is wanted.
+pub(super) fn run_request(arguments: JsonObject, offer: &Offer<'_>) -> Result<(RunRequest, Detail), Problem> {
     let mut arguments = known(arguments, &tools::run_arguments(offer))?;
+    let detail = detail(arguments.remove("verbose"))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
-    understood(arguments)
+    Ok((understood(arguments)?, detail))
+}
+
+fn detail(verbose: Option<Value>) -> Result<Detail, Problem> {
+    match verbose {
+        None | Some(Value::Bool(false)) => Ok(Detail::Short),
+        Some(Value::Bool(true)) => Ok(Detail::Full),
+        Some(_) => {
+            let mut problem = invalid("verbose is neither true nor false", "write true, or leave it out");
+            problem.error.field = Some("verbose".to_owned());
+            Err(problem)
+        }
+    }
 }
 
 /// Which run `get_run` is about.
@@ -49,8 +64,9 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
         offset: Option<usize>,
         length: Option<usize>,
     }
-    let Asked { run_id, wait_ms, stream, file, offset, length } =
-        understood(known(arguments, &tools::lookup_arguments(config))?)?;
+    let mut arguments = known(arguments, &tools::lookup_arguments(config))?;
+    let detail = detail(arguments.remove("verbose"))?;
+    let Asked { run_id, wait_ms, stream, file, offset, length } = understood(arguments)?;
     let part = match (stream, file) {
         (None, None) => None,
         (Some(stream), None) => Some(Part::Output(stream.into())),
@@ -67,7 +83,7 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
     let window = Window { offset: offset.unwrap_or(0), length, is_whole };
     let longest = tools::longest_wait(config);
     let wait = wait_ms.map_or(longest, Duration::from_millis).min(longest);
-    Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)) })
+    Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)), detail })
 }
 
 /// Which run `cancel_run` is about.
@@ -133,7 +149,6 @@ fn invalid(message: &str, hint: &str) -> Problem {
 mod tests {
     use super::*;
     use belljar_core::allowance::Workspaces;
-    use belljar_core::request::BackendChoice;
     use serde_json::json;
 
     fn object(value: Value) -> JsonObject {
@@ -141,17 +156,17 @@ mod tests {
     }
 
     /// With everything that can be offered.
-    const OFFER: Offer<'_> =
-        Offer { backends: &[], default: BackendChoice::Auto, workspaces: &Workspaces::Any, uploads: true };
+    const OFFER: Offer<'_> = Offer::everything(&[]);
 
-    fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
+    fn run_request(arguments: JsonObject) -> Result<(RunRequest, Detail), Problem> {
         super::run_request(arguments, &OFFER)
     }
 
     #[test]
     fn limits_are_flat_for_a_model_and_nested_in_the_contract() {
         let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500, "stdin": null}));
-        let request = run_request(call).unwrap();
+        let (request, detail) = run_request(call).unwrap();
+        assert_eq!(detail, Detail::Short);
         assert_eq!(request.limits.timeout_ms, Some(500));
         assert_eq!((request.language.as_str(), request.stdin), ("python", None));
     }
@@ -159,7 +174,7 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_no_argument() {
         let call = object(json!({"language": "python", "code": "1", "workspace": "/srv"}));
-        assert_eq!(run_request(call.clone()).unwrap().workspace.as_deref(), Some("/srv"), "the control");
+        assert_eq!(run_request(call.clone()).unwrap().0.workspace.as_deref(), Some("/srv"), "the control");
         let offer = Offer { workspaces: &Workspaces::Beneath(Vec::new()), ..OFFER };
         let problem = super::run_request(call, &offer).unwrap_err().error;
         assert_eq!(problem.message, "there is no argument 'workspace'");
@@ -180,6 +195,10 @@ mod tests {
             (json!({"language": "python"}), "missing field `code`"),
             (json!({"language": 3, "code": ""}), "invalid type: integer `3`, expected a string"),
             (json!({"language": "python", "code": "1", "pids": -1}), "not negative"),
+            (
+                json!({"language": "python", "code": "1", "verbose": "yes"}),
+                "verbose is neither true nor false",
+            ),
         ] {
             let message = run_request(object(call)).unwrap_err().error.message;
             assert!(message.contains(expected), "{message}");
@@ -193,12 +212,14 @@ mod tests {
             "integer" | "number" => json!(1),
             "array" => json!([]),
             "object" => json!({}),
+            "boolean" => json!(true),
             other => panic!("no sample of {other}"),
         };
         let described = tools::run_arguments(&OFFER);
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
-        let request = run_request(call).unwrap();
+        let (request, detail) = run_request(call).unwrap();
+        assert_eq!(detail, Detail::Full);
         let limits = json!(request.limits);
         assert!(
             tools::LIMITS.iter().all(|name| limits[name] == json!(1) || limits[name] == json!(1.0)),

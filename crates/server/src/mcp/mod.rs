@@ -23,7 +23,7 @@ use belljar_wire::{Code, Problem};
 pub use endpoint::serve_handler;
 pub use stdio::serve_stdio;
 
-pub(crate) use endpoint::router;
+pub(crate) use endpoint::{router, understands};
 
 /// How MCP is to behave.
 #[derive(Debug, Clone)]

@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::request::Parts;
-use belljar_core::allowance::Workspaces;
-use belljar_core::request::{BackendChoice, BackendName};
+use belljar_core::request::BackendName;
 use belljar_wire::{Code, Problem};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
@@ -16,6 +15,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 
+use super::answer::Detail;
 use super::call::{self, Lookup};
 use super::progress::Progress;
 use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES, Offer};
@@ -44,6 +44,8 @@ struct Shared {
     who: Who,
     languages: LastAnswer,
     memory: Memory,
+    /// How many requests of one caller may wait at a time.
+    waits: usize,
 }
 
 /// The memory that an answer takes until it has been sent, held by whoever sends it. Before there is an answer, it is the
@@ -83,8 +85,8 @@ impl Service {
         memory: Memory,
     ) -> Service {
         let backends: Vec<_> = runs.engine().backends().map(|backend| backend.name()).collect();
-        let (config, kept) = (config.mcp.clone(), config.kept.age);
-        Service(Arc::new(Shared { runs, config, kept, backends, who, languages, memory }))
+        let (waits, config, kept) = (config.max_waits(), config.mcp.clone(), config.kept.age);
+        Service(Arc::new(Shared { runs, config, kept, backends, who, languages, memory, waits }))
     }
 
     /// What is offered to a caller.
@@ -122,14 +124,14 @@ impl Service {
     async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, .. } = self.0.as_ref();
-        let request = call::run_request(arguments, &self.offer(caller))?;
+        let (request, detail) = call::run_request(arguments, &self.offer(caller))?;
         let mut run = runs.start(caller, request).await?;
         match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
-            Ok(end) => self.tell(end?, &held).await,
+            Ok(end) => self.tell(caller, end?, &held, detail).await,
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
-                self.tell_of(caller, &id, &held).await
+                self.tell_of(caller, &id, &held, detail).await
             }
         }
     }
@@ -137,14 +139,16 @@ impl Service {
     async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, .. } = self.0.as_ref();
-        let Lookup { id, wait, part } = call::lookup(arguments, config)?;
+        let Lookup { id, wait, part, detail } = call::lookup(arguments, config)?;
+        let _counted = if wait.is_zero() { None } else { Some(caller.wait(self.0.waits)?) };
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
-            (Found::Unfinished(_), _) => self.tell_of(caller, &id, &held).await,
-            (Found::Finished(end), None) => self.tell(end?, &held).await,
+            (Found::Unfinished(_), _) => self.tell_of(caller, &id, &held, detail).await,
+            (Found::Finished(end), None) => self.tell(caller, end?, &held, detail).await,
             (Found::Finished(end), Some((part, window))) => {
-                self.render(end?, &held, move |finished| answer::part(finished, &part, window)).await?
+                let render = move |finished: &Finished| answer::part(finished, &part, window);
+                self.render(caller, end?, &held, render).await?
             }
         }
     }
@@ -155,14 +159,20 @@ impl Service {
         let id = call::run_id(arguments)?;
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
         let _ = runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await?;
-        self.tell_of(caller, &id, &held).await
+        self.tell_of(caller, &id, &held, Detail::Short).await
     }
 
     /// Tells what is known of a run right now: its result, or what it has written so far.
-    async fn tell_of(&self, caller: &Caller, id: &str, held: &Held) -> Result<CallToolResult, Problem> {
+    async fn tell_of(
+        &self,
+        caller: &Caller,
+        id: &str,
+        held: &Held,
+        detail: Detail,
+    ) -> Result<CallToolResult, Problem> {
         let Shared { runs, config, kept, .. } = self.0.as_ref();
         match runs.find(caller, id)? {
-            Found::Finished(end) => self.tell(end?, held).await,
+            Found::Finished(end) => self.tell(caller, end?, held, detail).await,
             Found::Unfinished(_) => {
                 let (stdout, stderr) = runs.so_far(caller, id)?;
                 Ok(answer::running(id, *kept, (&stdout, &stderr), config.max_text))
@@ -170,21 +180,29 @@ impl Service {
         }
     }
 
-    async fn tell(&self, finished: Arc<Finished>, held: &Held) -> Result<CallToolResult, Problem> {
+    async fn tell(
+        &self,
+        caller: &Caller,
+        finished: Arc<Finished>,
+        held: &Held,
+        detail: Detail,
+    ) -> Result<CallToolResult, Problem> {
         let max_text = self.0.config.max_text;
-        self.render(finished, held, move |finished| answer::finished(finished, max_text)).await
+        self.render(caller, finished, held, move |finished| answer::finished(finished, max_text, detail))
+            .await
     }
 
     /// Makes an answer of a run, if there is memory for it. What was read from the request is of no use any more.
     async fn render<T: Send + 'static>(
         &self,
+        caller: &Caller,
         finished: Arc<Finished>,
         held: &Held,
         render: impl FnOnce(&Finished) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         held.set(None);
         let bytes = finished.rendered_bytes();
-        let mut share = self.0.memory.share_within(bytes, PATIENCE).await?;
+        let mut share = self.0.memory.of(caller.name()).share_within(bytes, PATIENCE).await?;
         let rendered = elsewhere(bytes, move || render(&finished)).await?;
         share.shrink_to(answer::most_bytes(self.0.config.max_text));
         held.set(Some(share));
@@ -254,9 +272,7 @@ impl ServerHandler for Service {
     /// For the transport, which compares headers with arguments and does not know the caller: all that anybody may have.
     fn get_tool(&self, name: &str) -> Option<Tool> {
         let Shared { config, kept, backends, .. } = self.0.as_ref();
-        let (default, workspaces) = (BackendChoice::Auto, &Workspaces::Any);
-        let offer = Offer { backends, default, workspaces, uploads: true };
-        tools::all(config, *kept, &offer).into_iter().find(|tool| tool.name == name)
+        tools::all(config, *kept, &Offer::everything(backends)).into_iter().find(|tool| tool.name == name)
     }
 
     async fn call_tool(

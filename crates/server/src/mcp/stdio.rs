@@ -31,7 +31,7 @@ pub fn serve_stdio(
     let front = threads("belljar-mcp", 1)?;
     let engine = engine.with_slots(Slots::new(config.slots, config.queue));
     let runs = Runs::new(engine, config, work.handle().clone());
-    let memory = Memory::new(config.body_memory);
+    let memory = Memory::new(config.body_memory, config.max_body);
     let service = Service::new(runs.clone(), config, Who::Always(caller), LastAnswer::default(), memory);
     let served = front.block_on(async {
         let served = tokio::select! {

@@ -11,6 +11,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::Config;
+use super::answer::ALWAYS;
 
 pub(super) const LIST_LANGUAGES: &str = "list_languages";
 pub(super) const GET_RUN: &str = "get_run";
@@ -34,7 +35,12 @@ pub(super) struct Offer<'a> {
     pub(super) uploads: bool,
 }
 
-impl Offer<'_> {
+impl<'a> Offer<'a> {
+    /// All that any caller may have.
+    pub(super) const fn everything(backends: &'a [BackendName]) -> Offer<'a> {
+        Offer { backends, default: BackendChoice::Auto, workspaces: &Workspaces::Any, uploads: true }
+    }
+
     /// What the argument `workspace` may be; `None` if there is no directory that it could name.
     fn workspace(&self) -> Option<Value> {
         let place = match self.workspaces {
@@ -119,6 +125,7 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
                  and not every backend has it."},
             "backend": text(&backend),
             "image": text("An OCI image to run in. Needs the docker backend."),
+            "verbose": verbose(),
     });
     if let Some(workspace) = offer.workspace() {
         properties["workspace"] = workspace;
@@ -142,6 +149,7 @@ pub(super) fn lookup_arguments(config: &Config) -> JsonObject {
                 "Where the part begins, in characters. Default 0."},
             "length": {"type": "integer", "minimum": 1, "description":
                 format!("How many characters. Default and most: {}.", config.max_text)},
+            "verbose": verbose(),
         }),
     )
 }
@@ -230,12 +238,21 @@ fn input_file(uploads: bool) -> Value {
     if uploads {
         properties["upload"] = text("Instead of a content: the id of an uploaded file, as in file_01J…");
     }
+    let ways = ["content", "content_base64", "from_run", "upload"].into_iter();
+    let ways = ways.filter(|way| properties.get(way).is_some()).map(|way| json!({"required": [way]}));
+    let ways: Vec<_> = ways.collect();
     json!({
         "type": "object",
         "properties": properties,
         "required": ["path"],
+        "anyOf": ways,
         "additionalProperties": false,
     })
+}
+
+fn verbose() -> Value {
+    json!({"type": "boolean", "description":
+        "Whether the structured result also has what is as usual, such as usage and isolation. Default false."})
 }
 
 fn arguments(required: &[&str], properties: Value) -> JsonObject {
@@ -247,28 +264,23 @@ fn arguments(required: &[&str], properties: Value) -> JsonObject {
     }))
 }
 
-/// The contract's result object; or that the run goes on, with the end of its output so far; or a page of it; or a file
-/// that is shown as an image.
+/// The contract's result object, from which may be missing what is as usual; or that the run goes on, with the end of its
+/// output so far; or a page of it; or a file that is shown as an image.
 fn run_output() -> JsonObject {
     let mut properties = result_properties();
-    let finished: Vec<_> =
-        properties.keys().filter(|key| !OPTIONAL.contains(&key.as_str())).cloned().collect();
     properties.insert("page".to_owned(), page());
     object(json!({
         "type": "object",
         "properties": properties,
         "required": ["id", "status"],
         "anyOf": [
-            {"required": finished},
+            {"required": ALWAYS},
             {"properties": {"status": {"const": "running"}}},
             {"required": ["page"]},
             {"required": ["files"]},
         ],
     }))
 }
-
-/// The members of a result that need not be there.
-const OPTIONAL: [&str; 1] = ["files"];
 
 fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});

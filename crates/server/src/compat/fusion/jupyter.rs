@@ -111,6 +111,7 @@ pub(super) async fn run_jupyter(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     match run(&app, &caller, asked.job(&caller.allowance().ceilings)?, received).await {
@@ -118,6 +119,11 @@ pub(super) async fn run_jupyter(
         Err(problem) => Ok(Json(Answer::error(problem.error.message)).into_response()),
         Ok(answer) => Ok(answer),
     }
+}
+
+/// Whether a body says what is to be run.
+pub(super) fn understands(body: &[u8]) -> bool {
+    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.job(&Ceilings::default()).is_ok())
 }
 
 /// The body is kept until the run has ended: what was read from it is as large.
