@@ -7,12 +7,13 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
 use belljar_core::limits::{BoxLimits, Bytes};
-use belljar_core::outcome::{CollectedFile, Start};
-use belljar_core::path::BoxPath;
-use belljar_core::request::Glob;
+use belljar_core::outcome::{Changes, CollectedFile, Start};
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::request::{Glob, InputFile};
+use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::descriptors::Locks;
-use belljar_host::netlink::Rations;
+use belljar_host::rations::Rations;
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
@@ -23,6 +24,7 @@ use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::bustle::Waited;
@@ -56,6 +58,8 @@ pub(crate) struct Terms {
     pub(crate) collect: Vec<Glob>,
     /// The most bytes of collected files.
     pub(crate) collected: Bytes,
+    /// What becomes of what the code writes to its workspace.
+    pub(crate) writes: Writes,
 }
 
 /// A program that runs in a box.
@@ -68,13 +72,19 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// The workspace beneath the layer that was offered.
+    before: Option<OwnedFd>,
+    /// The code's user on the host.
+    code: u32,
+    /// If there is a pool: why no box of it was used.
+    cold_reason: Option<String>,
     /// What the box shows as `/proc/meminfo`, until it is a run.
     meminfo: Option<OwnedFd>,
     /// The program, if its end is polled for.
     program: Option<Program>,
     /// Decides on some of its calls, and hangs up when no process in the box can run any more.
     listener: Option<Polled>,
-    netlink: Rations,
+    rations: Rations,
     /// Whether the run ends when the listener hangs up.
     heralded: bool,
     /// No process can write to the streams any more.
@@ -210,6 +220,7 @@ impl NativeExecution {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
+        let code = draft.plan.identity.code.outside;
         match keeper.order(draft.plan, &draft.contents, &ends) {
             // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -234,10 +245,13 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            before: None,
+            code,
+            cold_reason: None,
             meminfo: None,
             program: None,
             listener: None,
-            netlink: Rations::default(),
+            rations: Rations::default(),
             heralded: false,
             silenced: false,
             source: draft.source,
@@ -301,11 +315,33 @@ impl NativeExecution {
         self.waited_for = Some(waited);
     }
 
+    /// This run could not take a box of the pool, for this reason.
+    pub(crate) fn be_cold_because(&mut self, why: Option<&str>) {
+        self.cold_reason = why.map(str::to_owned);
+    }
+
+    /// Has files written into the working directory by a process in the box's cgroup, so that they are charged to the
+    /// box, as in a cold run.
+    pub(crate) async fn have_written(&mut self, files: &[InputFile]) -> io::Result<()> {
+        let dir = self.offered.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        self.keeper.supply(dir.as_fd(), files)?;
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
+        match heard.map_err(io::Error::other)? {
+            Some((Reply::Supplied, _)) => Ok(()),
+            Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.offered, self.meminfo) = (beside.next(), beside.next());
+                if self.terms.writes != Writes::Refused {
+                    self.before = beside.next();
+                }
                 match (beside.next(), beside.next()) {
                     (Some(herald), Some(place)) => self
                         .listen_to(herald, Program::at(place))
@@ -400,7 +436,11 @@ impl NativeExecution {
                 }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
-                    Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
+                    Reply::Hired { .. }
+                    | Reply::Ready
+                    | Reply::Supplied
+                    | Reply::Started
+                    | Reply::Failed { .. },
                     _,
                 ))) => {}
                 Happened::Called => self.look_at_calls(),
@@ -426,7 +466,7 @@ impl NativeExecution {
             None => Ok(0),
         };
         // A call that was not decided on is looked at again by the next tick.
-        let _ = self.netlink.answer(listener, open);
+        let _ = self.rations.answer(listener, open);
     }
 
     /// No process in the box can run any more. If the program has already been waited for, PID 1 is about to report how
@@ -565,7 +605,7 @@ impl NativeExecution {
     }
 
     /// Reads the counters, collects files, and removes every trace of the box.
-    fn close(mut self) -> Result<Finished, BackendError> {
+    fn close(mut self, changes: Option<Changes>) -> Result<Finished, BackendError> {
         let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
         let counters = match &self.cgroup {
             Some(cgroup) => cgroup
@@ -576,7 +616,7 @@ impl NativeExecution {
         let counters = counters.since(self.booting);
         let (files, left_out) = self.collect();
         let ending = self.ending(ended.status, &counters);
-        self.offered = None;
+        (self.offered, self.before) = (None, None);
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
         // its box.
         let _waited = self.waited_for.take();
@@ -585,7 +625,8 @@ impl NativeExecution {
             Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files, left_out })
+        let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
+        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
     }
 
     /// Disconnects, and lets the keeper kill the box and remove its cgroups.
@@ -616,12 +657,21 @@ impl NativeExecution {
         };
         let wanted = Wanted {
             patterns: &self.terms.collect,
-            source: self.source.as_str(),
+            // The layer has only what the run has written, whatever its name.
+            source: if self.terms.writes == Writes::Refused { self.source.as_str() } else { "" },
             hidden: None,
             bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
         collect::collect(dir, &wanted)
+    }
+
+    /// How to find out what became of the workspace, if that was asked for. It may take a while.
+    fn survey(&self) -> Option<impl FnOnce() -> Changes + Send + use<>> {
+        let wanted = self.terms.writes == Writes::Reported;
+        let (layer, before) = self.offered.as_ref().zip(self.before.as_ref()).filter(|_| wanted)?;
+        let (layer, before, code) = (layer.try_clone().ok()?, before.try_clone().ok()?, self.code);
+        Some(move || Layered { before: before.as_fd(), layer: layer.as_fd(), code }.changes())
     }
 
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
@@ -644,6 +694,10 @@ impl Execution for NativeExecution {
         self.start
     }
 
+    fn cold_reason(&self) -> Option<&str> {
+        self.cold_reason.as_deref()
+    }
+
     fn runtime(&self) -> &str {
         &self.terms.runtime
     }
@@ -663,7 +717,13 @@ impl Execution for NativeExecution {
     }
 
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
-        Box::pin(async { self.close() })
+        Box::pin(async {
+            let changes = match self.survey() {
+                Some(survey) => Some(apart(survey).await?),
+                None => None,
+            };
+            self.close(changes)
+        })
     }
 }
 
@@ -742,6 +802,15 @@ async fn called(listener: Option<&Polled>) {
         let unchanged = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
         let _ = state.try_io(Interest::READABLE, unchanged);
     }
+}
+
+/// Does something that takes a while, on a thread on which nobody waits. A program with one thread waits itself.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BackendError> {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return Ok(work());
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|lost| setup("read the changes of the workspace")(io::Error::other(lost)))
 }
 
 async fn readable(pipe: Option<&Receiver>) {

@@ -1,9 +1,9 @@
 //! What a server that root started needs in order to make boxes without root's rights, and how it gives them up.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use belljar_core::language::Language;
@@ -11,6 +11,7 @@ use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
+use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
 use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
@@ -105,6 +106,21 @@ impl Passage {
         self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
     }
 
+    /// Adds a file that the server writes to, and that stays. It is made if it does not exist, and belongs to the server from
+    /// now on; what it contains is the server's word. The directory must be one that only root can write to.
+    ///
+    /// # Errors
+    /// That it cannot be given to the server.
+    pub fn take_to_write(&mut self, dir: &Path, name: &str) -> Result<(), Obstruction> {
+        let cannot = |cause: &io::Error| {
+            Obstruction::Cannot(format!("cannot give {} to the server: {cause}", dir.join(name).display()))
+        };
+        let path = dir.canonicalize().map_err(|cause| cannot(&cause))?.join(name);
+        give(&path, self.terms.user).map_err(|cause| cannot(&cause))?;
+        self.terms.luggage.push(Luggage { path, held: Held::Given });
+        Ok(())
+    }
+
     /// Goes into exile, if boxes can be made there.
     ///
     /// # Errors
@@ -128,6 +144,20 @@ impl Passage {
         }
         Ok(departed)
     }
+}
+
+/// A server before this one may have written to the file, but it could not put another in its place.
+fn give(path: &Path, user: u32) -> io::Result<()> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.nlink() != 1 {
+        return Err(io::Error::other("it is not an ordinary file"));
+    }
+    std::os::unix::fs::fchown(&file, Some(user), Some(user))?;
+    file.set_permissions(Permissions::from_mode(0o600))
 }
 
 /// The cache of root's probes. It is made if it does not exist, so that there is a place to mount it.

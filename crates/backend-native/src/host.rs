@@ -244,7 +244,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
             Some((
-                Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Listening | Reply::Next,
+                Reply::Supplied
+                | Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Started
+                | Reply::Listening
+                | Reply::Next,
                 _,
             )) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),

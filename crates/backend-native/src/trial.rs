@@ -62,6 +62,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         source: Source {
             name: BoxPath::parse("main.sh").map_err(|_| impossible())?,
             named_by_caller: true,
+            in_workspace: false,
             text: script.as_bytes().to_vec(),
         },
         args: Vec::new(),
@@ -70,7 +71,12 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         collect: Vec::new(),
         limits: execution_limits,
     };
-    let runtime = Runtime { label: "sh".into(), program: PathBuf::from("/bin/sh"), mounts: Vec::new() };
+    let runtime = Runtime {
+        label: "sh".into(),
+        program: PathBuf::from("/bin/sh"),
+        mounts: Vec::new(),
+        beside: Vec::new(),
+    };
     let ground = Ground {
         runtime: &runtime,
         identity: host::identity(opener, keeper),

@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ColorChoice, FromArgMatches, Parser, Subcommand, ValueHint};
 
+use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
 use crate::config::ConfigArgs;
@@ -148,6 +149,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
+    /// Show, search and verify the record of everything that was run
+    Audit(AuditArgs),
     /// Show the warm pool of a running server
     Pool(PoolArgs),
     /// Install and list the interpreters that run as WebAssembly
@@ -195,6 +198,7 @@ impl Cli {
 }
 
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("brought_back").args(["collect", "plots"]).multiple(true))]
 pub(crate) struct RunArgs {
     /// Language, file with the code, or both; `-` reads the code from standard input
     #[arg(index = 1, value_name = "LANGUAGE] [FILE", num_args = 0..=2, value_hint = ValueHint::FilePath)]
@@ -220,9 +224,17 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "K=V")]
     pub(crate) env: Vec<String>,
 
-    /// Mount this directory read-only at /work and run there
+    /// Mount this directory read-only at /work and run there; a FILE in it runs where it is
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     pub(crate) workspace: Option<PathBuf>,
+
+    /// Let the program write to the workspace; what it writes is gone afterwards, except what --collect takes
+    #[arg(long, help_heading = "Files")]
+    pub(crate) writable: bool,
+
+    /// With --writable, tell on stderr which files the program added, changed and removed, with a patch
+    #[arg(long, help_heading = "Files")]
+    pub(crate) changes: bool,
 
     /// Copy a file into the working directory before the run; repeatable
     #[arg(long, value_name = "SRC[:DEST]", value_hint = ValueHint::FilePath, help_heading = "Files")]
@@ -232,13 +244,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "GLOB", help_heading = "Files")]
     pub(crate) collect: Vec<String>,
 
+    /// Python: copy out what matplotlib's show() would have shown, as figure-1.png and so on
+    #[arg(long, help_heading = "Files")]
+    pub(crate) plots: bool,
+
     /// Directory for the collected files [default: .]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files",
-          requires = "collect")]
+          requires = "brought_back")]
     pub(crate) collect_to: Option<PathBuf>,
 
     /// Let collected files replace existing ones, which are kept otherwise
-    #[arg(long, help_heading = "Files", requires = "collect")]
+    #[arg(long, help_heading = "Files", requires = "brought_back")]
     pub(crate) overwrite: bool,
 
     #[command(flatten)]
@@ -431,6 +447,9 @@ mod tests {
         assert!(run(&["python", "a.py", "--collect-to", "out"]).is_err());
         assert!(run(&["python", "a.py", "--overwrite"]).is_err());
         assert!(run(&["python", "a.py", "--overwrite", "--collect", "x"]).unwrap().overwrite);
+        let plots = run(&["python", "a.py", "--plots", "--collect", "x", "--collect-to", "out"]).unwrap();
+        assert!(plots.plots && plots.collect_to.is_some());
+        assert!(run(&["python", "a.py", "--plots", "--collect-to", "out"]).is_ok());
         assert!(run(&["python", "a.py", "--base64"]).is_err());
     }
 

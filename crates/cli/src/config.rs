@@ -10,6 +10,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use crate::args::Choices;
+use crate::audit::configured::retention;
 use crate::configuration::{Configuration, FILE_NAME, FolderFile};
 use crate::problem::{self, say};
 use crate::serve::{self, DEFAULT_LISTEN, tables};
@@ -92,6 +93,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     listed.of_mcp_and_docker();
     listed.of_server(&server);
     listed.of_pool(&server)?;
+    listed.of_audit()?;
     listed.of_host(environment);
     listed.of_the_rest();
     let config_file = configuration.text.is_some().then(|| settings.config.clone());
@@ -194,6 +196,18 @@ impl Lines<'_> {
         self.chosen("limits.pids", Some(pids.to_string()));
         self.chosen("limits.disk", Some(disk.to_string()));
         self.chosen("limits.output-limit", Some(output.to_string()));
+        Ok(())
+    }
+
+    fn of_audit(&mut self) -> Result<(), Problem> {
+        let Settings { audit, .. } = self.settings;
+        let retention = retention(self.settings)?;
+        self.configured("audit.enabled", audit.enabled.map_or("serve only".to_owned(), |on| on.to_string()));
+        self.configured("audit.durable", audit.durable);
+        self.configured("audit.on-full", audit.on_full.name());
+        let age = retention.age.map(show_duration);
+        self.configured("audit.retain.age", age.unwrap_or_else(|| "unlimited".to_owned()));
+        self.configured("audit.retain.size", Bytes::new(retention.bytes.unwrap_or(u64::MAX)));
         Ok(())
     }
 

@@ -16,6 +16,7 @@ use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
 use crate::args::{Choices, Verbosity};
+use crate::audit::configured::{Planned, Unless};
 use crate::cancel::Signals;
 use crate::problem;
 use crate::serve::cannot_serve;
@@ -133,10 +134,15 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
     }
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
+    let ledger = Planned::of(&settings, Unless::Configured, 1024)?;
     let Settings { mcp: protocol, mut host, .. } = settings;
     host.docker.for_others = true;
     let config = Config { mcp: protocol, ..Config::default() };
-    let engine = compose::engine(host, None);
+    let mut engine = compose::engine(host, None);
+    let scribe = ledger.map(|ledger| ledger.unlock()?.start()).transpose()?;
+    if let Some(scribe) = &scribe {
+        engine = engine.with_recorder(scribe.clone());
+    }
     if let BackendChoice::Named(name) = chosen
         && name.is_only_by_name()
     {
@@ -147,7 +153,11 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
         greet();
     }
     let _log = log::begin(Format::Human, log::level(Level::WARN, verbosity), environment);
-    mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+    let served = mcp::serve_stdio(engine, &config, caller, told_to_stop());
+    if let Some(scribe) = scribe {
+        scribe.stop();
+    }
+    served.map_err(|cause| cannot_serve(&cause))
 }
 
 /// Tells a person at a terminal why nothing happens.

@@ -141,7 +141,10 @@ pub fn installed(program: &str) -> bool {
 }
 
 /// Records a skip where it can be counted, and fails where skips are not accepted.
-pub(crate) fn skip(what: &str, reason: &str) {
+///
+/// # Panics
+/// If `CI` or `BELLJAR_REQUIRE` is set.
+pub fn skip(what: &str, reason: &str) {
     let name = CURRENT.with_borrow(|name| if name.is_empty() { what.to_owned() } else { name.clone() });
     let told = match what == name {
         true => format!("skipped: {name}: {reason}\n"),

@@ -270,7 +270,7 @@ fn listed(items: &[impl fmt::Display]) -> String {
 mod tests {
     use super::*;
     use crate::limits::LimitsRequest;
-    use crate::request::{Code, ExecutionRequest, SandboxRequest, Stdin};
+    use crate::request::{Code, ExecutionRequest, Extras, SandboxRequest, Stdin};
 
     fn request(limits: LimitsRequest) -> RunRequest {
         let (box_limits, limits) = limits.resolve().unwrap();
@@ -292,6 +292,7 @@ mod tests {
                 files: Vec::new(),
                 collect: Vec::new(),
                 limits,
+                extras: Extras::default(),
             },
         }
     }

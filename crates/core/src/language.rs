@@ -72,6 +72,14 @@ impl Language {
     }
 }
 
+impl Language {
+    /// Whether its programs consist of calls of other programs.
+    #[must_use]
+    pub fn is_shell(self) -> bool {
+        matches!(self.name, "bash" | "sh" | "zsh")
+    }
+}
+
 impl Deref for Language {
     type Target = Row;
     fn deref(&self) -> &Row {

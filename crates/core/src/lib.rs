@@ -21,6 +21,7 @@ pub mod language;
 pub mod limits;
 pub mod outcome;
 pub mod path;
+pub mod plots;
 pub mod pool;
 pub mod request;
 

@@ -4,6 +4,7 @@ mod pattern;
 
 use std::fmt;
 use std::io::Read;
+use std::sync::Arc;
 
 use crate::guarantee::Guarantee;
 use crate::language::Language;
@@ -33,7 +34,7 @@ pub struct SandboxRequest {
     pub limits: BoxLimits,
     /// Its network.
     pub network: Network,
-    /// A directory of the host to show read-only at `/work`.
+    /// A directory of the host to show at `/work`.
     pub workspace: Option<Workspace>,
     /// Variables on top of those that every box has.
     pub env: Vec<EnvVar>,
@@ -58,6 +59,17 @@ pub struct ExecutionRequest {
     pub collect: Vec<Glob>,
     /// What it may take.
     pub limits: ExecutionLimits,
+    /// What Belljar adds for the reader of its result.
+    pub extras: Extras,
+}
+
+/// What Belljar adds to a run for whoever reads its result.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Extras {
+    /// What matplotlib would have shown comes back as files.
+    pub plots: bool,
+    /// A program that lacks a package has a line at the end of stderr that says how to get it.
+    pub hints: bool,
 }
 
 /// The most code that one run takes; data belongs in files.
@@ -66,8 +78,18 @@ pub const MAX_CODE: usize = 4 << 20;
 /// Code: no NUL, at most [`MAX_CODE`]. An empty program is a program, too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
-    bytes: Vec<u8>,
-    file_name: Option<BoxPath>,
+    /// Shared: the record of a run has the same.
+    bytes: Arc<Vec<u8>>,
+    place: Option<CodePlace>,
+}
+
+/// Where the code was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CodePlace {
+    /// In a file of this name, which is put into the working directory.
+    File(BoxPath),
+    /// At this path of the workspace, where it stays.
+    Workspace(BoxPath),
 }
 
 impl Code {
@@ -87,7 +109,15 @@ impl Code {
                 "pass binary data as a file with --file",
             ));
         }
-        Ok(Code { bytes, file_name })
+        Ok(Code { bytes: Arc::new(bytes), place: file_name.map(CodePlace::File) })
+    }
+
+    /// Code that runs where it lies: in the workspace, at this path.
+    ///
+    /// # Errors
+    /// Code that is too large or binary.
+    pub fn in_workspace(bytes: Vec<u8>, path: BoxPath) -> Result<Code, Invalid> {
+        Ok(Code { place: Some(CodePlace::Workspace(path)), ..Code::parse(bytes, None)? })
     }
 
     /// The source text.
@@ -96,10 +126,19 @@ impl Code {
         &self.bytes
     }
 
-    /// The name of the file that it came from.
+    /// The name of the file that it came from, relative to the working directory.
     #[must_use]
     pub fn file_name(&self) -> Option<&BoxPath> {
-        self.file_name.as_ref()
+        match &self.place {
+            Some(CodePlace::File(name) | CodePlace::Workspace(name)) => Some(name),
+            None => None,
+        }
+    }
+
+    /// Whether that file is in the workspace.
+    #[must_use]
+    pub fn is_in_workspace(&self) -> bool {
+        matches!(self.place, Some(CodePlace::Workspace(_)))
     }
 }
 
@@ -363,6 +402,19 @@ impl BackendName {
         match self {
             BackendName::Native | BackendName::Docker | BackendName::Kubernetes => true,
             BackendName::Wasm | BackendName::Process | BackendName::None => false,
+        }
+    }
+
+    /// Whether it can put a layer over a workspace that the code can write to, within the run's limit on disk.
+    #[must_use]
+    pub fn layers_workspace(self) -> bool {
+        match self {
+            BackendName::Native => true,
+            BackendName::Docker
+            | BackendName::Kubernetes
+            | BackendName::Wasm
+            | BackendName::Process
+            | BackendName::None => false,
         }
     }
 

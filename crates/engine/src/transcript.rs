@@ -11,7 +11,7 @@ use belljar_core::outcome::{CollectedFile, Outcome, Start, TimeLimit};
 use belljar_core::request::{BackendName, Glob};
 use belljar_core::{Captured, Collector};
 
-use crate::RunError;
+use crate::{RunError, advice};
 
 /// How many patterns that no file matches are named.
 const MAX_NAMED: usize = 8;
@@ -70,13 +70,15 @@ pub(crate) struct Transcript<'a> {
     stdout: Collector,
     stderr: Collector,
     stderr_ends_a_line: bool,
+    /// The end of stderr, as far as advice looks at it.
+    stderr_tail: Vec<u8>,
     observer: &'a mut dyn Observer,
 }
 
 impl<'a> Transcript<'a> {
     pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
         let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
-        Transcript { stdout, stderr, stderr_ends_a_line: true, observer }
+        Transcript { stdout, stderr, stderr_ends_a_line: true, stderr_tail: Vec::new(), observer }
     }
 
     pub(crate) fn left_queue(&mut self) {
@@ -107,6 +109,7 @@ impl<'a> Transcript<'a> {
             Stream::Stdout => self.stdout.push(bytes),
             Stream::Stderr => {
                 self.stderr_ends_a_line = bytes.last().map_or(self.stderr_ends_a_line, |last| *last == b'\n');
+                self.keep_tail(bytes);
                 self.stderr.push(bytes)
             }
         };
@@ -125,6 +128,22 @@ impl<'a> Transcript<'a> {
         let line = format!("{before}{}\n", text.trim_end_matches('\n'));
         // A listener that has left cannot cancel the run again: it is over.
         let _ = self.push(Stream::Stderr, line.as_bytes());
+    }
+
+    fn keep_tail(&mut self, bytes: &[u8]) {
+        let bytes = &bytes[bytes.len().saturating_sub(advice::TAIL)..];
+        let excess = (self.stderr_tail.len() + bytes.len()).saturating_sub(advice::TAIL);
+        self.stderr_tail.drain(..excess);
+        self.stderr_tail.extend_from_slice(bytes);
+    }
+
+    /// A line for the reader, if there is something to say about a program that failed like this.
+    pub(crate) fn advise(&mut self, outcome: Outcome, on: impl FnOnce(&[u8]) -> Option<String>) {
+        if outcome == Outcome::Exited(1)
+            && let Some(advice) = on(&self.stderr_tail)
+        {
+            self.note(&advice);
+        }
     }
 
     pub(crate) fn note_files(&mut self, left_out: usize, most: Bytes) {

@@ -17,7 +17,8 @@ use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit, Usage};
 use belljar_core::request::{
-    BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
+    BackendChoice, BackendName, Code, ExecutionRequest, Extras, Glob, Network, RunRequest, SandboxRequest,
+    Stdin,
 };
 use belljar_engine::{
     Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, Unobserved, Unprepared, Unread,
@@ -48,6 +49,7 @@ fn request(limits: LimitsRequest) -> RunRequest {
             files: Vec::new(),
             collect: Vec::new(),
             limits: execution,
+            extras: Extras::default(),
         },
     }
 }

@@ -72,6 +72,9 @@ pub struct Runtime {
     /// Files and directories that it needs beyond [`BASE_SYSTEM`], parents first, none inside another. Each is shown
     /// read-only at its own path; a link is shown as its target.
     pub mounts: Vec<PathBuf>,
+    /// The directories of other runtimes that the configuration names, for a language whose programs call those of
+    /// others. They come first on the search path.
+    pub beside: Vec<PathBuf>,
 }
 
 /// Finds runtimes.
@@ -95,6 +98,28 @@ impl Runtimes {
     /// # Errors
     /// There is none, or none that a box could use; the hint says how to get one.
     pub fn find(&self, language: Language) -> Result<Runtime, BackendError> {
+        let mut runtime = self.find_alone(language)?;
+        if language.is_shell() {
+            self.add_others(language, &mut runtime);
+        }
+        Ok(runtime)
+    }
+
+    /// A shell finds the runtimes that the configuration names, under the names that they have in their own directory:
+    /// a virtual environment is recognised by its directory, so links to it elsewhere would not do. One that cannot be
+    /// used is no reason not to run the shell.
+    fn add_others(&self, language: Language, runtime: &mut Runtime) {
+        let others = self.settings.overrides.iter().filter(|(of, _)| *of != language);
+        for other in others.filter_map(|(of, path)| self.examine(*of, path).ok()) {
+            let dir = other.program.parent().filter(|dir| !reach::is_in_base_system(dir));
+            runtime.beside.extend(dir.map(Path::to_owned));
+            runtime.mounts.extend(other.mounts);
+        }
+        runtime.beside.dedup();
+        runtime.mounts = reach::outermost(std::mem::take(&mut runtime.mounts));
+    }
+
+    fn find_alone(&self, language: Language) -> Result<Runtime, BackendError> {
         if let Some(path) = self.override_for(language) {
             return self.examine(language, path).map_err(|refusal| refusal.into_error(language));
         }
@@ -167,7 +192,7 @@ impl Runtimes {
         }
         language.runtime.also.iter().try_for_each(|path| reach.add_needed(Path::new(path)))?;
         reach.add_program(&program)?;
-        Ok(Runtime { label: answered.label, program, mounts: reach.into_mounts() })
+        Ok(Runtime { label: answered.label, program, mounts: reach.into_mounts(), beside: Vec::new() })
     }
 }
 

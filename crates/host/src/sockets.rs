@@ -1,10 +1,9 @@
-//! The TCP, UDP and netlink sockets of a box, as the kernel counts them in its network namespace.
+//! The TCP and netlink sockets of a box, as the kernel counts them in its network namespace.
 //!
 //! Messages that wait in a netlink socket are not charged to the box, and the kernel sends every message back that it
 //! does not know. A TCP connection that nobody has accepted is not charged to the box, nor is what has arrived there; and neither is one
 //! that waits for its last packets (`TIME_WAIT`). Their number is not bounded by that of open descriptors: a program
-//! can close its own end. The kernel does not tell which connections have been accepted, so all count. Nor is a UDP socket
-//! charged for what `SO_REUSEPORT` takes, and the kernel does not tell which sockets have it.
+//! can close its own end. The kernel does not tell which connections have been accepted, so all count.
 
 use std::fs::File;
 use std::io;
@@ -19,8 +18,6 @@ pub const BEYOND_LIMIT: u64 = 16 << 20;
 
 /// What a TCP socket can hold that nobody is charged for: itself, and what arrives before it is accepted.
 const SOCKET: u64 = 12 << 10;
-/// The same for a UDP socket: with `SO_REUSEPORT`, an entry for its port.
-const UDP_SOCKET: u64 = 2 << 10;
 /// The same for one in `TIME_WAIT`.
 const WAITING_SOCKET: u64 = 272;
 /// What counts for each byte that waits in a netlink socket. A program that reads its replies holds some kilobytes. One
@@ -71,12 +68,11 @@ impl Sockets {
         let counts = read(&self.v4, LONGEST)?;
         let v6 = self.v6.as_ref().map(|file| read(file, LONGEST)).transpose()?.unwrap_or_default();
         let tcp = memory_of(&counts, "TCP:") + memory_of(&v6, "TCP6:");
-        let udp = (count(&counts, "UDP:", "inuse") + count(&v6, "UDP6:", "inuse")) * UDP_SOCKET;
         let Some(list) = self.netlink.as_ref().filter(|_| count(&counts, "sockets:", "used") > FEW_SOCKETS)
         else {
-            return Ok(tcp + udp);
+            return Ok(tcp);
         };
-        Ok((tcp + udp).saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
+        Ok(tcp.saturating_add(netlink_memory(&read(list, LONGEST_LIST)?)))
     }
 }
 

@@ -95,6 +95,7 @@ impl Standby {
                 | Reply::Started
                 | Reply::Listening
                 | Reply::Next
+                | Reply::Supplied
                 | Reply::Failed { .. },
                 _,
             )) => Ok(news),

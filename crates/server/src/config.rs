@@ -1,9 +1,11 @@
 //! The settings of the server, as plain values that have been parsed. Where they were written does not matter here.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use belljar_core::allowance::{Allowance, Ceilings};
 use belljar_core::limits::{Bytes, Cpus};
+use belljar_ledger::key::PublicKey;
 use belljar_wire::Limits;
 
 use crate::caller::Key;
@@ -51,6 +53,17 @@ pub struct Config {
     pub origins: Vec<String>,
     /// How MCP is to behave.
     pub mcp: mcp::Config,
+    /// The audit log, if there is one.
+    pub audit: Option<Audit>,
+}
+
+/// An audit log that can be read.
+#[derive(Debug, Clone)]
+pub struct Audit {
+    /// The directory that has it.
+    pub dir: PathBuf,
+    /// The key that checks its signatures.
+    pub key: PublicKey,
 }
 
 /// How many finished runs, or uploaded files, are remembered, how much of them, and for how long: whichever is reached first.
@@ -169,6 +182,7 @@ impl Default for Config {
             defaults: Defaults::default(),
             origins: Vec::new(),
             mcp: mcp::Config::default(),
+            audit: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -34,6 +34,17 @@ pub(crate) const MAX_HEAD: usize = 64 << 10;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take nothing of what it is being sent, in milliseconds.
 const UNREAD: u32 = 60_000;
+
+/// The address that a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
+
+impl PeerAddress {
+    /// On a socket for both versions of IP, an address of the older one is still that.
+    fn of(address: SocketAddr) -> PeerAddress {
+        PeerAddress(address.ip().to_canonical())
+    }
+}
 
 /// The connections that are still open when no more are accepted.
 #[derive(Debug)]
@@ -66,7 +77,8 @@ pub(crate) async fn accept(
                 Ok((stream, address)) => match open.places.enter(address.ip()) {
                     Some(place) => {
                         let closing = open.closing.subscribe();
-                        let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
+                        let client = (stream, PeerAddress::of(address));
+                        let serving = serve(client, router.clone(), config.header_timeout, closing, place);
                         tokio::spawn(Repoll::new(serving));
                     }
                     // It is told and let go at once: a connection that stayed in the kernel's queue would wait for nothing.
@@ -92,7 +104,7 @@ fn turn_away(stream: &TcpStream, address: SocketAddr, refusal: &str) {
 }
 
 async fn serve(
-    stream: TcpStream,
+    (stream, address): (TcpStream, PeerAddress),
     router: Router,
     header_timeout: Duration,
     mut closing: watch::Receiver<bool>,
@@ -104,7 +116,10 @@ async fn serve(
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(MAX_HEAD);
     let (router, place) = (TowerToHyperService::new(router), peer.place.clone());
-    let service = service_fn(move |request| answer(place.clone(), router.clone(), request));
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(address);
+        answer(place.clone(), router.clone(), request)
+    });
     let mut connection = pin!(http.serve_connection(TokioIo::new(peer), service).with_upgrades());
     let told_to_close = async { drop(closing.wait_for(|closing| *closing).await) };
     let serving = async {

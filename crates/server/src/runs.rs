@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::{CollectedFile, Report};
-use belljar_engine::{Admitted, Engine, RunId};
+use belljar_core::outcome::{Changes, CollectedFile, Report};
+use belljar_engine::{Admitted, Asked, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
     Surface,
@@ -99,6 +99,14 @@ struct Ticket {
     began: Instant,
 }
 
+/// A request that makes sense, of a caller that may make it.
+struct Understood {
+    request: belljar_core::request::RunRequest,
+    presence: Presence,
+    /// For the files that it gets of earlier results and of uploads.
+    room: Share,
+}
+
 /// How a run ended: as a run, or because Belljar could not run it.
 pub type End = Result<Arc<Finished>, Problem>;
 
@@ -139,7 +147,8 @@ impl Finished {
     pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
         let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
-        1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+        let changes = self.report.changes.as_ref().map_or(0, weight_of);
+        1024 + files.sum::<usize>() + output.iter().sum::<usize>() + changes
     }
 
     /// What it can take, at most, to render it as JSON: an object, and then the text.
@@ -148,6 +157,12 @@ impl Finished {
         let rest = self.bytes() - files;
         files.saturating_mul(RENDERED_FILE).saturating_add(rest.saturating_mul(RENDERED_TEXT))
     }
+}
+
+/// What it costs to keep the changes of a workspace, near enough.
+fn weight_of(changes: &Changes) -> usize {
+    let names = [&changes.added, &changes.changed, &changes.removed].into_iter().flatten();
+    changes.patch.len() + names.map(|name| name.len() + size_of::<String>()).sum::<usize>()
 }
 
 /// What became of a run.
@@ -257,23 +272,39 @@ impl Runs {
         begun.inspect_err(|problem| self.0.metrics.refused(problem))
     }
 
-    fn try_begin(&self, caller: &Caller, request: RunRequest, mut local: Local) -> Result<Run, Problem> {
+    fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+        let (engine, origin) = (&self.0.engine, caller.origin());
+        let sketch = engine.recorder().map(|_| sketch(&request, &local));
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
-        if let Some(workspace) = &request.workspace {
-            refuse_detours(&caller.allowance().workspaces, workspace)?;
-        }
-        let ceilings = &caller.allowance().ceilings;
-        let mut request = caller.defaults().fill(request);
-        // Before there is a slot: one that is given back unused would count as a very short run.
-        let presence = caller.enter()?;
-        let room = references::fetch(self, caller, &mut request, &mut local)?;
-        let (request, began) = (request.parse_within(ceilings, local)?, Instant::now());
-        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let Understood { request, presence, room } =
+            self.understood(caller, request, local).inspect_err(|problem| {
+                engine.refused(&origin, || sketch.unwrap_or_default(), &problem.error.message);
+            })?;
+        let began = Instant::now();
+        let admitted = engine.admit_from(&origin, caller.allowance(), request)?;
         let run = self.register(caller, admitted.language())?;
         let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
         let ticket = Ticket { admitted, presence, form, room, began };
         self.0.threads.spawn(self.clone().drive(ticket, run.events.record.clone()).instrument(span));
         Ok(run)
+    }
+
+    /// The request in the terms of the domain, of a caller that may have one more run, with the files that it refers to.
+    fn understood(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        mut local: Local,
+    ) -> Result<Understood, Problem> {
+        if let Some(workspace) = &request.workspace {
+            refuse_detours(&caller.allowance().workspaces, workspace)?;
+        }
+        let mut request = caller.defaults().fill(request);
+        // Before there is a slot: one that is given back unused would count as a very short run.
+        let presence = caller.enter()?;
+        let room = references::fetch(self, caller, &mut request, &mut local)?;
+        let request = request.parse_within(&caller.allowance().ceilings, local)?;
+        Ok(Understood { request, presence, room })
     }
 
     /// What became of a run of this caller's.
@@ -608,6 +639,23 @@ impl fmt::Debug for Run {
     }
 }
 
+/// How much of the code is kept of a request that is not understood.
+const SKETCHED: usize = 256 << 10;
+
+/// What can be recorded of a request that is not understood.
+fn sketch(request: &RunRequest, local: &Local) -> Asked {
+    let code = local.code.as_ref().map_or(request.code.as_bytes(), |code| &code.bytes);
+    let code = code[..code.len().min(SKETCHED)].to_owned();
+    Asked {
+        language: request.language.clone(),
+        code: belljar_core::request::Code::parse(code, None).ok(),
+        network: request.network.clone(),
+        image: request.image.clone(),
+        workspace: request.workspace.clone(),
+        ..Asked::default()
+    }
+}
+
 /// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
 async fn settle(report: Report, room: Share, memory: &Memory, began: Instant, form: OutputForm) -> End {
     let mut finished = Finished { report, took: began.elapsed(), form, share: room };
@@ -659,7 +707,7 @@ mod tests {
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
         let quota = Quota { concurrent: Some(concurrent), ..Quota::default() };
-        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota }];
+        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota, audits: false }];
         Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 

@@ -182,7 +182,8 @@ mod tests {
 
     fn holder(name: &str, uploads: Option<usize>) -> Caller {
         let (secret, quota) = (Secret::random().unwrap(), Quota { uploads, ..Quota::default() });
-        let key = ApiKey { name: name.into(), hash: secret.hash(), allowance: Allowance::boxed(), quota };
+        let hash = secret.hash();
+        let key = ApiKey { name: name.into(), hash, allowance: Allowance::boxed(), quota, audits: false };
         Callers::new(&Config { keys: vec![key], ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod audit;
 mod cost;
 mod host;
 mod pool;
@@ -15,6 +16,10 @@ mod schema;
 mod surface;
 mod upload;
 
+pub use audit::{
+    AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
+    moment, parse_moment,
+};
 pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
@@ -22,7 +27,7 @@ pub use host::{
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{FileSource, InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
+pub use result::{Changes, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
 pub use schema::BackendChoice as BackendChoiceName;
 pub use surface::Surface;

@@ -123,6 +123,16 @@ impl From<RunError> for Problem {
                 let retry_after = Some(Duration::from_secs(1));
                 Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
             }
+            RunError::Unrecordable(_) => {
+                let hint =
+                    "try again; if it persists, see the server's log, and free space where the ledger is";
+                let retry_after = Some(Duration::from_secs(1));
+                Problem { retry_after, ..Problem::new(Code::BackendUnavailable, message, hint) }
+            }
+            RunError::Unrecorded(_) => {
+                let hint = "free space where the ledger is; `belljar audit verify` shows its state";
+                Problem::new(Code::Internal, message, hint)
+            }
             RunError::Unprepared(_) => {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }

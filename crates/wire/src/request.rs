@@ -11,9 +11,10 @@ use base64::engine::general_purpose::STANDARD;
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
-use belljar_core::path::{BoxPath, Workspace};
+use belljar_core::path::{BoxPath, Workspace, Writes};
 use belljar_core::request::{
-    Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Glob, Network, SandboxRequest, Stdin, parse_waivers,
+    Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Extras, Glob, Network, SandboxRequest, Stdin,
+    parse_waivers,
 };
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
@@ -72,11 +73,21 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::BackendChoice>, default = "auto")]
     pub backend: Option<String>,
-    /// A directory on the server to show read-only at `/work`, where the program then starts. It must be beneath one of the
+    /// A directory on the server to show at `/work`, read-only unless `writable` is set, where the program then starts. It must be beneath one of the
     /// roots that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
+    /// Whether the program can write to the workspace. What it writes counts as disk and is gone afterwards; the directory
+    /// on the server does not change. `collect` then returns files from what was written there. Only the native backend
+    /// has this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub writable: bool,
+    /// Whether the result says what the program did to a writable workspace, as `changes`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub changes: bool,
     /// Guarantees to do without if the backend cannot keep them. Only those that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::GuaranteeName>, default = json!([]))]
@@ -85,6 +96,14 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(default = false)]
     pub output_base64: bool,
+    /// Python: whether what matplotlib's `show` would have shown comes back in `files`, as `figure-1.png` and so on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub plots: bool,
+    /// Whether a program that lacks a package gets one more line on stderr, `hint: …`, which says how to get it here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub hints: bool,
 }
 
 /// A file to put into the working directory. It has one of `content`, `content_base64`, `from_run` and `upload`.
@@ -183,6 +202,8 @@ pub struct LocalCode {
     pub bytes: Vec<u8>,
     /// The name of its file, for the program's own messages.
     pub file_name: Option<String>,
+    /// Whether that is a path in the workspace, where the file is and stays.
+    pub in_workspace: bool,
 }
 
 /// A file of the caller's own machine.
@@ -231,13 +252,14 @@ impl RunRequest {
     /// The first field that is not what the contract wants.
     pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
         let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
+        let workspace = workspace(&self)?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
             waived: parse_waivers(&self.waive)?,
             limits: box_limits,
             network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
-            workspace: self.workspace.map(|path| Workspace::parse(Path::new(&path))).transpose()?,
+            workspace,
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,
         };
@@ -250,6 +272,7 @@ impl RunRequest {
             files,
             collect: patterns(&self.collect, local.collect)?,
             limits,
+            extras: Extras { plots: self.plots, hints: self.hints },
         };
         Ok(domain::RunRequest { sandbox, execution })
     }
@@ -292,8 +315,33 @@ impl Limits {
     }
 }
 
+fn workspace(request: &RunRequest) -> Result<Option<Workspace>, Invalid> {
+    let RunRequest { workspace: path, writable, changes, .. } = request;
+    let refused = |field, message: &str, hint: &str| {
+        Err(Invalid { field, message: message.to_owned(), hint: hint.to_owned(), too_large: false })
+    };
+    if *writable && path.is_none() {
+        let hint = "name one, as in --workspace . --writable; without a workspace, /sandbox is writable";
+        return refused(Field::Writable, "writable needs a workspace", hint);
+    }
+    let writes = match (writable, changes) {
+        (false, false) => Writes::Refused,
+        (true, false) => Writes::Discarded,
+        (true, true) => Writes::Reported,
+        (false, true) => {
+            let hint = "add writable, as in --workspace . --writable --changes";
+            return refused(Field::Changes, "changes needs a workspace that is writable", hint);
+        }
+    };
+    let workspace = path.as_ref().map(|path| Workspace::parse(Path::new(path))).transpose()?;
+    Ok(workspace.map(|workspace| workspace.with_writes(writes)))
+}
+
 fn code(text: String, local: Option<LocalCode>, language: Language) -> Result<Code, Invalid> {
     let Some(local) = local else { return Code::parse(language.file_of(text.into_bytes()), None) };
+    if let (true, Some(path)) = (local.in_workspace, &local.file_name) {
+        return Code::in_workspace(local.bytes, BoxPath::parse(path)?);
+    }
     // A name that a box cannot have is no reason to refuse the code: it only goes into messages.
     let name = local.file_name.and_then(|name| BoxPath::parse(&name).ok());
     Code::parse(local.bytes, name)
@@ -550,6 +598,23 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_is_writable_and_told_of_only_if_that_is_asked_for() {
+        let of = |more: &str| {
+            parse(&format!(r#"{{"language": "sh", "code": "true"{more}}}"#))
+                .map(|request| request.sandbox.workspace.map(|workspace| workspace.writes()))
+                .map_err(|problem| problem.error.field.unwrap())
+        };
+        let workspace = r#", "workspace": "/srv/p""#;
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of(workspace), Ok(Some(Writes::Refused)));
+        assert_eq!(of(&format!(r#"{workspace}, "writable": true"#)), Ok(Some(Writes::Discarded)));
+        let both = r#", "writable": true, "changes": true"#;
+        assert_eq!(of(&format!("{workspace}{both}")), Ok(Some(Writes::Reported)));
+        assert_eq!(of(both), Err("writable".into()));
+        assert_eq!(of(&format!(r#"{workspace}, "changes": true"#)), Err("changes".into()));
+    }
+
+    #[test]
     fn every_field_of_the_contract_is_understood() {
         let request = parse(
             r#"{"language": "bash", "code": "cat", "stdin": "in", "args": ["a"], "env": {"A": "b"},
@@ -684,7 +749,8 @@ mod tests {
     #[test]
     fn code_of_the_same_process_need_not_be_text() {
         let request = RunRequest { language: "perl".into(), ..RunRequest::default() };
-        let code = LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()) };
+        let code =
+            LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()), in_workspace: false };
         let parsed = request.parse(Local { code: Some(code), ..Local::default() }).unwrap();
         assert_eq!(parsed.execution.code.bytes(), [b'#', 0xe4]);
         assert_eq!(parsed.execution.code.file_name().unwrap().as_str(), "ä.pl");

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::inside::SANDBOX;
-use belljar_host::netlink::Rations;
+use belljar_host::rations::Rations;
 use belljar_host::sockets::BEYOND_LIMIT;
 use belljar_jail::seccomp::Listener;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,7 +45,7 @@ pub(super) struct Tree<'a> {
     counters: Counters,
     /// Decides on some of their calls.
     listener: Option<Listener>,
-    netlink: Rations,
+    rations: Rations,
     before: Usage,
     cpu_limit: Option<Duration>,
     cpu_exhausted: bool,
@@ -85,7 +85,7 @@ impl<'a> Tree<'a> {
             heard: Vec::new(),
             counters: Counters::open(),
             listener,
-            netlink: Rations::default(),
+            rations: Rations::default(),
             before: Usage::default(),
             cpu_limit: None,
             cpu_exhausted: false,
@@ -203,7 +203,7 @@ impl<'a> Tree<'a> {
         }
         self.gate.pump();
         if let Some(listener) = &self.listener {
-            self.netlink.answer(listener, || self.counters.netlink())?;
+            self.rations.answer(listener, || self.counters.netlink())?;
         }
         if self.looked.elapsed() >= LOOK {
             self.look()?;
@@ -218,7 +218,7 @@ impl<'a> Tree<'a> {
         ];
         let stdout = watch(&mut watched, self.stdout.as_ref(), PollFlags::IN);
         let stderr = watch(&mut watched, self.stderr.as_ref(), PollFlags::IN);
-        let listener = self.listener.as_ref().filter(|_| !self.netlink.are_used_up());
+        let listener = self.listener.as_ref().filter(|_| !self.rations.are_used_up());
         watch(&mut watched, listener, PollFlags::IN);
         for feed in [&self.stdin, &self.gate] {
             let pipe = feed.pipe.as_ref().filter(|_| !feed.waiting.is_empty());

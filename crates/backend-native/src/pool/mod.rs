@@ -214,9 +214,15 @@ impl Pool {
 
     /// Records that a language has a zygote now, or why it has none.
     pub(crate) fn note_zygote(&self, language: Language, problem: Option<&BackendError>) {
+        self.note_unforked(language, problem.map(told));
+    }
+
+    /// The same for a reason that is no error.
+    pub(crate) fn note_unforked(&self, language: Language, problem: Option<String>) {
+        let problem = problem.map(|text| text + "; each parked box boots its own runtime");
         if let Some(shelf) = self.lock().shelf(language) {
-            shelf.counted.zygote_problem =
-                problem.map(|error| told(error) + "; each parked box boots its own runtime");
+            warn_of(language, shelf.counted.zygote_problem.as_ref(), problem.as_ref());
+            shelf.counted.zygote_problem = problem;
         }
     }
 
@@ -404,7 +410,12 @@ impl Shelf {
         self.failures = self.failures.saturating_add(1);
         self.try_again = Some(Instant::now() + policy::pause_after(self.failures));
         self.counted.losses += 1;
-        self.counted.problem = Some(told(error));
+        let problem = Some(told(error));
+        // That a language is not installed is for `belljar languages` to tell.
+        if !matches!(error, BackendError::RuntimeMissing { .. }) {
+            warn_of(self.language, self.counted.problem.as_ref(), problem.as_ref());
+        }
+        self.counted.problem = problem;
     }
 
     /// Takes out boxes that are dead, too old, or surplus.
@@ -474,6 +485,13 @@ impl Shelf {
 }
 
 /// An error with its chain of causes.
+/// Tells the operator of a problem when it is new: it is tried again, and fails again, for as long as the server runs.
+fn warn_of(language: Language, known: Option<&String>, problem: Option<&String>) {
+    if let Some(problem) = problem.filter(|problem| known != Some(problem)) {
+        tracing::warn!(%language, "the warm pool is not what was configured: {problem}");
+    }
+}
+
 fn told(error: &BackendError) -> String {
     let mut text = error.to_string();
     let mut next = std::error::Error::source(error);

@@ -8,6 +8,8 @@
 //! Zygotes need root: an ordinary user's boxes all have the same owner. Without a zygote, each box boots its own
 //! runtime.
 
+mod stdlib;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,10 +22,10 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
-use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::plots;
+use belljar_core::request::{EnvVar, InputFile};
 use belljar_host::anew::socket_pair;
-use belljar_host::runtimes::Runtime;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
 use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
@@ -163,8 +165,9 @@ impl Native {
 
     /// Makes the zygote of a language, if it can have one and has none for this runtime.
     pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
-        let script = script(language).filter(|_| self.host.opener == Opener::Keeper);
-        let Some(script) = script else { return };
+        let Some(script) = script(language).filter(|_| self.host.opener == Opener::Keeper) else {
+            return self.note_ignored_preload(language);
+        };
         let _making = self.zygotes.making.lock().await;
         if self.zygotes.failed_lately(language) || self.living_zygote(language, runtime).await.is_some() {
             return;
@@ -175,6 +178,16 @@ impl Native {
         }
         let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
         self.zygotes.lock().insert(language.name, state);
+    }
+
+    /// Only a zygote imports modules ahead of the code.
+    fn note_ignored_preload(&self, language: Language) {
+        let Some(pool) = self.pool.as_ref().filter(|_| !self.preload(language).is_empty()) else { return };
+        let why = match self.host.opener {
+            Opener::Keeper => "this processor has no way to fork a runtime into a box",
+            Opener::Init => "forking a runtime into a box needs a server that root has started",
+        };
+        pool.note_unforked(language, Some(format!("preload has no effect: {why}")));
     }
 
     /// The zygote of a language, if there is a working one. Does not wait for one that is being made.
@@ -208,12 +221,13 @@ impl Native {
     ) -> Result<Zygote, BackendError> {
         let (mut sandbox, mut execution) = self.unspecific(language)?;
         sandbox.limits.memory = Bytes::new(MEMORY);
-        execution.files = files(script, self.preload(language), runtime.runtime())?;
+        execution.files = files(script, self.preload(language))?;
+        let hooks = stdlib::hooked(runtime.runtime()).map_err(setup("find Python's standard library"))?;
         let keeper = self.keeper().map_err(setup("start the keeper"))?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
         let (supply, id) = (Supply::Now, keeper.id());
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
-        let user = become_template(&mut draft.plan);
+        let user = become_template(&mut draft.plan, hooks);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
@@ -315,7 +329,10 @@ fn listener(line: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Waits until a zygote has booted, and has imported its modules.
 async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
-    let said = hear(control, BOOT_LIMIT).await?;
+    let said = hear(control, BOOT_LIMIT).await.map_err(|error| {
+        let has_ended = error.kind() == io::ErrorKind::BrokenPipe;
+        if has_ended { io::Error::other("the runtime ended instead of waiting for orders") } else { error }
+    })?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
     Pier::parse(&said).ok_or_else(refused)
 }
@@ -336,36 +353,81 @@ impl std::fmt::Debug for Zygote {
     }
 }
 
+/// The file in which the child of a zygote finds arguments and variables, beside the pipe for its code. It removes it.
+pub(crate) const EXTRAS: &str = ".extras";
+/// The most bytes of arguments and variables that a child takes.
+const MOST_EXTRAS: usize = 64 << 10;
+/// Variables that Python, the C library or the dynamic linker reads when it starts: prefixes and whole names.
+const READ_EARLY: &[&str] = &["PYTHON", "LC_", "LD_", "GLIBC_", "MALLOC_", "GCONV_"];
+const READ_AT_START: &[&str] = &["HOME", "LANG", "LANGUAGE", "LOCPATH", "TZ", "TZDIR"];
+/// Variables that modules read while they are imported, which matters with `preload`.
+const READ_BY_MODULES: &[&str] = &[
+    "BLIS_",
+    "GOTO_",
+    "MKL_",
+    "MPL",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NUMPY_",
+    "OMP_",
+    "OPENBLAS_",
+    "SKLEARN_",
+    "SCIPY_",
+];
+
+/// Why the child of a zygote cannot take these variables, if so.
+pub(crate) fn obstacle_to_env(
+    language: Language,
+    env: &[EnvVar],
+    preload: &[String],
+) -> Option<&'static str> {
+    let begins = |prefixes: &[&str], name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let early = |name: &str| begins(READ_EARLY, name) || READ_AT_START.contains(&name);
+    let by_modules = |name: &str| !preload.is_empty() && begins(READ_BY_MODULES, name);
+    let length: usize = env.iter().map(|variable| variable.name().len() + variable.value().len()).sum();
+    if script(language).is_none() {
+        Some("args and env are set when the runtime starts")
+    } else if env.iter().any(|variable| early(variable.name())) {
+        Some("a variable of env is read when the runtime starts")
+    } else if env.iter().any(|variable| by_modules(variable.name())) {
+        Some("a variable of env is read by modules that are preloaded")
+    } else if length > MOST_EXTRAS {
+        Some("env is too long to be given to a runtime that has started")
+    } else {
+        None
+    }
+}
+
 /// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
     (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
 }
 
-/// The script at the path where CPython looks for it while it boots, and the machine code that brings its children into
-/// their boxes.
-fn files(script: &str, preload: &[String], runtime: &Runtime) -> Result<Vec<InputFile>, BackendError> {
-    let unknown = || setup("tell the version of the runtime")(io::ErrorKind::InvalidData.into());
-    let version = runtime.label.strip_prefix("CPython ").ok_or_else(unknown)?;
-    let minor = version.rsplit_once('.').ok_or_else(unknown)?.0;
+/// The script, and the machine code that brings its children into their boxes.
+fn files(script: &str, preload: &[String]) -> Result<Vec<InputFile>, BackendError> {
     let names: Vec<_> = preload.iter().map(|name| format!("{name:?}")).collect();
-    let script = format!("PRELOAD = [{}]\n{script}", names.join(", "));
+    let script = format!("PRELOAD = [{}]\nPLOTS = {:?}\n{script}", names.join(", "), plots::MODULE);
     let file = |path: &str, content: Vec<u8>| {
-        let path = BoxPath::parse(path).map_err(|_| unknown())?;
+        let path =
+            BoxPath::parse(path).map_err(|_| setup("name a file")(io::ErrorKind::InvalidInput.into()))?;
         Ok(InputFile { path, content, executable: false })
     };
-    let place = format!(".local/lib/python{minor}/site-packages/usercustomize.py");
     let ferry = ferry::machine_code().unwrap_or_default().to_vec();
-    Ok(vec![file(&place, script.into_bytes())?, file(".ferry", ferry)?])
+    let plots = plots::SOURCE.as_bytes().to_vec();
+    Ok(vec![file(".zygote", script.into_bytes())?, file(".plots", plots)?, file(".ferry", ferry)?])
 }
 
 /// Turns the plan of a box into that of a template, and returns its user.
-fn become_template(plan: &mut Plan) -> u32 {
+fn become_template(plan: &mut Plan, hooks: Vec<Step>) -> u32 {
     let user = plan.identity.code.outside;
     plan.birth = Birth::Zygote;
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
     // `/proc` would show the host's processes, and nothing in a zygote needs a terminal.
     plan.build.retain(|step| !matches!(step, Step::Proc(_) | Step::Terminals { .. }));
+    let mounted = plan.build.iter().position(|step| *step == Step::Pivot).unwrap_or(plan.build.len());
+    plan.build.splice(mounted..mounted, hooks);
     plan.confinement.landlock.clear();
     // The kernel counts the processes of every box whose user namespace the zygote owns as the zygote's. Its cgroup
     // limits how many it has itself.
@@ -380,6 +442,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
         collected: execution.limits.collected,
+        writes: Writes::Refused,
     }
 }
 

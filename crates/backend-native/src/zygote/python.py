@@ -1,21 +1,25 @@
 # The Python zygote: a booted interpreter that forks each child into its own box.
 #
-# CPython imports this file while it boots, as `usercustomize`, with the command line and environment of a cold run. In
-# the zygote the import never ends. In a child it fails, as it does in a cold run where there is no such module, and the
-# interpreter continues by itself: it looks for its script, finds the box's, and waits there for the code. So nothing here
-# runs the code or imitates how it is run.
+# CPython boots with the command line and environment of a cold run. When it has finished with `site`, and so with virtual
+# environments, .pth files and `sitecustomize`, it asks every hook in `sys.path_hooks` whether its script is a directory or
+# an archive to import from. One of them is ours (`hook.py`) and runs this file. In the zygote that call never ends. In a
+# child it returns `None`, the answer for an ordinary script, and the interpreter continues by itself: it opens its script,
+# finds the box's, and waits there for the code. So nothing here runs the code or imitates how it is run.
 #
-# The line above this one names the modules to import beforehand: PRELOAD = [...]
+# The lines above name the modules to import beforehand, PRELOAD = [...], and matplotlib's backend, PLOTS = "...".
 
 
 def main():
     import sys
 
-    forget_how_this_was_found(sys)
+    # The hook has been called, and programs must not find it.
+    del sys.path_hooks[0]
     handlers = signal_handlers()
     try:
         for name in PRELOAD:
             __import__(name)
+        if "matplotlib" in sys.modules:
+            provide_plots(sys.modules)
     except BaseException as error:
         refuse(f"cannot preload {name}: {type(error).__name__}: {error}")
     kept, looked_at = frozenset(sys.modules), frozenset(sys.path_importer_cache)
@@ -31,7 +35,7 @@ def main():
     ferry, fflush = Ferry.load()
     ending = Ending(fflush, kept)
     rehearsal = compile("import sys\nx = [str(i) for i in range(10)]\nprint(*x, flush=True)\n", "/sandbox/main.py", "exec")
-    forget_the_rest(sys.modules, kept | {__name__})
+    forget_the_rest(sys.modules, kept)
     forget_the_rest(sys.path_importer_cache, looked_at)
     control.send(f"ready {ferry.orders} {ferry.rseq} {ferry.rseq_length}".encode())
 
@@ -56,6 +60,7 @@ def main():
     try:
         gc.unfreeze()
         seed_anew(sys.modules)
+        take_extras(os, sys)
         if rehearses:
             exec(rehearsal, {"__name__": "__main__", "__builtins__": __builtins__})
         ending.prepare()
@@ -76,16 +81,49 @@ def refuse(why):
     os._exit(1)
 
 
-def forget_how_this_was_found(sys):
-    """A box has no user packages, so the directory of this file must leave no trace."""
-    directory = __file__.rpartition("/")[0]
-    sys.path[:] = [entry for entry in sys.path if entry != directory]
-    sys.path_importer_cache.pop(directory, None)
+def provide_plots(modules):
+    """A preloaded matplotlib has already read its configuration, so a run cannot choose a backend by a file of its own. It
+    has our backend from the start, which saves nothing unless the run has asked for it."""
+    matplotlib = modules["matplotlib"]
+    # Anything but text stands for "whichever works".
+    if isinstance(dict.__getitem__(matplotlib.rcParams, "backend"), str):
+        return
+    backend = type(matplotlib)(PLOTS)
+    backend.__file__ = f"/sandbox/{PLOTS}.py"
+    with open("/sandbox/.plots", "rb") as file:
+        source = file.read()
+    exec(compile(source, backend.__file__, "exec"), backend.__dict__)
+    modules[PLOTS] = backend
+    matplotlib.rcParams["backend"] = f"module://{PLOTS}"
 
 
 def forget_the_rest(table, kept):
     for name in [name for name in table if name not in kept]:
         del table[name]
+
+
+def take_extras(os, sys):
+    """The arguments and variables of the run, if it has any: as in a cold run, except for what the kernel shows in
+    /proc/self. Only the box and this child ever have them, not the zygote."""
+    try:
+        file = os.open("/sandbox/.extras", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    data = b""
+    while piece := os.read(file, 65536):
+        data += piece
+    os.close(file)
+    os.unlink("/sandbox/.extras")
+    number, *rest = data.split(b"\0")[:-1]
+    args = [os.fsdecode(arg) for arg in rest[: int(number)]]
+    sys.argv += args
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv += args
+    for variable in rest[int(number) :]:
+        name, _, value = variable.partition(b"=")
+        # A variable of the caller's comes after those that every box has.
+        os.environb.pop(name, None)
+        os.environb[name] = value
 
 
 def seed_anew(modules):
@@ -286,4 +324,3 @@ class Ending:
 
 
 main()
-raise ImportError(name="usercustomize")

@@ -30,6 +30,7 @@ use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
 use crate::args::{Choices, Verbosity};
+use crate::audit::configured::{Planned, Unless, Unlocked};
 use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
 use crate::settings::{Environment, Settings};
@@ -82,7 +83,12 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     let mut config = configured(args, &settings)?;
     let mut pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
-    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener)? {
+    let ledger = Planned::of(&settings, Unless::Told, config.slots.saturating_add(config.queue))?;
+    // Its key is read while its file can be.
+    let ledger = ledger.map(Planned::unlock).transpose()?;
+    config.audit = ledger.as_ref().map(Unlocked::audit);
+    let departed = exile::depart(&mut settings, &config, environment, &choose, listener)?;
+    let (home, listener) = match departed {
         Fate::Server(home, listener) => (home, listener),
         Fate::Steward(status) => return Ok(status),
     };
@@ -97,7 +103,11 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
             "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
-    let engine = compose::pooled_engine(settings.host, pool);
+    let mut engine = compose::pooled_engine(settings.host, pool);
+    let scribe = ledger.map(Unlocked::start).transpose()?;
+    if let Some(scribe) = &scribe {
+        engine = engine.with_recorder(scribe.clone());
+    }
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     server.find_refusals(move |refusals| tell_of(refusals, &settings.config_to_write));
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
@@ -110,7 +120,11 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
         signals::obey(app, ready, reload).await;
         home.say(environment, Plea::Stopping);
     };
-    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))?;
+    let served = server.serve(listener, until);
+    if let Some(scribe) = scribe {
+        scribe.stop();
+    }
+    served.map_err(|cause| cannot_serve(&cause))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -58,6 +58,9 @@ pub(crate) struct KeyTable {
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
     uploads: Option<Scalar>,
+    /// Whether its holder may read the audit log.
+    #[serde(default)]
+    audit: bool,
     #[serde(default)]
     allow: AllowanceTable,
 }
@@ -164,6 +167,7 @@ fn key(table: &KeyTable, usual: &Allowance, place: &str) -> Result<Key, Problem>
         hash,
         allowance: allowance(&table.allow, usual.clone(), place, "keys.allow")?,
         quota,
+        audits: table.audit,
     })
 }
 

@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
 mod asynchronous;
+mod audit;
 mod backends;
 mod bad_input;
+mod debian_packages;
 mod defaults;
 mod differential;
 mod exile;
@@ -21,4 +23,5 @@ mod server;
 mod soak;
 mod storm;
 mod streams;
+mod virtual_environments;
 mod zygote;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn zygote(server: &Server) -> Option<Pid> {
     waiting(server, "/sandbox/main.py").into_iter().find(is_outside)
 }
 
-fn stdout(result: &Value) -> &str {
+pub(crate) fn stdout(result: &Value) -> &str {
     result["stdout"].as_str().unwrap_or_else(|| panic!("{result}"))
 }
 
@@ -51,6 +51,37 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
         (&json!(0), &json!(0), &json!(0)),
         "{pool}"
     );
+}
+
+/// With and without boxes that wait: those have been started without what the request brings.
+#[test]
+fn arguments_and_variables_reach_a_child_and_nobody_else() {
+    for pool in [FORKED, WAITING] {
+        let server = Server::with(pool, &[]);
+        eventually("a zygote lives", || {
+            let asked = with(python("1"), &json!({"args": ["x"]}));
+            server.post("/v1/runs", &asked).result()["start"] == json!("zygote")
+        });
+        let code = "import os, sys\nprint(sys.argv[1:], os.environ.get('SECRET'), os.getenv('USER'), os.listdir('.'))\n\
+                    os.system('echo $SECRET')";
+        let more =
+            json!({"args": ["a", "b c", "\u{fc}", ""], "env": {"SECRET": "hunter2 = x", "USER": "me"}});
+        let result = server.post("/v1/runs", &with(python(code), &more)).result();
+        assert_eq!((&result["start"], &result["cold_reason"]), (&json!("zygote"), &Value::Null), "{result}");
+        let expected = "['a', 'b c', '\u{fc}', ''] hunter2 = x me ['main.py']\nhunter2 = x\n";
+        assert_eq!(stdout(&result), expected, "{result}");
+        let searches = "import re\nfound = 0\n\
+                        for line in open('/proc/self/maps'):\n    \
+                            span, rights, *_, name = line.split()[0], line.split()[1], line.split()[-1]\n    \
+                            if 'r' not in rights or name.startswith('[v'): continue\n    \
+                            start, end = (int(text, 16) for text in span.split('-'))\n    \
+                            with open('/proc/self/mem', 'rb') as memory:\n        \
+                                memory.seek(start)\n        \
+                                found += len(re.findall(b'hunter[2]', memory.read(end - start)))\n\
+                        print(found)";
+        let next = server.post("/v1/runs", &python(searches)).result();
+        assert_eq!(stdout(&next), "0\n", "{next}");
+    }
 }
 
 /// Concurrent runs and the pool look for the zygote at the same time. None of them may miss it and start cold.
@@ -203,17 +234,22 @@ fn killing_whatever_waits_while_runs_go_on_fails_none_of_them() {
 }
 
 /// A Python with modules of a test's own, whose boxes see them.
-struct Installation {
+pub(crate) struct Installation {
     folder: TempDir,
     packages: PathBuf,
 }
 
 impl Installation {
     fn new() -> Installation {
+        Installation::made_with(&["--system-site-packages"])
+    }
+
+    pub(crate) fn made_with(options: &[&str]) -> Installation {
         let folder = tempfile::tempdir().unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let made = Command::new("python3")
-            .args(["-m", "venv", "--without-pip", "--system-site-packages"])
+            .args(["-m", "venv", "--without-pip"])
+            .args(options)
             .arg(folder.path())
             .output()
             .unwrap();
@@ -224,16 +260,23 @@ impl Installation {
     }
 
     /// A server whose zygote imports a module with this text.
-    fn serve(&self, name: &str, text: &str) -> Server {
+    pub(crate) fn serve(&self, name: &str, text: &str) -> Server {
         fs::write(self.packages.join(format!("{name}.py")), text).unwrap();
-        let program = self.folder.path().join("bin/python3");
-        let preload = format!("preload = ['{name}']\n");
-        Server::with(&format!("[runtimes]\npython = '{}'\n{WAITING}{preload}", program.display()), &[])
+        Server::with(&format!("{}{WAITING}preload = ['{name}']\n", self.configured()), &[])
+    }
+
+    /// What makes it the Python of a server.
+    pub(crate) fn configured(&self) -> String {
+        format!("[runtimes]\npython = '{}'\n", self.prefix().join("bin/python3").display())
+    }
+
+    pub(crate) fn prefix(&self) -> &Path {
+        self.folder.path()
     }
 }
 
 /// Says whether a module is there before the program asks for it, and something of its own.
-fn has(name: &str, more: &str) -> Value {
+pub(crate) fn has(name: &str, more: &str) -> Value {
     python(&format!("import sys\nprint('{name}' in sys.modules)\n{more}"))
 }
 
@@ -284,6 +327,11 @@ fn a_module_that_would_connect_runs_is_not_preloaded() {
             problem.contains(why) && problem.contains("each parked box boots its own runtime"),
             "{name}: {problem}"
         );
+        let log = server.log();
+        let warnings: Vec<_> =
+            log.lines().filter(|line| line.contains("WARN") && line.contains(why)).collect();
+        // What is refused when a box is made is told by the box and by the zygote, but not each time it is tried again.
+        assert!((1..=4).contains(&warnings.len()), "{name}: {warnings:?}");
     }
 }
 

@@ -9,5 +9,7 @@ mod inside;
 mod languages;
 mod options;
 mod output;
+mod packages;
 mod portable;
 mod refusals;
+mod workspace;

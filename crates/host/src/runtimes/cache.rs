@@ -28,6 +28,8 @@ impl Key {
         let mut question = DefaultHasher::new();
         (language.runtime.programs, language.runtime.ask, language.runtime.also).hash(&mut question);
         (&settings.search_path, &settings.home, &settings.manager_env).hash(&mut question);
+        // What is shown anyway is not in the answer.
+        reach::BASE_SYSTEM.hash(&mut question);
         let question = question.finish();
 
         let mut text = format!("belljar {} asked {question:016x}\n", env!("CARGO_PKG_VERSION")).into_bytes();
@@ -135,5 +137,5 @@ fn parse(value: &[u8]) -> Option<Runtime> {
     let program = paths.next()?;
     let mounts: Vec<PathBuf> = paths.collect();
     let intact = stamp(&program).as_bytes() == program_stamp && mounts.iter().all(|mount| mount.exists());
-    (intact && program.is_absolute()).then_some(Runtime { label, program, mounts })
+    (intact && program.is_absolute()).then_some(Runtime { label, program, mounts, beside: Vec::new() })
 }

@@ -13,7 +13,8 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 use super::{Refusal, is_home};
 
 /// What every box sees of the host, read-only, as far as it exists. Not included: `/usr/local`, `/opt`, `/var`, `/srv`,
-/// `/home`, `/root`, `/run`, `/sys`, `/boot`, and everything in `/etc` except these.
+/// `/home`, `/root`, `/run`, `/sys`, `/boot`, and everything in `/etc` except these. `docs/packages.md` says for each part
+/// of `/etc` why it is shown or not.
 pub const BASE_SYSTEM: &[&str] = &[
     "/usr/bin",
     "/usr/sbin",
@@ -30,11 +31,32 @@ pub const BASE_SYSTEM: &[&str] = &[
     "/lib64",
     "/etc/alternatives",
     "/etc/ld.so.cache",
+    "/etc/os-release",
+    // Public certificates, where Debian, Arch and Fedora keep them. Private keys are elsewhere.
+    "/etc/ssl/certs",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/openssl.cnf",
+    "/etc/ca-certificates/extracted",
+    "/etc/pki/ca-trust/extracted",
+    "/etc/pki/tls/certs",
+    // What programs that draw need, and what fontconfig has found out about the fonts.
+    "/etc/fonts",
+    "/var/cache/fontconfig",
+    "/etc/matplotlibrc",
+    "/etc/ImageMagick-6",
+    "/etc/ImageMagick-7",
 ];
 
 /// The files in `/etc` that a box has its own versions of, which the host's must not replace.
-const SYNTHETIC: &[&str] =
-    &["/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/localtime"];
+const SYNTHETIC: &[&str] = &[
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/nsswitch.conf",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/mime.types",
+];
 
 /// The parts of a prefix that hold programs and libraries. Not `etc`, `var` or `src`.
 const PARTS: &[&str] = &["bin", "lib", "lib32", "lib64", "libexec", "include", "share"];
@@ -73,6 +95,18 @@ pub(super) fn links(path: &Path) -> Vec<PathBuf> {
 
 fn beside(link: &Path, target: &Path) -> PathBuf {
     super::with_real_parent(&link.parent().unwrap_or(link).join(target))
+}
+
+/// These paths, parents first, without those inside another.
+pub(super) fn outermost(mut paths: Vec<PathBuf>) -> Vec<PathBuf> {
+    paths.sort();
+    let mut kept: Vec<PathBuf> = Vec::new();
+    for path in paths {
+        if !kept.iter().any(|parent| path.starts_with(parent)) {
+            kept.push(path);
+        }
+    }
+    kept
 }
 
 /// What a runtime needs, as far as it is known.
@@ -136,14 +170,7 @@ impl<'a> Reach<'a> {
     /// Everything, parents first, none inside another.
     pub(super) fn into_mounts(mut self) -> Vec<PathBuf> {
         self.add_link_targets();
-        self.mounts.sort();
-        let mut kept: Vec<PathBuf> = Vec::new();
-        for mount in self.mounts {
-            if !kept.iter().any(|parent| mount.starts_with(parent)) {
-                kept.push(mount);
-            }
-        }
-        kept
+        outermost(self.mounts)
     }
 
     fn add_parts(&mut self, prefix: &Path) {

@@ -11,6 +11,8 @@ pub struct Asked {
     id: u64,
     /// The thread that made it, as this process numbers it. 0 if it cannot see it.
     pub thread: u32,
+    /// The number of the call.
+    pub call: u32,
 }
 
 /// The descriptor through which decisions are made. It also hangs up when the last process under the filter is exiting,
@@ -45,6 +47,21 @@ const SEND: u64 = 0xC018_2101;
 /// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`: the kernel makes the call.
 const CONTINUE: u32 = 1;
 
+impl From<Notification> for Asked {
+    fn from(Notification { id, pid, data, .. }: Notification) -> Asked {
+        // The low half is the number, the high half the architecture.
+        Asked { id, thread: pid, call: u32::try_from(data[0] & 0xFFFF_FFFF).unwrap_or_default() }
+    }
+}
+
+impl Asked {
+    /// Whether it is for a socket, and not for an option of one.
+    #[must_use]
+    pub fn is_for_a_socket(&self) -> bool {
+        i64::from(self.call) == libc::SYS_socket
+    }
+}
+
 impl Listener {
     /// A descriptor that the kernel made with a filter.
     #[must_use]
@@ -69,7 +86,7 @@ impl Listener {
             // to be all zeros before. It is alive for the length of the call.
             let result = unsafe { libc::ioctl(self.0.as_raw_fd(), RECEIVE as _, &raw mut asked) };
             match (result, io::Error::last_os_error()) {
-                (0, _) => return Ok(Some(Asked { id: asked.id, thread: asked.pid })),
+                (0, _) => return Ok(Some(asked.into())),
                 // The thread was interrupted, or is gone.
                 (_, error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => {}
                 (_, error) => return Err(error),
@@ -83,10 +100,21 @@ impl Listener {
     /// # Errors
     /// The kernel's.
     pub fn allow(&self, asked: &Asked) -> io::Result<()> {
-        let response = Response { id: asked.id, value: 0, error: 0, flags: CONTINUE };
+        self.respond(&Response { id: asked.id, value: 0, error: 0, flags: CONTINUE })
+    }
+
+    /// Lets the call fail for want of memory. It is no error if the thread is gone.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn refuse(&self, asked: &Asked) -> io::Result<()> {
+        self.respond(&Response { id: asked.id, value: 0, error: -libc::ENOMEM, flags: 0 })
+    }
+
+    fn respond(&self, response: &Response) -> io::Result<()> {
         // SAFETY: `SECCOMP_IOCTL_NOTIF_SEND` reads a `struct seccomp_notif_resp`, which `response` is. It is alive and
         // initialised for the length of the call.
-        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SEND as _, &raw const response) };
+        let result = unsafe { libc::ioctl(self.0.as_raw_fd(), SEND as _, std::ptr::from_ref(response)) };
         match (result, io::Error::last_os_error()) {
             (0, _) => Ok(()),
             (_, error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),

@@ -202,7 +202,7 @@ const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 ///
 /// Of netlink, only what `getifaddrs` needs. Its replies wait in the socket, up to 212 KiB in each, nobody is charged for
 /// them, and the kernel echoes every message that it does not understand. So a box has few of these sockets at a time:
-/// each has to be asked for (`host/src/netlink.rs`).
+/// each has to be asked for (`host/src/rations.rs`).
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -304,6 +304,8 @@ const SPLICE: Rule = only_if!(5 & 4, &[0], else EINVAL);
 ///   and more. The first two are ignored instead of refused: glibc's resolver sets them, and gives up if it cannot.
 /// - `SO_RCVBUF`: a connection inherits it from its listener, and what arrives before it is accepted is charged to
 ///   nobody. It is a hint, which the kernel itself cuts down to the host's maximum.
+/// - `SO_REUSEPORT`: 2 KiB for the port of each socket. Servers with several processes need it, so a box may use it some
+///   thousand times (`host/src/rations.rs`).
 /// - `UDP_CORK`, as `MSG_MORE` above.
 /// - Multicast: each group that a socket joins is an entry of the interface, which nobody is charged for either. A box
 ///   has only a loopback, and a program that does not name it gets the same errno from the kernel.
@@ -317,6 +319,7 @@ const SETSOCKOPT: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[OF_SOCKET, option(&[26, 50, 51, 52])], then: EPERM },
         Case { when: &[OF_SOCKET, option(&[8])], then: Verdict::Ignore },
+        Case { when: &[OF_SOCKET, option(&[15])], then: Verdict::Ask },
         Case { when: &[OF_SOCKET, option(SOCKET_OPTIONS)], then: Verdict::Allow },
         Case { when: &[OF_IP, option(&[11])], then: Verdict::Ignore },
         Case { when: &[OF_IP, option(&[35, 39, 41, 42, 46, 48])], then: ENODEV },
@@ -332,15 +335,15 @@ const SETSOCKOPT: Rule = Rule::ByArguments {
 };
 
 /// `SO_DEBUG`, `REUSEADDR`, `DONTROUTE`, `BROADCAST`, `SNDBUF`, `KEEPALIVE`, `OOBINLINE`, `NO_CHECK`, `PRIORITY`, `LINGER`,
-/// `BSDCOMPAT`, `REUSEPORT` (which the counter of UDP sockets bounds), `PASSCRED`, `RCVLOWAT`, `SNDLOWAT`, `RCVTIMEO`,
+/// `BSDCOMPAT`, `PASSCRED`, `RCVLOWAT`, `SNDLOWAT`, `RCVTIMEO`,
 /// `SNDTIMEO`, `BINDTODEVICE`, `DETACH_FILTER`, `TIMESTAMP`, `SNDBUFFORCE`, `RCVBUFFORCE`, `PASSSEC`, `TIMESTAMPNS`, `MARK`,
 /// `RXQ_OVFL`, `PEEK_OFF`, `NOFCS`, `LOCK_FILTER`, `SELECT_ERR_QUEUE`, `BUSY_POLL`, `MAX_PACING_RATE`, `INCOMING_CPU`,
 /// `BINDTOIFINDEX`, `TIMESTAMP_NEW`, `TIMESTAMPNS_NEW`, `RCVTIMEO_NEW`, `SNDTIMEO_NEW`, `DETACH_REUSEPORT_BPF`,
 /// `PREFER_BUSY_POLL`, `BUF_LOCK`, `TXREHASH`, `RCVMARK`, `PASSPIDFD`, `PASSRIGHTS`. What takes a privilege is refused by the
 /// kernel.
 const SOCKET_OPTIONS: &[u32] = &[
-    1, 2, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 25, 27, 29, 32, 33, 34, 35, 36, 40, 42, 43,
-    44, 45, 46, 47, 49, 62, 63, 64, 66, 67, 68, 69, 72, 74, 75, 76, 83,
+    1, 2, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 18, 19, 20, 21, 25, 27, 29, 32, 33, 34, 35, 36, 40, 42, 43, 44,
+    45, 46, 47, 49, 62, 63, 64, 66, 67, 68, 69, 72, 74, 75, 76, 83,
 ];
 /// `IP_TOS`, `TTL`, `HDRINCL`, `RECVOPTS`, `RETOPTS`, `PKTINFO`, `MTU_DISCOVER`, `RECVTTL`, `RECVTOS`, `FREEBIND`, `PASSSEC`,
 /// `TRANSPARENT`, `ORIGDSTADDR`, `MINTTL`, `NODEFRAG`, `CHECKSUM`, `BIND_ADDRESS_NO_PORT`, `RECVFRAGSIZE`, `MULTICAST_IF`,

@@ -14,10 +14,12 @@ mod stdin;
 mod time;
 
 use axum::Router;
+use belljar_engine::WayIn;
 
-use crate::http::App;
+use crate::http::{App, mark};
 
 /// What is mounted for them; the guard of [`http`](crate::http) stands before all of it.
 pub(crate) fn router(app: &App) -> Router {
-    piston::router(app).merge(fusion::router(app))
+    let (piston, fusion) = (piston::router(app), fusion::router(app));
+    mark(piston, WayIn::Piston).merge(mark(fusion, WayIn::SandboxFusion))
 }

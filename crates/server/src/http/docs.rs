@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{examples, files, host, query, runs, unions};
+use super::{audit, examples, files, host, query, runs, unions};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -35,10 +35,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     ),
     paths(
         runs::create, runs::list, runs::find, runs::follow, runs::cancel, files::upload, files::list, files::find, files::delete, host::languages, host::backends, host::pool, host::health, host::readiness,
-        host::metrics,
+        host::metrics, audit::list, audit::find, audit::verify,
     ),
     modifiers(&Keys, &UsualErrors, &Descriptions, &Unions, &Defaults, &Examples),
-    tags((name = "runs", description = "Run code and fetch results"), (name = "files", description = "Upload files for later runs"), (name = "server", description = "What the server can run, and how it is"))
+    tags((name = "runs", description = "Run code and fetch results"), (name = "files", description = "Upload files for later runs"), (name = "server", description = "What the server can run, and how it is"),
+        (name = "audit", description = "What was run, by whom, and whether that record is whole"))
 )]
 struct Contract;
 
@@ -328,7 +329,11 @@ mod tests {
             for content in contents.flat_map(|contents| contents.values()) {
                 let Some(example) = content["example"].as_object() else { continue };
                 let name = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
-                let schema = &document["components"]["schemas"][name];
+                let schemas = &document["components"]["schemas"];
+                // Of a union, the first kind stands for the others: they have the same members.
+                let kind =
+                    schemas[name]["oneOf"][0]["$ref"].as_str().and_then(|kind| kind.rsplit('/').next());
+                let schema = &schemas[kind.unwrap_or(name)];
                 for member in schema["required"].as_array().unwrap() {
                     assert!(example.contains_key(member.as_str().unwrap()), "{name} lacks {member}");
                 }

@@ -2,6 +2,7 @@
 
 mod access_log;
 pub(crate) mod answer;
+mod audit;
 pub(crate) mod body;
 mod docs;
 mod events;
@@ -32,7 +33,7 @@ use body::Memory;
 pub use docs::openapi;
 pub(crate) use host::LastAnswer;
 pub use problem::Refused;
-pub(crate) use router::router;
+pub(crate) use router::{mark, router};
 
 /// What every handler can reach. A clone is the same.
 #[derive(Debug, Clone)]
@@ -48,6 +49,8 @@ pub struct App {
     pub(crate) languages: LastAnswer,
     /// Places for WebSockets, which are no connections any more to those who count them.
     pub(crate) sockets: Arc<Semaphore>,
+    /// Places for questions to the audit log.
+    pub(crate) audits: Arc<Semaphore>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
 }
@@ -63,6 +66,7 @@ impl App {
             memory: Memory::new(config.body_memory, config.max_body),
             languages: LastAnswer::default(),
             sockets: Arc::new(Semaphore::new(config.max_sockets())),
+            audits: Arc::new(Semaphore::new(audit::AT_A_TIME)),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,

@@ -14,6 +14,7 @@ use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::call::Part;
+use super::changes;
 use super::excerpt::{Page, Window, head_and_tail, last, page, share};
 use super::tools::GET_RUN;
 use crate::event_log::SoFar;
@@ -45,6 +46,9 @@ pub(super) enum Detail {
 pub(super) fn finished(run: &Finished, max_text: usize, detail: Detail) -> CallToolResult {
     let mut result = run.result();
     shorten(&mut result, max_text);
+    if let Some(changes) = &mut result.changes {
+        changes::shorten(changes, max_text);
+    }
     let files = run.report.files.as_deref().unwrap_or_default();
     let images = images(files);
     let mut content = vec![ContentBlock::text(told(&run.report, &result, &images, max_text))];
@@ -199,6 +203,9 @@ fn told(report: &Report, result: &RunResult, images: &[Image], budget: usize) ->
     }
     if let Some(files) = &report.files {
         text += &listed(&report.id, files, images, budget);
+    }
+    if let Some(changes) = &result.changes {
+        text += &changes::told(changes);
     }
     text
 }

@@ -38,6 +38,9 @@ pub(super) fn run_request(arguments: JsonObject, offer: &Offer<'_>) -> Result<(R
     let detail = detail(arguments.remove("verbose"))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
+    // A model can look at pictures and act on hints.
+    arguments.entry("plots").or_insert(Value::Bool(true));
+    arguments.insert("hints".to_owned(), Value::Bool(true));
     Ok((understood(arguments)?, detail))
 }
 
@@ -181,6 +184,13 @@ mod tests {
     }
 
     #[test]
+    fn a_model_gets_plots_unless_it_wants_none() {
+        let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
+        assert!(run_request(call(Value::Null)).unwrap().0.plots);
+        assert!(!run_request(call(json!(false))).unwrap().0.plots);
+    }
+
+    #[test]
     fn a_model_cannot_waive_a_guarantee() {
         let call = object(json!({"language": "python", "code": "1", "waive": ["memory"]}));
         let problem = run_request(call).unwrap_err().error;
@@ -211,8 +221,8 @@ mod tests {
             "string" => json!("none"),
             "integer" | "number" => json!(1),
             "array" => json!([]),
-            "object" => json!({}),
             "boolean" => json!(true),
+            "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
         let described = tools::run_arguments(&OFFER);

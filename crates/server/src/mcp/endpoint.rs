@@ -167,19 +167,13 @@ pub(crate) fn understands(body: &[u8]) -> bool {
     if !is_affordable(body) || refusal::no_json(body).is_some() {
         return false;
     }
-    let named = Message::read(body).is_some_and(|message| !message.has_a_long_name());
-    named
-        && match serde_json::from_slice::<ClientJsonRpcMessage>(body) {
-            Ok(JsonRpcMessage::Request(asked)) => match asked.request {
-                ClientRequest::CallToolRequest(asked) => {
-                    call::run_request(asked.params.arguments.unwrap_or_default(), &Offer::everything(&[]))
-                        .is_ok()
-                }
-                _ => true,
-            },
-            Ok(_) => true,
-            Err(_) => false,
-        }
+    if !Message::read(body).is_some_and(|message| !message.has_a_long_name()) {
+        return false;
+    }
+    let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return false };
+    let JsonRpcMessage::Request(asked) = message else { return true };
+    let ClientRequest::CallToolRequest(asked) = asked.request else { return true };
+    call::run_request(asked.params.arguments.unwrap_or_default(), &Offer::everything(&[])).is_ok()
 }
 
 /// What has to be known of a message here. Everything stays in the text: a client may send anything in its place.

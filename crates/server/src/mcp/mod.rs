@@ -7,6 +7,7 @@
 
 mod answer;
 mod call;
+mod changes;
 mod endpoint;
 mod excerpt;
 mod progress;

@@ -101,6 +101,7 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
     );
     let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
     let text = |description: &str| json!({"type": "string", "description": description});
+    let flag = |description: &str| json!({"type": "boolean", "description": description});
     let strings =
         |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     let mut properties = json!({
@@ -113,6 +114,8 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
             "files": {"type": "array", "items": input_file(offer.uploads),
                       "description": "Files to put into the working directory before the program starts."},
             "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**. Wildcards match no leading dot."),
+            "plots": {"type": "boolean", "description":
+                "Python: whether what matplotlib's show() would show comes back as pictures. Default true."},
             "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
             "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
             "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
@@ -129,6 +132,12 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
     });
     if let Some(workspace) = offer.workspace() {
         properties["workspace"] = workspace;
+        properties["writable"] = flag(
+            "With workspace: let the program write there. The host's files stay as they are; what was written is \
+                  gone afterwards, except what collect brings back.",
+        );
+        properties["changes"] =
+            flag("With writable: answer with the files that were added, changed and removed, and a patch.");
     }
     arguments(&["language", "code"], properties)
 }

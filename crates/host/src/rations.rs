@@ -1,35 +1,40 @@
-//! Netlink sockets, of which a box may have a few at a time.
+//! What a box may have little of, because the kernel holds memory for it that nobody is charged for. The filter of
+//! system calls makes these calls wait until they are answered here: a box could hold hundreds of megabytes before
+//! anybody looks at a counter.
 //!
-//! Programs need one for a moment, to list the network interfaces (`getifaddrs`). What waits in one is charged to nobody,
-//! and one CPU can fill hundreds of them with 200 KiB each before anybody looks at a counter. So the filter of system
-//! calls makes every `socket(AF_NETLINK, …)` wait until it is answered here.
+//! - Netlink sockets. Programs need one for a moment, to list the network interfaces (`getifaddrs`). 200 KiB can wait in each.
+//! - Sockets that share their port (`SO_REUSEPORT`). Each can have an entry of 2 KiB.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use belljar_jail::seccomp::{Asked, Listener};
 
-/// The most that may be open or on their way. Full ones hold 10 MB.
+/// The most netlink sockets that may be open or on their way. Full ones hold 10 MB.
 const MOST: usize = 48;
+/// How often a box may share a port, in its whole life. All of them hold 8 MB at most.
+const MOST_SHARED: u32 = 4096;
 /// How long a thread may take from the answer to the socket. A thread whose box has used up its share of the CPU waits
 /// for up to 100 ms.
 const SETTLING: Duration = Duration::from_millis(250);
 
-/// Hands out netlink sockets to the threads of a box.
+/// Answers the threads of a box.
 #[derive(Debug, Default)]
 pub struct Rations {
-    /// The threads that were allowed to make one, and when. A socket may not exist yet, exist or be closed again.
+    /// The threads that were allowed to make a netlink socket, and when. A socket may not exist yet, exist or be closed again.
     granted: Vec<(u32, Instant)>,
     /// One that has to wait until there are fewer.
     held: Option<Asked>,
+    /// How often a port was shared.
+    shared: u32,
 }
 
 impl Rations {
-    /// Answers the threads that ask, in turn, as long as there are not too many sockets. The others go on waiting: this has
-    /// to be called again soon.
+    /// Answers the threads that ask, in turn, as long as there are not too many netlink sockets. The others go on waiting: this
+    /// has to be called again soon.
     ///
     /// # Errors
-    /// The kernel's, and those of `open`, which counts the sockets that exist.
+    /// The kernel's, and those of `open`, which counts the netlink sockets that exist.
     pub fn answer(
         &mut self,
         listener: &Listener,
@@ -38,6 +43,10 @@ impl Rations {
         loop {
             let next = self.held.take().map_or_else(|| listener.next_asked(), |held| Ok(Some(held)))?;
             let Some(asked) = next else { return Ok(()) };
+            if !asked.is_for_a_socket() {
+                self.share(listener, &asked)?;
+                continue;
+            }
             if self.is_full(asked.thread, Instant::now(), open()?) {
                 self.held = Some(asked);
                 return Ok(());
@@ -45,6 +54,14 @@ impl Rations {
             listener.allow(&asked)?;
             self.granted.push((asked.thread, Instant::now()));
         }
+    }
+
+    fn share(&mut self, listener: &Listener, asked: &Asked) -> io::Result<()> {
+        if self.shared >= MOST_SHARED {
+            return listener.refuse(asked);
+        }
+        self.shared += 1;
+        listener.allow(asked)
     }
 
     /// Whether threads wait until there are fewer.
