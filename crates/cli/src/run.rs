@@ -339,7 +339,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         // Whoever reads JSON may compare what a program wrote.
         hints: !args.json,
     };
-    Ok((request.parse(Local { code, stdin, files })?, settings.host))
+    Ok((request.parse(Local { code, stdin, files, ..Local::default() })?, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.

@@ -50,6 +50,8 @@ pub struct Quota {
     pub concurrent: Option<usize>,
     /// Requests in a minute.
     pub per_minute: Option<u32>,
+    /// Bytes of uploaded files that are kept.
+    pub uploads: Option<usize>,
 }
 
 /// What a caller is at, which outlives a reload of the configuration.
@@ -136,6 +138,11 @@ impl Caller {
     /// What they get if they do not say.
     pub(crate) fn defaults(&self) -> &Defaults {
         &self.0.defaults
+    }
+
+    /// The most bytes of uploaded files, of so many that the server has room for.
+    pub(crate) fn upload_room(&self, all: usize) -> usize {
+        self.0.quota.uploads.map_or(all, |most| most.min(all))
     }
 
     /// Counts a run.
@@ -380,7 +387,7 @@ mod tests {
     #[test]
     fn requests_beyond_the_rate_are_refused_until_time_has_passed() {
         let (secret, now) = (Secret::random().unwrap(), Instant::now());
-        let quota = Quota { per_minute: Some(2), concurrent: None };
+        let quota = Quota { per_minute: Some(2), ..Quota::default() };
         let callers = callers(&[key("a", &secret, quota)], None);
         let caller = callers.holder(secret.reveal()).unwrap();
         assert!(caller.spend(now).is_ok() && caller.spend(now).is_ok());
@@ -393,7 +400,7 @@ mod tests {
     #[test]
     fn what_a_caller_is_at_outlives_a_reload() {
         let secret = Secret::random().unwrap();
-        let quota = Quota { concurrent: Some(1), per_minute: None };
+        let quota = Quota { concurrent: Some(1), ..Quota::default() };
         let keys = [key("a", &secret, quota)];
         let before = callers(&keys, None);
         let presence = before.holder(secret.reveal()).unwrap().enter().unwrap();

@@ -165,11 +165,11 @@ impl Asked {
             language: "python".to_owned(),
             code: DRIVER.to_owned(),
             stdin: serde_json::to_string(&order).ok(),
-            collect: fetch.patterns().into_iter().chain([files::literally(&results)]).collect(),
             limits: Limits { timeout_ms: Some(millis(time)), memory_bytes, ..Limits::default() },
             ..RunRequest::default()
         };
-        let local = Local { files: files::given(self.files)?, ..Local::default() };
+        let collect = fetch.patterns().into_iter().chain([files::literally(&results)]).collect();
+        let local = Local { files: files::given(self.files)?, collect, ..Local::default() };
         Ok(Job {
             request,
             local,
