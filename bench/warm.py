@@ -51,6 +51,7 @@ def main():
     if can_import_pandas():
         with Server('[pool.languages.python]\npreload = ["pandas"]\n') as server:
             preloaded(server)
+            with_table(server)
     else:
         find("python with pandas preloaded", "not measured: apt-get install python3-pandas", False)
     with Server("[pool.languages.python]\nmin = 8\nmax = 64\n") as server:
@@ -117,6 +118,24 @@ def preloaded(server):
         if took is not None:
             inside.append(took)
     compare("python with pandas preloaded", inside, outside, 1 / 50)
+
+
+def with_table(server):
+    """A warm run with a table of 2 MB beside the same run with a tiny one."""
+    code = "import pandas\nprint(len(pandas.read_csv('table.csv').columns))"
+    tables = {size: "number\n" + "12345678\n" * (size // 9) for size in (90, 2_000_000)}
+    times = {size: [] for size in tables}
+    for _ in range(max(5, rounds // 5)):
+        for size, table in tables.items():
+            server.until_one_waits("python")
+            took = server.timed("python", code, "warm", files=[{"path": "table.csv", "content": table}])
+            if took is not None:
+                times[size].append(took)
+    if not all(times.values()):
+        return find("pandas with a table of 2 MB", "no run was warm", False)
+    tiny, large = (statistics.median(taken) for taken in times.values())
+    said = f"{large:.2f} ms, with a tiny one {tiny:.2f}: {large / tiny:.2f}x, wanted 1.2x ({len(times[90])} runs)"
+    return find("pandas with a table of 2 MB", said, large <= 1.2 * tiny)
 
 
 def throughput(server):
@@ -336,10 +355,10 @@ class Server:
             time.sleep(0.005)
         sys.exit(f"no box for {language} was ever ready")
 
-    def timed(self, language, code, start):
+    def timed(self, language, code, start, **more):
         """How long a run took, if it began like this."""
         began = time.perf_counter()
-        result = self.line.ask("POST", "/v1/runs", {"language": language, "code": code})
+        result = self.line.ask("POST", "/v1/runs", {"language": language, "code": code, **more})
         took = (time.perf_counter() - began) * 1e3
         assert result["stdout"] == "1\n", result
         return took if result["start"] == start else None

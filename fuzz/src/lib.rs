@@ -2,12 +2,21 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a panic is how a fuzz target reports")]
 
+use std::alloc::System;
 use std::path::{Component, Path};
+use std::sync::{Mutex, PoisonError};
 
 use belljar_jail::codec;
 use belljar_jail::message::{Reply, Request};
 use belljar_jail::plan::Plan;
+use belljar_server::bodies;
 use belljar_wire::RunRequest;
+use cap::Cap;
+
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+/// What a body may take whatever its length.
+const SLACK: usize = 16 << 20;
 
 /// A plan, or a message of the keeper's, reads back as exactly the bytes that it was read from, or is refused.
 pub fn plan(bytes: &[u8]) {
@@ -34,7 +43,6 @@ pub fn request(bytes: &[u8]) {
     for file in &parsed.execution.files {
         assert!(stays_inside(file.path.as_str()), "{:?}", file.path);
     }
-    assert!(!parsed.execution.code.bytes().is_empty());
     assert!(!parsed.execution.code.bytes().contains(&0));
     assert!(parsed.sandbox.limits.pids > 0);
     assert!(parsed.sandbox.limits.memory.get() > 0);
@@ -51,4 +59,22 @@ pub fn request(bytes: &[u8]) {
 fn stays_inside(path: &str) -> bool {
     let plain = |part| matches!(part, Component::Normal(_));
     !path.is_empty() && !path.contains('\0') && Path::new(path).components().all(plain)
+}
+
+/// No body becomes more in memory than four times its length and 16 MiB, whichever interface reads it.
+pub fn bodies(bytes: &[u8]) {
+    for (_, read) in bodies::ALL {
+        within_bounds(read, bytes);
+    }
+}
+
+/// Has one interface read a body. What asks for more memory gets none, which ends the process.
+pub fn within_bounds(read: bodies::Reader, bytes: &[u8]) {
+    // The limit is for all threads.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    MEMORY.set_limit(MEMORY.allocated() + 4 * bytes.len() + SLACK).expect("a limit above what is in use");
+    let _ = read(bytes);
+    MEMORY.set_limit(usize::MAX).expect("no limit");
+    drop(alone);
 }

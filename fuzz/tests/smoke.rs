@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use belljar_fuzz::{plan, request};
+use belljar_fuzz::{plan, request, within_bounds};
 use belljar_jail::codec;
 use belljar_jail::plan::Plan;
+use belljar_server::bodies::ALL;
 use belljar_wire::RunRequest;
 
 /// Values that mean something to the decoders: tags, small lengths, large lengths, JSON's punctuation.
@@ -47,4 +48,49 @@ fn disturbed_requests_are_refused_or_stay_inside() {
         disturb(&bytes, request);
     }
     assert!(accepted >= 2, "the seeds must reach past the first refusal");
+}
+
+/// A body that the interface of this path understands.
+fn understood(path: &str) -> &'static str {
+    match path {
+        "/v1/runs" => r#"{"language":"sh","code":"true","args":["a"],"files":[{"path":"a","content":"b"}]}"#,
+        "/mcp" => {
+            r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"sh","code":""}}}"#
+        }
+        "/api/v2/execute" => r#"{"language":"bash","version":"*","files":[{"content":"true"}],"args":["a"]}"#,
+        "/api/v2/connect" => r#"{"type":"init","language":"bash","version":"*","files":[{"content":"true"}]}"#,
+        "/run_code" => r#"{"language":"bash","code":"true","files":{"a":"YQ=="},"fetch_files":["b"]}"#,
+        "/run_jupyter" => r#"{"cells":["1"],"files":{"a":"YQ=="}}"#,
+        other => panic!("no body for {other}"),
+    }
+}
+
+#[test]
+fn disturbed_bodies_stay_small() {
+    for (path, read) in ALL {
+        let body = understood(path);
+        assert!(read(body.as_bytes()), "the control: {path}");
+        disturb(body.as_bytes(), |bytes| within_bounds(read, bytes));
+    }
+}
+
+/// Before every string, list and object of every body as many small values as get through, or one large one.
+#[test]
+fn bodies_of_many_small_values_stay_small() {
+    let lists = [r#"{"":0}"#, "\"\"", r#"{"a":{"b":[{}]}}"#].map(|item| {
+        let values = item.matches(['"', '[', '{']).count();
+        format!("[{}]", vec![item; 32_000 / values].join(","))
+    });
+    let large = [format!("\"{}\"", "x".repeat(4 << 20)), format!("\"{}\"", "\\n".repeat(2 << 20))];
+    for (path, read) in ALL {
+        let body = understood(path);
+        for (at, _) in body.match_indices(['"', '[', '{']) {
+            for value in lists.iter().chain(&large) {
+                within_bounds(read, format!("{}{value},{}", &body[..at], &body[at..]).as_bytes());
+            }
+        }
+        for value in lists.iter().chain(&large) {
+            within_bounds(read, body.replace("\"true\"", value).as_bytes());
+        }
+    }
 }

@@ -88,6 +88,8 @@ pub(crate) struct DockerExecution {
     line: Line,
     terms: Terms,
     start: Start,
+    /// If there is a pool: why no container of it was used.
+    cold_reason: Option<&'static str>,
     output: Vec<u8>,
     ended: Option<End>,
     /// Set if the caller does not get the end.
@@ -119,8 +121,23 @@ impl DockerExecution {
                 ));
             }
         }
-        let (output, lost, killed) = (Vec::new(), None, None);
-        Ok(DockerExecution { container, line, terms, start, output, ended, lost, killed, killed_hard: false })
+        Ok(DockerExecution {
+            container,
+            line,
+            terms,
+            start,
+            cold_reason: None,
+            output: Vec::new(),
+            ended,
+            lost: None,
+            killed: None,
+            killed_hard: false,
+        })
+    }
+
+    /// This run could not take a container of the pool, for this reason.
+    pub(crate) fn because(self, cold_reason: Option<&'static str>) -> DockerExecution {
+        DockerExecution { cold_reason, ..self }
     }
 
     /// Feeds the program's standard input as it is read.
@@ -214,7 +231,7 @@ impl DockerExecution {
                 Loss::Stopped => self.container.remove_or_abandon(ENGINE_PATIENCE).await,
             }
             let (ending, cpu, files) = (Ending::Lost(why.message()), Duration::ZERO, Vec::new());
-            return Ok(Finished { ending, cpu, memory_peak: 0, files, left_out: 0 });
+            return Ok(Finished { ending, cpu, memory_peak: 0, files, left_out: 0, changes: None });
         }
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
@@ -233,7 +250,14 @@ impl DockerExecution {
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);
-        Ok(Finished { ending: ending(&end), cpu, memory_peak: end.memory_peak, files, left_out: 0 })
+        Ok(Finished {
+            ending: ending(&end),
+            cpu,
+            memory_peak: end.memory_peak,
+            files,
+            left_out: 0,
+            changes: None,
+        })
     }
 
     /// The files were named and written by hostile code: their number and size are limited.
@@ -254,6 +278,10 @@ impl DockerExecution {
 impl Execution for DockerExecution {
     fn start(&self) -> Start {
         self.start
+    }
+
+    fn cold_reason(&self) -> Option<&str> {
+        self.cold_reason
     }
 
     fn runtime(&self) -> &str {

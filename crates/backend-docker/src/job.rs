@@ -152,13 +152,17 @@ struct File {
 /// The code comes first: that identifies it where it goes through a pipe.
 fn take_files(execution: &mut ExecutionSpec, source: &BoxPath) -> Vec<File> {
     let content = std::mem::take(&mut execution.source.text);
-    let code = File { path: source.as_str().to_owned(), executable: false, content };
+    let code = (!execution.source.in_workspace).then(|| File {
+        path: source.as_str().to_owned(),
+        executable: false,
+        content,
+    });
     let files = std::mem::take(&mut execution.files).into_iter().map(|file| File {
         path: file.path.as_str().to_owned(),
         executable: file.executable,
         content: file.content,
     });
-    std::iter::once(code).chain(files).collect()
+    code.into_iter().chain(files).collect()
 }
 
 /// A workspace that exists.

@@ -39,7 +39,7 @@ use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::{Offer, resolve};
-use belljar_core::language::Language;
+use belljar_core::language::{Language, Parking};
 use belljar_core::limits::{BoxLimits, LimitsRequest, show_duration};
 use belljar_core::outcome::Start;
 use belljar_core::path::BoxPath;
@@ -176,9 +176,9 @@ impl Docker {
             collected: execution.limits.collected.get(),
             max_files: sandbox.limits.max_files(),
         };
-        let parking = execution.language.parking.filter(|parking| could_suit(parking, &sandbox, &execution));
+        let suits = could_be_warm(&sandbox, &execution);
         let job = Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
-        if let Some(parking) = parking
+        if let Ok(parking) = suits
             && let Some(running) = self.begin_warm(&job, parking.source, &terms, &mut execution).await?
         {
             return Ok(Box::new(running));
@@ -196,7 +196,10 @@ impl Docker {
         line.tell_raw(Job::supplies(supply, &contents));
         line.feed(execution.stdin).map_err(trouble::setup("feed stdin"))?;
         container.start().await.map_err(trouble::api("start the container"))?;
-        Ok(Box::new(DockerExecution::begin(container, line, terms, Start::Cold).await?))
+        let running = DockerExecution::begin(container, line, terms, Start::Cold).await?;
+        let none_ready = "no container was ready that was made for such a run";
+        let why = self.pool.as_ref().map(|_| suits.err().unwrap_or(none_ready));
+        Ok(Box::new(running.because(why)))
     }
 
     /// The network of a run, if it is to have one.
@@ -411,6 +414,13 @@ impl Docker {
             }
         }
     }
+}
+
+/// How a run could be warm, or why it cannot.
+fn could_be_warm(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<Parking, &'static str> {
+    let parking = execution.language.parking.ok_or("its runtime cannot wait for code")?;
+    could_suit(&parking, sandbox, execution)?;
+    Ok(parking)
 }
 
 impl Backend for Docker {

@@ -227,18 +227,28 @@ impl Shelf {
     }
 }
 
-/// Whether a request could be run in a parked container at all, before one is looked at.
-pub(crate) fn could_suit(parking: &Parking, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
+/// Whether a request could be run in a parked container at all, before one is looked at. If not, why.
+pub(crate) fn could_suit(
+    parking: &Parking,
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+) -> Result<(), &'static str> {
     let ExecutionSpec { source, files, args, .. } = execution;
     let total = source.text.len() + files.iter().map(|file| file.content.len()).sum::<usize>();
     let looked_for = |file: &InputFile| parking.has_looked_for(file.path.as_str());
-    sandbox.workspace.is_none()
-        && sandbox.network == Network::None
-        && args.is_empty()
-        && parking.primer.is_empty()
-        && !source.named_by_caller
-        && source.name.as_str() == parking.source
-        && parking.takes(&source.text)
-        && !files.iter().any(looked_for)
-        && total <= MOST_INPUT
+    let obstacles = [
+        (sandbox.workspace.is_some(), "a workspace is mounted while a container is made"),
+        (sandbox.network != Network::None, "containers of the pool have no network"),
+        (!args.is_empty(), "args are set when the runtime starts"),
+        (!parking.primer.is_empty(), "its runtime cannot wait for code in a container"),
+        (source.named_by_caller, "the file of the code has a name of its own"),
+        (
+            source.name.as_str() != parking.source,
+            "the code is a module, which its runtime must know when it starts",
+        ),
+        (!parking.takes(&source.text), "the code cannot be read from a pipe, or is too long for it"),
+        (files.iter().any(looked_for), "a file has a name that the runtime looks for when it starts"),
+        (total > MOST_INPUT, "code and files have too many bytes for a container of the pool"),
+    ];
+    obstacles.into_iter().find(|(is_met, _)| *is_met).map_or(Ok(()), |(_, why)| Err(why))
 }

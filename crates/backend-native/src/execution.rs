@@ -7,18 +7,24 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, BoxFuture, Ending, Event, Execution, Finished, Stream};
 use belljar_core::limits::{BoxLimits, Bytes};
-use belljar_core::outcome::{CollectedFile, Start};
-use belljar_core::path::BoxPath;
-use belljar_core::request::Glob;
+use belljar_core::outcome::{Changes, CollectedFile, Start};
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::request::{Glob, InputFile};
+use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
+use belljar_host::descriptors::Locks;
+use belljar_host::rations::Rations;
 use belljar_host::sockets::{BEYOND_LIMIT, Sockets};
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
+use belljar_jail::seccomp::Listener;
 use rustix::buffer::spare_capacity;
 use rustix::pipe::PipeFlags;
+use rustix::process::Pid;
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use crate::bustle::Waited;
@@ -52,6 +58,8 @@ pub(crate) struct Terms {
     pub(crate) collect: Vec<Glob>,
     /// The most bytes of collected files.
     pub(crate) collected: Bytes,
+    /// What becomes of what the code writes to its workspace.
+    pub(crate) writes: Writes,
 }
 
 /// A program that runs in a box.
@@ -64,12 +72,21 @@ pub(crate) struct NativeExecution {
     buffer: Vec<u8>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
+    /// The workspace beneath the layer that was offered.
+    before: Option<OwnedFd>,
+    /// The code's user on the host.
+    code: u32,
+    /// If there is a pool: why no box of it was used.
+    cold_reason: Option<String>,
     /// What the box shows as `/proc/meminfo`, until it is a run.
     meminfo: Option<OwnedFd>,
     /// The program, if its end is polled for.
     program: Option<Program>,
-    /// Hangs up when no process in the box can run any more.
-    herald: Option<Receiver>,
+    /// Decides on some of its calls, and hangs up when no process in the box can run any more.
+    listener: Option<Polled>,
+    rations: Rations,
+    /// Whether the run ends when the listener hangs up.
+    heralded: bool,
     /// No process can write to the streams any more.
     silenced: bool,
     source: BoxPath,
@@ -83,6 +100,7 @@ pub(crate) struct NativeExecution {
     cpu_exhausted: bool,
     /// Opened when the counters are first read.
     sockets: Option<Sockets>,
+    locks: Locks,
     /// It held too much kernel memory that its cgroup does not limit.
     memory_exhausted: bool,
     ended: Option<Ended>,
@@ -104,12 +122,12 @@ struct Ready {
 }
 
 impl Entrance {
-    /// Sends a child of the zygote in.
+    /// Sends a child of the zygote in. Returns the listener of its filter.
     pub(crate) async fn admit_child_of(
         &self,
         zygote: &Zygote,
         readiness: Readiness,
-    ) -> Result<(), BackendError> {
+    ) -> Result<OwnedFd, BackendError> {
         let Entrance { ready, ends, group, code } = self;
         let entry = Entry {
             code: *code,
@@ -202,6 +220,7 @@ impl NativeExecution {
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
+        let code = draft.plan.identity.code.outside;
         match keeper.order(draft.plan, &draft.contents, &ends) {
             // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -226,9 +245,14 @@ impl NativeExecution {
             buffer: Vec::new(),
             cgroup,
             offered: None,
+            before: None,
+            code,
+            cold_reason: None,
             meminfo: None,
             program: None,
-            herald: None,
+            listener: None,
+            rations: Rations::default(),
+            heralded: false,
             silenced: false,
             source: draft.source,
             terms,
@@ -239,6 +263,7 @@ impl NativeExecution {
             killed_at: None,
             cpu_exhausted: false,
             sockets: None,
+            locks: Locks::default(),
             memory_exhausted: false,
             ended: None,
         };
@@ -290,16 +315,40 @@ impl NativeExecution {
         self.waited_for = Some(waited);
     }
 
+    /// This run could not take a box of the pool, for this reason.
+    pub(crate) fn be_cold_because(&mut self, why: Option<&str>) {
+        self.cold_reason = why.map(str::to_owned);
+    }
+
+    /// Has files written into the working directory by a process in the box's cgroup, so that they are charged to the
+    /// box, as in a cold run.
+    pub(crate) async fn have_written(&mut self, files: &[InputFile]) -> io::Result<()> {
+        let dir = self.offered.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        self.keeper.supply(dir.as_fd(), files)?;
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
+        match heard.map_err(io::Error::other)? {
+            Some((Reply::Supplied, _)) => Ok(()),
+            Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match hear(&mut self.keeper, self.socket.as_ref()).await? {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.offered, self.meminfo) = (beside.next(), beside.next());
-                if let (Some(herald), Some(place)) = (beside.next(), beside.next()) {
-                    self.listen_to(herald, Program::at(place))
-                        .map_err(setup("wait for the program's end"))?;
+                if self.terms.writes != Writes::Refused {
+                    self.before = beside.next();
                 }
-                Ok(())
+                match (beside.next(), beside.next()) {
+                    (Some(herald), Some(place)) => self
+                        .listen_to(herald, Program::at(place))
+                        .map_err(setup("wait for the program's end")),
+                    (Some(listener), None) => self.decide_on_calls(listener),
+                    (None, _) => Ok(()),
+                }
             }
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
@@ -314,10 +363,16 @@ impl NativeExecution {
     /// If the herald cannot be polled, the run ends like any other.
     fn listen_to(&mut self, herald: OwnedFd, program: Program) -> io::Result<()> {
         if program.is_readable() {
-            // It is not a pipe, but hangs up like one, and only that is polled for.
-            self.herald = Some(Receiver::from_owned_fd_unchecked(herald)?);
+            self.heralded = true;
             self.program = Some(program);
         }
+        self.listener = Some(Polled::new(herald)?);
+        Ok(())
+    }
+
+    /// From now on decides on the calls of the program that need it.
+    pub(crate) fn decide_on_calls(&mut self, listener: OwnedFd) -> Result<(), BackendError> {
+        self.listener = Some(Polled::new(listener).map_err(setup("watch the program's system calls"))?);
         Ok(())
     }
 
@@ -356,7 +411,7 @@ impl NativeExecution {
                 () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
                 () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
                 said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
-                () = readable(self.herald.as_ref()), if lives => Happened::Heralded,
+                () = called(self.listener.as_ref()), if lives => Happened::Called,
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
@@ -376,21 +431,51 @@ impl NativeExecution {
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
+                Happened::Said(Some((Reply::Listening, beside))) => {
+                    beside.into_iter().next().map_or(Ok(()), |one| self.decide_on_calls(one))?;
+                }
                 Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
-                    Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
+                    Reply::Hired { .. }
+                    | Reply::Ready
+                    | Reply::Supplied
+                    | Reply::Started
+                    | Reply::Failed { .. },
                     _,
                 ))) => {}
-                Happened::Heralded => self.be_silenced(),
+                Happened::Called => self.look_at_calls(),
                 Happened::Tick => self.look_at_counters(),
             }
         }
     }
 
+    /// Some process makes a call that has to be decided on, or none can make any more.
+    fn look_at_calls(&mut self) {
+        let Some(Polled { listener, .. }) = &self.listener else { return };
+        if listener.has_hung_up() {
+            return self.be_silenced();
+        }
+        if self.sockets.is_none() {
+            self.sockets = self.cgroup.as_ref().and_then(|cgroup| cgroup.sockets().ok());
+        }
+        // Without a cgroup, memory is not promised, and there is no process by which to find the sockets.
+        let (sockets, limited) = (self.sockets.as_ref(), self.cgroup.is_some());
+        let open = || match sockets {
+            Some(sockets) => sockets.netlink(),
+            None if limited => Ok(usize::MAX),
+            None => Ok(0),
+        };
+        // A call that was not decided on is looked at again by the next tick.
+        let _ = self.rations.answer(listener, open);
+    }
+
     /// No process in the box can run any more. If the program has already been waited for, PID 1 is about to report how
     /// it ended.
     fn be_silenced(&mut self) {
-        self.herald = None;
+        self.listener = None;
+        if !self.heralded {
+            return;
+        }
         if let Some(status) = self.program.as_ref().and_then(Program::heralded_status) {
             self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
             self.silenced = true;
@@ -461,6 +546,7 @@ impl NativeExecution {
     /// does not bound, and that an OOM kill of one process ends them all (which cgroup v1 does not do itself). Also
     /// looks after a killed box that takes long to die.
     fn look_at_counters(&mut self) {
+        self.look_at_calls();
         if let Some(at) = self.killed_at {
             self.wait_for_death(at);
         }
@@ -486,7 +572,12 @@ impl NativeExecution {
             self.sockets = cgroup.sockets().ok();
         }
         let sockets = self.sockets.as_ref().and_then(|sockets| sockets.memory().ok()).unwrap_or_default();
-        cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default().saturating_add(sockets)
+        let in_proc = |pid: &Pid| format!("/proc/{}", pid.as_raw_nonzero());
+        let processes = || Ok(cgroup.processes()?.iter().map(in_proc).collect());
+        // What cannot be counted must not go on.
+        let locks = self.locks.memory::<String>(processes).unwrap_or(u64::MAX);
+        let buffers = cgroup.memory_beyond_limit(&self.terms.limits).unwrap_or_default();
+        buffers.saturating_add(sockets).saturating_add(locks)
     }
 
     /// Looks after a box that was killed and is not dead yet.
@@ -514,7 +605,7 @@ impl NativeExecution {
     }
 
     /// Reads the counters, collects files, and removes every trace of the box.
-    fn close(mut self) -> Result<Finished, BackendError> {
+    fn close(mut self, changes: Option<Changes>) -> Result<Finished, BackendError> {
         let ended = self.ended.unwrap_or(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
         let counters = match &self.cgroup {
             Some(cgroup) => cgroup
@@ -525,7 +616,7 @@ impl NativeExecution {
         let counters = counters.since(self.booting);
         let (files, left_out) = self.collect();
         let ending = self.ending(ended.status, &counters);
-        self.offered = None;
+        (self.offered, self.before) = (None, None);
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
         // its box.
         let _waited = self.waited_for.take();
@@ -534,7 +625,8 @@ impl NativeExecution {
             Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
-        Ok(Finished { ending, cpu: counters.cpu, memory_peak: counters.memory_peak, files, left_out })
+        let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
+        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
     }
 
     /// Disconnects, and lets the keeper kill the box and remove its cgroups.
@@ -565,12 +657,21 @@ impl NativeExecution {
         };
         let wanted = Wanted {
             patterns: &self.terms.collect,
-            source: self.source.as_str(),
+            // The layer has only what the run has written, whatever its name.
+            source: if self.terms.writes == Writes::Refused { self.source.as_str() } else { "" },
             hidden: None,
             bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
         collect::collect(dir, &wanted)
+    }
+
+    /// How to find out what became of the workspace, if that was asked for. It may take a while.
+    fn survey(&self) -> Option<impl FnOnce() -> Changes + Send + use<>> {
+        let wanted = self.terms.writes == Writes::Reported;
+        let (layer, before) = self.offered.as_ref().zip(self.before.as_ref()).filter(|_| wanted)?;
+        let (layer, before, code) = (layer.try_clone().ok()?, before.try_clone().ok()?, self.code);
+        Some(move || Layered { before: before.as_fd(), layer: layer.as_fd(), code }.changes())
     }
 
     fn ending(&self, status: i32, counters: &Counters) -> Ending {
@@ -593,6 +694,10 @@ impl Execution for NativeExecution {
         self.start
     }
 
+    fn cold_reason(&self) -> Option<&str> {
+        self.cold_reason.as_deref()
+    }
+
     fn runtime(&self) -> &str {
         &self.terms.runtime
     }
@@ -612,7 +717,13 @@ impl Execution for NativeExecution {
     }
 
     fn finish(self: Box<Self>) -> BoxFuture<'static, Result<Finished, BackendError>> {
-        Box::pin(async { self.close() })
+        Box::pin(async {
+            let changes = match self.survey() {
+                Some(survey) => Some(apart(survey).await?),
+                None => None,
+            };
+            self.close(changes)
+        })
     }
 }
 
@@ -634,7 +745,7 @@ enum News {
 enum Happened {
     Readable(Stream),
     Said(Option<(Reply, Vec<OwnedFd>)>),
-    Heralded,
+    Called,
     Tick,
 }
 
@@ -666,6 +777,40 @@ async fn hear(
             other => return other.map_err(setup("receive the keeper's report")),
         }
     }
+}
+
+/// A listener whose state can be waited for.
+struct Polled {
+    listener: Listener,
+    /// The same descriptor. It is no socket; only its state is looked at.
+    state: UnixDatagram,
+}
+
+impl Polled {
+    fn new(descriptor: OwnedFd) -> io::Result<Polled> {
+        let state = std::os::unix::net::UnixDatagram::from(descriptor.try_clone()?);
+        state.set_nonblocking(true)?;
+        Ok(Polled { listener: Listener::new(descriptor), state: UnixDatagram::from_std(state)? })
+    }
+}
+
+/// Returns when the state of the listener has changed.
+async fn called(listener: Option<&Polled>) {
+    let Some(Polled { state, .. }) = listener else { return std::future::pending().await };
+    if state.readable().await.is_ok() {
+        // The next change is waited for.
+        let unchanged = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = state.try_io(Interest::READABLE, unchanged);
+    }
+}
+
+/// Does something that takes a while, on a thread on which nobody waits. A program with one thread waits itself.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, BackendError> {
+    if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
+        return Ok(work());
+    }
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|lost| setup("read the changes of the workspace")(io::Error::other(lost)))
 }
 
 async fn readable(pipe: Option<&Receiver>) {

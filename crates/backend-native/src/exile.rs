@@ -1,9 +1,9 @@
 //! What a server that root started needs in order to make boxes without root's rights, and how it gives them up.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use belljar_core::language::Language;
@@ -11,10 +11,14 @@ use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
+use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
-use crate::host::{Obstacle, ids_of_boxes};
+use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
 use crate::trial;
+
+/// Where servers note which ids are theirs.
+const LEASES: &str = "/run/belljar";
 
 /// The server's environment, as in [`Settings`](crate::Settings).
 #[derive(Debug, Clone, Default)]
@@ -36,6 +40,8 @@ pub struct Passage {
     pub runtimes: Vec<(Language, PathBuf)>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
+    /// Keeps other servers from having the same ids.
+    _lease: Lease,
     /// How many boxes of crashed predecessors were cleaned up on the way.
     pub swept: usize,
 }
@@ -55,14 +61,16 @@ impl Passage {
     /// # Errors
     /// Why the server cannot or need not leave.
     pub fn prepare(from: &Surroundings) -> Result<Passage, Obstruction> {
-        let ids = ids_of_boxes().ok_or(Obstruction::Needless)?;
-        // Outside the range of the boxes' ids, and different for each server: a process that takes over one server must
-        // not have the others.
-        let user = ids.0 - 1 - std::process::id() % (ids.1 / 2);
-        Passage::to_be(user, ids, from).map_err(Obstruction::Cannot)
+        if !may_grant_ids() {
+            return Err(Obstruction::Needless);
+        }
+        let lease = Lease::take(Path::new(LEASES)).map_err(|cause| {
+            Obstruction::Cannot(format!("cannot reserve ids for the server's boxes in {LEASES}: {cause}"))
+        });
+        Passage::to_be(user_of_server(), lease?, from).map_err(Obstruction::Cannot)
     }
 
-    fn to_be(user: u32, ids: (u32, u32), from: &Surroundings) -> Result<Passage, String> {
+    fn to_be(user: u32, lease: Lease, from: &Surroundings) -> Result<Passage, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         // If root has no cgroups to give away, the server has none either.
@@ -72,7 +80,7 @@ impl Passage {
                 Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?)
             }
         };
-        let mut terms = Terms { user, ids, ..Terms::default() };
+        let mut terms = Terms { user, ids: lease.ids, ..Terms::default() };
         if let Some(grant) = &grant {
             terms.replaced = grant.replaced();
             terms.cgroup = grant.entrance();
@@ -82,7 +90,7 @@ impl Passage {
         let closed = closed_runtimes(from);
         terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
         let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
-        Ok(Passage { terms, runtimes, grant, swept })
+        Ok(Passage { terms, runtimes, grant, _lease: lease, swept })
     }
 
     /// Adds something to read that only root can reach. What every user can reach needs no luggage.
@@ -96,6 +104,21 @@ impl Passage {
     pub fn take_to_believe(&mut self, path: &Path) {
         let held = Held::AsItsOwn;
         self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
+    }
+
+    /// Adds a file that the server writes to, and that stays. It is made if it does not exist, and belongs to the server from
+    /// now on; what it contains is the server's word. The directory must be one that only root can write to.
+    ///
+    /// # Errors
+    /// That it cannot be given to the server.
+    pub fn take_to_write(&mut self, dir: &Path, name: &str) -> Result<(), Obstruction> {
+        let cannot = |cause: &io::Error| {
+            Obstruction::Cannot(format!("cannot give {} to the server: {cause}", dir.join(name).display()))
+        };
+        let path = dir.canonicalize().map_err(|cause| cannot(&cause))?.join(name);
+        give(&path, self.terms.user).map_err(|cause| cannot(&cause))?;
+        self.terms.luggage.push(Luggage { path, held: Held::Given });
+        Ok(())
     }
 
     /// Goes into exile, if boxes can be made there.
@@ -121,6 +144,20 @@ impl Passage {
         }
         Ok(departed)
     }
+}
+
+/// A server before this one may have written to the file, but it could not put another in its place.
+fn give(path: &Path, user: u32) -> io::Result<()> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() || found.nlink() != 1 {
+        return Err(io::Error::other("it is not an ordinary file"));
+    }
+    std::os::unix::fs::fchown(&file, Some(user), Some(user))?;
+    file.set_permissions(Permissions::from_mode(0o600))
 }
 
 /// The cache of root's probes. It is made if it does not exist, so that there is a place to mount it.

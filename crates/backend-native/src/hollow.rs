@@ -2,6 +2,7 @@
 //! need not wait for a box to be built as well. It has PID 1 in it and little else.
 
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -11,8 +12,8 @@ use belljar_core::path::BoxPath;
 use tokio::sync::Notify;
 
 use crate::execution::{Entrance, NativeExecution};
-use crate::parked::{Parked, ParkedTerms, Stamped};
-use crate::zygote::{Readiness, Zygote};
+use crate::parked::{self, Parked, ParkedTerms, Stamped};
+use crate::zygote::{self, Readiness, Zygote};
 
 /// A box for a child of one zygote. Dropping it destroys it.
 pub(crate) struct Hollow {
@@ -30,11 +31,19 @@ pub(crate) struct Hollow {
 impl Hollow {
     /// Has a child of the zygote enter, and waits until it waits for its code.
     pub(crate) async fn inhabit(self, zygote: &Zygote, readiness: Readiness) -> Result<Parked, BackendError> {
-        let Hollow { execution, entrance, terms, source, stdin, .. } = self;
-        entrance.admit_child_of(zygote, readiness).await?;
+        let Hollow { mut execution, entrance, terms, source, stdin, .. } = self;
+        let listener = entrance.admit_child_of(zygote, readiness).await?;
+        execution.decide_on_calls(listener)?;
         // No other process may hold the ends of its streams.
         drop(entrance);
         Parked::when_booted(execution, terms, source.as_str(), b"", stdin, zygote.memory()).await
+    }
+
+    /// Leaves what the child of a zygote is to take: arguments and variables. Nothing else is in the box yet that could
+    /// read them.
+    pub(crate) fn leave_extras(&self, extras: &[u8]) -> io::Result<()> {
+        let dir = self.execution.working_dir().ok_or(io::ErrorKind::NotFound)?;
+        parked::leave_file(dir, self.terms.plan.identity.code.outside, zygote::EXTRAS, extras)
     }
 
     fn is_good_for(&mut self, owner: u32, runtime: &Stamped) -> bool {

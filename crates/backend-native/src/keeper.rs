@@ -5,9 +5,10 @@ use std::io::{self, Seek, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use belljar_core::request::InputFile;
 use belljar_host::anew::{self, StartedAnew};
 use belljar_jail::message::{self, Reply, Request};
-use belljar_jail::plan::{CgroupEntry, Plan};
+use belljar_jail::plan::{CgroupEntry, Input, Plan};
 use belljar_jail::{Fault, Order, Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
@@ -128,6 +129,23 @@ impl Keeper {
             Keeper::Process(process) => message::send(process.socket()?, &Request::Entered, &[]),
             Keeper::None(_) => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    /// Has files written into this directory of the box by a process in the box's cgroup. The answer follows.
+    pub(crate) fn supply(&self, dir: BorrowedFd<'_>, files: &[InputFile]) -> io::Result<()> {
+        let Keeper::Process(process) = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        let (mut inputs, mut offset) = (Vec::new(), 0);
+        let mut payload = File::from(rustix::fs::memfd_create("files", MemfdFlags::CLOEXEC)?);
+        for InputFile { path, content, executable } in files {
+            payload.write_all(content)?;
+            let (path, length) = (path.as_str().into(), content.len() as u64);
+            inputs.push(Input { path, offset, length, executable: *executable });
+            offset += length;
+        }
+        let inputs = codec::encode(&inputs);
+        payload.write_all(&inputs)?;
+        let request = Request::Supply { list_offset: offset, list_length: inputs.len() as u64 };
+        message::send(process.socket()?, &request, &[payload.as_fd(), dir])
     }
 
     /// The next message; `None` if it has died.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
-use belljar_core::path::BoxPath;
+use belljar_core::path::{BoxPath, Workspace, Writes};
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
@@ -165,14 +165,15 @@ pub(crate) fn draft(
                 Opener::Keeper => owner_of(workspace.as_path()),
                 Opener::Init => None,
             };
-            layout.step(Step::Workspace { source, path: WORK.into(), owner, files });
+            let writable = workspace.is_writable();
+            layout.step(Step::Workspace { source, path: WORK.into(), owner, files, writable });
         }
     }
     layout.step(Step::Proc(machine::proc_files(&sandbox.limits)));
     layout.step(Step::Pivot);
     layout.step(Step::SealRoot);
-    if supply == Supply::Later || !execution.collect.is_empty() {
-        layout.step(Step::Offer(SANDBOX.into()));
+    if let Some(offer) = offer(sandbox, execution, supply) {
+        layout.step(offer);
     }
 
     let confinement = confinement(sandbox, execution, &ground);
@@ -231,6 +232,16 @@ impl Layout {
     }
 }
 
+/// What the caller reads afterwards, if anything.
+fn offer(sandbox: &SandboxSpec, execution: &ExecutionSpec, supply: Supply) -> Option<Step> {
+    let collects = !execution.collect.is_empty();
+    match sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes) {
+        Writes::Reported => Some(Step::OfferLayer),
+        Writes::Discarded => collects.then_some(Step::OfferLayer),
+        Writes::Refused => (collects || supply == Supply::Later).then(|| Step::Offer(SANDBOX.into())),
+    }
+}
+
 /// One budget for everything that the code can write.
 fn scratch(sandbox: &SandboxSpec) -> Step {
     let part = |path: &str, mode, executable| ScratchPart { path: path.into(), mode, executable };
@@ -272,6 +283,9 @@ fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground
         let devices = DEVICES.iter().chain([&TERMINALS]);
         landlock.extend(devices.map(|path| (PathBuf::from(path), Access::Use)));
         landlock.extend([SANDBOX, "/tmp", "/dev/shm"].map(|path| (PathBuf::from(path), Access::Write)));
+        if sandbox.workspace.as_ref().is_some_and(Workspace::is_writable) {
+            landlock.push((WORK.into(), Access::Write));
+        }
     }
     Confinement { rlimits, landlock }
 }
@@ -290,10 +304,10 @@ fn inputs(
     execution: &ExecutionSpec,
     source: &BoxPath,
 ) -> Result<(Vec<Input>, Vec<u8>), BackendError> {
-    let code = (source, execution.source.text.as_slice(), false);
+    let code = execution.source.to_put().map(|text| (source, text, false));
     let files = execution.files.iter().map(|file| (&file.path, file.content.as_slice(), file.executable));
     let (mut inputs, mut contents) = (Vec::new(), Vec::new());
-    for (path, content, executable) in std::iter::once(code).chain(files) {
+    for (path, content, executable) in code.into_iter().chain(files) {
         let offset = contents.len() as u64;
         contents.extend_from_slice(content);
         let path = PathBuf::from(path.as_str());
@@ -318,7 +332,6 @@ mod tests {
     use belljar_core::guarantee::{Offer, Standing, resolve};
     use belljar_core::language::Language;
     use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
-    use belljar_core::path::Workspace;
     use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
     use belljar_jail::plan::{Command, IdPair};
 
@@ -347,6 +360,7 @@ mod tests {
             source: Source {
                 name: BoxPath::parse(language.source).unwrap(),
                 named_by_caller: false,
+                in_workspace: false,
                 text: b"code".to_vec(),
             },
             args: Arg::parse_all(vec!["first".into()]).unwrap(),

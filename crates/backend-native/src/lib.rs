@@ -37,6 +37,7 @@ use belljar_core::backend::{
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, show_duration};
+use belljar_core::path::{Workspace, Writes};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
 use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
@@ -54,6 +55,7 @@ use crate::layout::{BaseSystem, Draft, Ground, Supply};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::warden::Warden;
+use crate::warm::Beginning;
 use crate::zygote::Zygotes;
 
 /// What the backend needs to know about its caller's environment, which it does not read itself.
@@ -139,14 +141,18 @@ impl Native {
     /// Starts a run: in a parked box if one suits the request, otherwise in a new one.
     async fn begin(
         &self,
-        sandbox: SandboxSpec,
+        mut sandbox: SandboxSpec,
         mut execution: ExecutionSpec,
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
         let waited = Waited::begin();
-        let mut running = match self.begin_warm(&sandbox, &mut execution).await? {
-            Some(running) => running,
-            None => Box::new(self.begin_cold(sandbox, execution).await?),
+        let mut running = match self.begin_warm(&mut sandbox, &mut execution).await? {
+            Beginning::Begun(running) => running,
+            Beginning::Cold(why) => {
+                let mut running = Box::new(self.begin_cold(sandbox, execution).await?);
+                running.be_cold_because(why);
+                running
+            }
         };
         running.be_waited_for(waited);
         Ok(running)
@@ -168,6 +174,7 @@ impl Native {
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
             collected: execution.limits.collected,
+            writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;

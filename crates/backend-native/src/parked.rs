@@ -18,6 +18,7 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Parking;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::outcome::Start;
+use belljar_core::path::Writes;
 use belljar_core::request::{InputFile, Network, Stdin};
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
@@ -37,11 +38,11 @@ const BOOT_LIMIT: Duration = Duration::from_secs(20);
 /// How often to check whether it has booted, at first and at most.
 const FIRST_LOOK: Duration = Duration::from_micros(250);
 const LAST_LOOK: Duration = Duration::from_millis(20);
-/// The most bytes of code and files that are written into a box from outside. Neither the memory nor the time for it is
-/// charged to the box, so each file counts for more than its content.
+/// The most bytes of code and files that are written into a box from this process. Neither the memory nor the time for it
+/// is charged to the box, so each file counts for more than its content. Beyond that, the keeper has the files written.
 const MOST_INPUT: usize = 256 << 10;
 const WEIGHT_OF_A_FILE: usize = 1024;
-/// How many directories deep a file may be.
+/// How many directories deep such a file may be.
 const DEEPEST: usize = 8;
 /// The name of the code's file until it replaces the pipe.
 const ARRIVING: &str = ".arriving";
@@ -174,40 +175,50 @@ impl Parked {
         self.execution.lives()
     }
 
-    /// Whether what it already uses is within these limits. If not, the runtime could not have booted in a box with
-    /// these limits.
-    pub(crate) fn fits_into(&self, limits: &BoxLimits) -> bool {
-        limits.memory.get() > self.booted && u64::from(limits.pids) + 1 >= self.usage.tasks
+    /// Whether what it already uses is within these limits, with the files that it gets. If not, the runtime could not
+    /// have booted in a box with these limits.
+    pub(crate) fn fits_into(&self, limits: &BoxLimits, execution: &ExecutionSpec) -> bool {
+        let files = if are_heavy(execution) { on_disk(execution) } else { 0 };
+        limits.memory.get() > self.booted.saturating_add(files)
+            && u64::from(limits.pids) + 1 >= self.usage.tasks
     }
 
     /// Gives it the code and files of a request, and makes it the run of that request. `wanted` is the plan that would
     /// be made for the request, which [`suits`] has approved. A box that is returned has not started the code, and is
     /// of no more use.
-    pub(crate) fn supply(
+    pub(crate) async fn supply(
         mut self,
         start: Start,
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
-        match self.begin(wanted, sandbox, execution) {
+        match self.begin(wanted, sandbox, execution).await {
             Ok(poured) => Ok(self.go_on(start, poured, sandbox, execution)),
             Err(_) => Err(Box::new(self)),
         }
     }
 
     /// Everything up to the first byte of the code. Returns how much of the code is in the pipe.
-    fn begin(
+    async fn begin(
         &mut self,
         wanted: &Plan,
         sandbox: &SandboxSpec,
-        execution: &ExecutionSpec,
+        execution: &mut ExecutionSpec,
     ) -> io::Result<usize> {
         if !self.execution.lives() {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         self.take_limits(wanted, &sandbox.limits)?;
-        self.write_files(execution)?;
+        if are_heavy(execution) {
+            let files = std::mem::take(&mut execution.files);
+            let written = self.execution.have_written(&files).await;
+            execution.files = files;
+            written?;
+            self.write_files(execution, &[])?;
+        } else {
+            self.write_files(execution, &execution.files)?;
+        }
         let pour = || stdin::pour(&self.gate, &execution.source.text);
         // Closing the gate marks the end of the code.
         let reads_first = execution.language.parking.is_some_and(|parking| parking.reads_first);
@@ -237,6 +248,7 @@ impl Parked {
             cpu_time: execution.limits.cpu_time,
             collect: std::mem::take(&mut execution.collect),
             collected: execution.limits.collected,
+            writes: Writes::Refused,
         };
         running.become_run(start, terms, usage.cpu);
         Ok(running)
@@ -276,12 +288,12 @@ impl Parked {
 
     /// Puts the code's file in the pipe's place, and the other files beside it. This is done as the code's own user:
     /// the files belong to it, and nothing can be written that the code could not have written.
-    fn write_files(&self, execution: &ExecutionSpec) -> io::Result<()> {
+    fn write_files(&self, execution: &ExecutionSpec, files: &[InputFile]) -> io::Result<()> {
         let dir = self.execution.working_dir().ok_or(io::ErrorKind::NotFound)?;
         with_files_of(self.terms.plan.identity.code.outside, || {
             write_new(dir, Path::new(ARRIVING), &execution.source.text, false)?;
             rustix::fs::renameat(dir, ARRIVING, dir, execution.source.name.as_str())?;
-            execution.files.iter().try_for_each(|file| {
+            files.iter().try_for_each(|file| {
                 let path = Path::new(file.path.as_str());
                 make_parents(dir, path)?;
                 write_new(dir, path, &file.content, file.executable)
@@ -299,32 +311,49 @@ impl std::fmt::Debug for Parked {
     }
 }
 
-/// Whether a request could be run in a parked box at all, before one is looked at.
+/// Whether a request could be run in a parked box at all, before one is looked at. If not, why.
 pub(crate) fn could_suit(
     parking: &Parking,
     parked: &BoxLimits,
     sandbox: &SandboxSpec,
     execution: &ExecutionSpec,
-) -> bool {
-    let ExecutionSpec { source, files, args, .. } = execution;
-    let weight = |file: &InputFile| file.content.len() + file.path.as_str().len() + WEIGHT_OF_A_FILE;
-    let total = source.text.len() + files.iter().map(weight).sum::<usize>();
-    let deep = |file: &InputFile| file.path.parents().count() > DEEPEST;
+) -> Result<(), &'static str> {
+    let ExecutionSpec { source, files, .. } = execution;
+    let late = |file: &InputFile| parking.has_looked_for(file.path.as_str());
+    let in_the_way = |file: &InputFile| file.path.as_str().split('/').next() == Some(parking.source);
+    let obstacles = [
+        (sandbox.workspace.is_some(), "a workspace is mounted while a box is made"),
+        (sandbox.image.is_some(), "the run names an image"),
+        (sandbox.network != Network::None, "boxes of the pool have no network"),
+        (sandbox.limits.disk != parked.disk, "limits.disk_bytes is not that of the pool's boxes"),
+        (source.named_by_caller, "the file of the code has a name of its own"),
+        (
+            source.name.as_str() != parking.source,
+            "the code is a module, which its runtime must know when it starts",
+        ),
+        (!parking.takes(&source.text), "the code cannot be read from a pipe, or is too long for it"),
+        (files.iter().any(in_the_way), "a file has the name of the code's own"),
+        (files.iter().any(late), "a file has a name that the runtime looks for when it starts"),
+        (source.text.len() > MOST_INPUT, "the code is too long to be written into a box from outside"),
+        (on_disk(execution) > sandbox.limits.disk.get(), "the files do not fit into limits.disk_bytes"),
+    ];
+    obstacles.into_iter().find(|(is_met, _)| *is_met).map_or(Ok(()), |(_, why)| Err(why))
+}
+
+/// What code and files take in a box, in whole pages.
+fn on_disk(execution: &ExecutionSpec) -> u64 {
     let pages = |length: usize| (length as u64).div_ceil(4096) * 4096;
-    let on_disk = pages(source.text.len()) + files.iter().map(|file| pages(file.content.len())).sum::<u64>();
-    sandbox.workspace.is_none()
-        && sandbox.image.is_none()
-        && sandbox.network == Network::None
-        && sandbox.env.is_empty()
-        && sandbox.limits.disk == parked.disk
-        && args.is_empty()
-        && !source.named_by_caller
-        && source.name.as_str() == parking.source
-        && parking.takes(&source.text)
-        && !files.iter().any(|file| parking.has_looked_for(file.path.as_str()))
-        && !files.iter().any(deep)
-        && total <= MOST_INPUT
-        && on_disk <= sandbox.limits.disk.get()
+    let files = execution.files.iter().map(|file| pages(file.content.len()));
+    pages(execution.source.text.len()) + files.sum::<u64>()
+}
+
+/// Whether the files are so much that they have to be written by a process in the box's cgroup: what this process
+/// writes is charged to nobody's limit.
+pub(crate) fn are_heavy(execution: &ExecutionSpec) -> bool {
+    let weight = |file: &InputFile| file.content.len() + file.path.as_str().len() + WEIGHT_OF_A_FILE;
+    let deep = |file: &InputFile| file.path.parents().count() > DEEPEST;
+    let ExecutionSpec { source, files, .. } = execution;
+    source.text.len() + files.iter().map(weight).sum::<usize>() > MOST_INPUT || files.iter().any(deep)
 }
 
 /// Whether a box made from these terms suits a request for which this plan would be made: whatever can no longer be
@@ -454,6 +483,11 @@ fn open_gate(execution: &NativeExecution, source: &str) -> rustix::io::Result<Ow
     open(dir, Path::new(source), OFlags::WRONLY | OFlags::NONBLOCK, 0)
 }
 
+/// Makes a small file in the working directory of a box in which no code runs yet, as the code's own user.
+pub(crate) fn leave_file(dir: BorrowedFd<'_>, code: u32, name: &str, content: &[u8]) -> io::Result<()> {
+    with_files_of(code, || write_new(dir, Path::new(name), content, false))
+}
+
 fn make_parents(dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let parents: Vec<_> = path.parent().into_iter().flat_map(Path::ancestors).collect();
     for parent in parents.into_iter().rev().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -520,7 +554,7 @@ mod tests {
         ExecutionSpec {
             id: String::new(),
             language,
-            source: Source { name, named_by_caller: false, text: b"print(1)".to_vec() },
+            source: Source { name, named_by_caller: false, in_workspace: false, text: b"print(1)".to_vec() },
             args: Vec::new(),
             stdin: Stdin::Empty,
             files: Vec::new(),
@@ -562,7 +596,7 @@ mod tests {
             enforcement: usual.enforcement.clone(),
             runtime: Stamped::new(runtime()),
         };
-        could_suit(&execution.language.parking.unwrap(), &usual.limits, sandbox, execution)
+        could_suit(&execution.language.parking.unwrap(), &usual.limits, sandbox, execution).is_ok()
             && suits(&terms, &plan(sandbox, execution), sandbox)
     }
 
@@ -586,6 +620,8 @@ mod tests {
         assert!(fits_after(|_, _| {}), "the control");
         assert!(fits_after(|_, execution| execution.stdin = Stdin::Bytes(vec![0; 1 << 20])));
         assert!(fits_after(|_, execution| execution.files.push(file("a/b.py", 1000))));
+        assert!(fits_after(|_, execution| execution.files.push(file("large", 2 << 20))));
+        assert!(fits_after(|_, execution| execution.files.push(file("a/b/c/d/e/f/g/h/i/deep", 0))));
         let limits = LimitsRequest::default();
         assert!(fits_with(LimitsRequest { memory: Some(64 << 20), cpus: Some(0.5), ..limits }));
         assert!(fits_with(LimitsRequest { memory: Some(1 << 30), ..limits }));
@@ -610,12 +646,19 @@ mod tests {
         assert!(!fits_after(|_, execution| execution.source.name = BoxPath::parse("main.mjs").unwrap()));
         assert!(!fits_after(|_, execution| execution.files.push(file("main.py", 1))));
         assert!(!fits_after(|_, execution| execution.files.push(file(".local/x", 1))));
-        assert!(!fits_after(|_, execution| execution.files.push(file("large", MOST_INPUT))));
-        assert!(!fits_after(|_, execution| execution.files.push(file("a/b/c/d/e/f/g/h/i/deep", 0))));
-        let many = |number: usize| (0..number).map(|n| file(&n.to_string(), 0)).collect::<Vec<_>>();
-        assert!(fits_after(|_, execution| execution.files = many(100)), "the control");
-        assert!(!fits_after(|_, execution| execution.files = many(1000)));
+        assert!(!fits_after(|_, execution| execution.files.push(file("large", 64 << 20))), "with the code");
         assert!(!fits_with(LimitsRequest { pids: Some(51), ..limits }));
+    }
+
+    #[test]
+    fn what_is_much_is_not_written_from_this_process() {
+        let heavy = |files: Vec<InputFile>| {
+            are_heavy(&ExecutionSpec { files, ..execution(LimitsRequest::default()) })
+        };
+        let many = |number: usize| (0..number).map(|n| file(&n.to_string(), 0)).collect::<Vec<_>>();
+        assert!(!heavy(many(100)) && !heavy(vec![file("a", 200 << 10)]));
+        assert!(heavy(many(1000)) && heavy(vec![file("a", MOST_INPUT)]));
+        assert!(heavy(vec![file("a/b/c/d/e/f/g/h/i/deep", 0)]));
     }
 
     #[test]

@@ -62,6 +62,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         source: Source {
             name: BoxPath::parse("main.sh").map_err(|_| impossible())?,
             named_by_caller: true,
+            in_workspace: false,
             text: script.as_bytes().to_vec(),
         },
         args: Vec::new(),

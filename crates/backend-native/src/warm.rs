@@ -8,7 +8,8 @@ use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, LimitsRequest};
 use belljar_core::outcome::Start;
-use belljar_core::path::BoxPath;
+use belljar_core::path::{BoxPath, Writes};
+use belljar_core::request::{Arg, EnvVar};
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
@@ -21,7 +22,7 @@ use crate::keeper::Keeper;
 use crate::layout::{self, Draft, Supply};
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::{self, Pool};
-use crate::zygote::Readiness;
+use crate::zygote::{self, Readiness};
 use crate::{Native, setup};
 
 /// What a parked box is made from.
@@ -37,34 +38,107 @@ struct Blueprint {
 enum Sought {
     /// The run has started.
     Found(Box<NativeExecution>),
-    /// The parked boxes do not suit the request.
-    Unfit,
+    /// The parked boxes do not suit the request, for this reason.
+    Unfit(&'static str),
     /// No box is parked.
     None,
 }
+
+/// How a run begins where there may be a pool.
+pub(crate) enum Beginning {
+    /// It has begun.
+    Begun(Box<NativeExecution>),
+    /// It has to begin cold. If there is a pool: why.
+    Cold(Option<&'static str>),
+}
+
+/// What a runtime gets when it is started: a parked one has been started without.
+struct Extras {
+    args: Vec<Arg>,
+    env: Vec<EnvVar>,
+}
+
+impl Extras {
+    fn take(sandbox: &mut SandboxSpec, execution: &mut ExecutionSpec) -> Extras {
+        Extras { args: std::mem::take(&mut execution.args), env: std::mem::take(&mut sandbox.env) }
+    }
+
+    fn give_back(self, sandbox: &mut SandboxSpec, execution: &mut ExecutionSpec) {
+        (execution.args, sandbox.env) = (self.args, self.env);
+    }
+
+    /// In the form that the child of a zygote reads.
+    fn encode(&self) -> Vec<u8> {
+        let args = self.args.iter().map(|arg| arg.as_str().to_owned());
+        let env = self.env.iter().map(|variable| format!("{}={}", variable.name(), variable.value()));
+        let all = std::iter::once(self.args.len().to_string()).chain(args).chain(env);
+        all.flat_map(|text| text.into_bytes().into_iter().chain([0])).collect()
+    }
+}
+
+const NO_ZYGOTE: &str = "args and env are set when the runtime starts, and no zygote could start one";
+const UNLIKE: &str =
+    "limits.memory_bytes, pids or cpus, or what is waived, are not possible in the pool's boxes";
+const SPOILT: &str = "a box of the pool could not be given the files or the limits of the run";
 
 impl Native {
     /// Starts a run in a parked box, or with a zygote's child. `None`: neither is available for this request, which is
     /// unchanged.
     pub(crate) async fn begin_warm(
         &self,
-        sandbox: &SandboxSpec,
+        sandbox: &mut SandboxSpec,
         execution: &mut ExecutionSpec,
-    ) -> Result<Option<Box<NativeExecution>>, BackendError> {
+    ) -> Result<Beginning, BackendError> {
         let language = execution.language;
-        let Some(pool) = self.pool.as_ref().filter(|pool| pool.keeps(language)) else { return Ok(None) };
-        match self.seek(pool, sandbox, execution)? {
+        let Some(pool) = &self.pool else { return Ok(Beginning::Cold(None)) };
+        if !pool.keeps(language) {
+            return Ok(Beginning::Cold(Some("the pool keeps no boxes of this language")));
+        }
+        if !execution.args.is_empty() || !sandbox.env.is_empty() {
+            pool.count_unfit(language);
+            return Ok(self.begin_with_extras(pool, sandbox, execution).await);
+        }
+        Ok(match self.seek(pool, sandbox, execution).await? {
             Sought::Found(running) => {
                 pool.count_hit(language);
-                return Ok(Some(running));
+                Beginning::Begun(running)
             }
-            Sought::Unfit => pool.count_unfit(language),
+            Sought::Unfit(why) => {
+                pool.count_unfit(language);
+                Beginning::Cold(Some(why))
+            }
             Sought::None => {
                 pool.count_miss(language);
-                return Ok(self.begin_forked(sandbox, execution).await);
+                let forked = self.begin_forked(sandbox, execution, None).await;
+                forked.map_or(Beginning::Cold(Some("no box was ready")), Beginning::Begun)
+            }
+        })
+    }
+
+    /// Starts a run that has arguments or variables of its own. A parked runtime has been started without them; the child
+    /// of a zygote can take them on its way.
+    async fn begin_with_extras(
+        &self,
+        pool: &Pool,
+        sandbox: &mut SandboxSpec,
+        execution: &mut ExecutionSpec,
+    ) -> Beginning {
+        let preload = self.preload(execution.language);
+        if let Some(why) = zygote::obstacle_to_env(execution.language, &sandbox.env, preload) {
+            return Beginning::Cold(Some(why));
+        }
+        if let Err(why) = could_suit(pool, sandbox, execution) {
+            return Beginning::Cold(Some(why));
+        }
+        let extras = Extras::take(sandbox, execution);
+        let encoded = extras.encode();
+        match self.begin_forked(sandbox, execution, Some(&encoded)).await {
+            Some(running) => Beginning::Begun(running),
+            None => {
+                extras.give_back(sandbox, execution);
+                Beginning::Cold(Some(NO_ZYGOTE))
             }
         }
-        Ok(None)
     }
 
     /// Starts a run in a new box, with a child of a zygote. This is an attempt: if anything fails before the code is
@@ -73,6 +147,7 @@ impl Native {
         &self,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
+        extras: Option<&[u8]>,
     ) -> Option<Box<NativeExecution>> {
         let language = execution.language;
         let runtime = Stamped::new(self.runtimes.find(language).ok()?);
@@ -81,6 +156,9 @@ impl Native {
             Some(spare) => spare,
             None => self.build(language, runtime, zygote.user()).await.ok()?,
         };
+        if let Some(extras) = extras {
+            hollow.leave_extras(extras).ok()?;
+        }
         let parked = match hollow.inhabit(&zygote, Readiness::Hasty).await {
             Ok(parked) => {
                 zygote.count_as_good();
@@ -92,23 +170,22 @@ impl Native {
             }
         };
         let wanted = self.plan_like(parked.terms(), sandbox, execution).ok()?;
-        if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
+        if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits, execution) {
             return None;
         }
-        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution).ok()?;
+        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution).await.ok()?;
         running.ok().map(Box::new)
     }
 
-    fn seek(
+    async fn seek(
         &self,
         pool: &Pool,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<Sought, BackendError> {
         let language = execution.language;
-        let could_suit = |parking| parked::could_suit(parking, &pool.limits(), sandbox, execution);
-        if !language.parking.as_ref().is_some_and(could_suit) {
-            return Ok(Sought::Unfit);
+        if let Err(why) = could_suit(pool, sandbox, execution) {
+            return Ok(Sought::Unfit(why));
         }
         while let Some(parked) = pool.take(language) {
             if !parked.terms().runtime.is_as_it_was() {
@@ -117,17 +194,19 @@ impl Native {
                 break;
             }
             let wanted = self.plan_like(parked.terms(), sandbox, execution)?;
-            if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits) {
+            if !parked::suits(parked.terms(), &wanted, sandbox)
+                || !parked.fits_into(&sandbox.limits, execution)
+            {
                 pool.put_back(language, parked);
-                return Ok(Sought::Unfit);
+                return Ok(Sought::Unfit(UNLIKE));
             }
-            match parked.supply(Start::Warm, &wanted, sandbox, execution) {
+            match parked.supply(Start::Warm, &wanted, sandbox, execution).await {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
                 Err(mut spoilt) => {
-                    if spoilt.lives() {
+                    if spoilt.lives() || parked::are_heavy(execution) {
                         // The request does not suit the box, and would spoil the next one too.
                         pool.discard(*spoilt);
-                        return Ok(Sought::Unfit);
+                        return Ok(Sought::Unfit(SPOILT));
                     }
                     pool.lose(language, *spoilt);
                 }
@@ -247,8 +326,8 @@ impl Native {
         draft.plan.birth = birth;
         draft.plan.heralded = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
-        let terms =
-            Terms { runtime: label, limits: sandbox.limits, cpu_time, collect, collected: Bytes::new(0) };
+        let (limits, collected, writes) = (sandbox.limits, Bytes::new(0), Writes::Refused);
+        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
         let execution_limits = execution.limits;
@@ -283,4 +362,10 @@ impl Native {
         let sandbox = SandboxSpec::unspecific(limits, enforcement);
         Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
     }
+}
+
+/// Whether a request could be run in a parked box of its language. If not, why.
+fn could_suit(pool: &Pool, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), &'static str> {
+    let parking = execution.language.parking.as_ref().ok_or("its runtime cannot wait for code")?;
+    parked::could_suit(parking, &pool.limits(), sandbox, execution)
 }

@@ -276,9 +276,9 @@ fn fill(
         let copied = scratch::copy(workspace.as_path(), &places.cwd, room, sandbox.limits.max_files());
         room -= copied.map_err(|fault| uncopied(workspace.as_path(), sandbox, &fault))?;
     }
-    let code = (source, execution.source.text.as_slice(), false);
+    let code = execution.source.to_put().map(|text| (source, text, false));
     let files = execution.files.iter().map(|file| (&file.path, file.content.as_slice(), file.executable));
-    for (path, content, executable) in std::iter::once(code).chain(files) {
+    for (path, content, executable) in code.into_iter().chain(files) {
         room = room.checked_sub(content.len() as u64).ok_or_else(|| too_large(sandbox))?;
         scratch::put(&places.cwd, path.as_str(), content, executable)
             .map_err(setup("write the run's files"))?;

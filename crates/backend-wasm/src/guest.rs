@@ -82,6 +82,7 @@ fn conduct(program: Program, link: Arc<Link<End>>, _clock: Running) {
         memory_peak,
         files,
         left_out,
+        changes: None,
     }));
 }
 

@@ -86,9 +86,9 @@ fn put_inputs(
     execution: &ExecutionSpec,
     source: &BoxPath,
 ) -> Result<(), Errno> {
-    let code = (source, execution.source.text.as_slice());
+    let code = execution.source.to_put().map(|text| (source, text));
     let given = execution.files.iter().map(|file| (&file.path, file.content.as_slice()));
-    for (path, content) in std::iter::once(code).chain(given) {
+    for (path, content) in code.into_iter().chain(given) {
         files.furnish_file(&format!("{cwd}/{path}"), content)?;
     }
     Ok(())

@@ -79,6 +79,7 @@ impl Bench {
             source: Source {
                 name: BoxPath::parse("main.py").unwrap(),
                 named_by_caller: false,
+                in_workspace: false,
                 text: b"code".to_vec(),
             },
             args: Vec::new(),

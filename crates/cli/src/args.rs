@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ColorChoice, FromArgMatches, Parser, Subcommand, ValueHint};
 
+use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
 use crate::config::ConfigArgs;
@@ -148,6 +149,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
+    /// Show, search and verify the record of everything that was run
+    Audit(AuditArgs),
     /// Show the warm pool of a running server
     Pool(PoolArgs),
     /// Install and list the interpreters that run as WebAssembly
@@ -221,9 +224,17 @@ pub(crate) struct RunArgs {
     #[arg(short, long, value_name = "K=V")]
     pub(crate) env: Vec<String>,
 
-    /// Mount this directory read-only at /work and run there
+    /// Mount this directory read-only at /work and run there; a FILE in it runs where it is
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     pub(crate) workspace: Option<PathBuf>,
+
+    /// Let the program write to the workspace; what it writes is gone afterwards, except what --collect takes
+    #[arg(long, help_heading = "Files")]
+    pub(crate) writable: bool,
+
+    /// With --writable, tell on stderr which files the program added, changed and removed, with a patch
+    #[arg(long, help_heading = "Files")]
+    pub(crate) changes: bool,
 
     /// Copy a file into the working directory before the run; repeatable
     #[arg(long, value_name = "SRC[:DEST]", value_hint = ValueHint::FilePath, help_heading = "Files")]

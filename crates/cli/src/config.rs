@@ -10,6 +10,7 @@ use clap::{Args, ValueHint};
 use serde::Serialize;
 
 use crate::args::Choices;
+use crate::audit::configured::retention;
 use crate::configuration::{Configuration, FILE_NAME, FolderFile};
 use crate::problem::{self, say};
 use crate::serve::{self, DEFAULT_LISTEN, tables};
@@ -85,13 +86,14 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     let folder = FolderFile::find(args.config.as_deref(), environment)?;
     let settings = Settings::gather_with(&args.choices, &|| Ok(configuration.clone()), &folder, environment)?;
     let written = Written::read(&configuration)?;
-    let mut server = tables::config(&settings.server, &settings.keys, &settings.config)?;
+    let mut server = tables::config(&settings.server, &settings.keys, &settings.limits, &settings.config)?;
     server.defaults = settings.defaults();
     let mut listed = Lines { written, settings: &settings, lines: Vec::new() };
     listed.of_runs()?;
     listed.of_mcp_and_docker();
     listed.of_server(&server);
     listed.of_pool(&server)?;
+    listed.of_audit()?;
     listed.of_host(environment);
     listed.of_the_rest();
     let config_file = configuration.text.is_some().then(|| settings.config.clone());
@@ -197,6 +199,18 @@ impl Lines<'_> {
         Ok(())
     }
 
+    fn of_audit(&mut self) -> Result<(), Problem> {
+        let Settings { audit, .. } = self.settings;
+        let retention = retention(self.settings)?;
+        self.configured("audit.enabled", audit.enabled.map_or("serve only".to_owned(), |on| on.to_string()));
+        self.configured("audit.durable", audit.durable);
+        self.configured("audit.on-full", audit.on_full.name());
+        let age = retention.age.map(show_duration);
+        self.configured("audit.retain.age", age.unwrap_or_else(|| "unlimited".to_owned()));
+        self.configured("audit.retain.size", Bytes::new(retention.bytes.unwrap_or(u64::MAX)));
+        Ok(())
+    }
+
     fn of_mcp_and_docker(&mut self) {
         let Settings { mcp, host, .. } = self.settings;
         self.chosen("docker.runtime", host.docker.runtime.clone());
@@ -214,8 +228,12 @@ impl Lines<'_> {
         self.configured("server.slots", config.slots);
         self.configured("server.queue", config.queue);
         self.configured("server.max-body", size(config.max_body));
+        if let Some(most) = config.anonymous.ceilings.collected {
+            self.configured("server.max-collect", most);
+        }
         self.configured("server.body-memory", size(config.body_memory));
         self.configured("server.max-connections", config.max_connections);
+        self.configured("server.max-connections-per-address", config.max_per_address());
         self.configured("server.header-timeout", show_duration(config.header_timeout));
         self.configured("server.body-timeout", show_duration(config.body_timeout));
         self.configured("server.heartbeat", show_duration(config.heartbeat));

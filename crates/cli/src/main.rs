@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod audit;
 mod bench;
 mod cancel;
 mod collect;
@@ -78,6 +79,7 @@ fn dispatch(cli: Cli, standby: Option<Standby>) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args, verbosity, &environment),
         Command::Serve(args) => serve::run(&args, verbosity, &environment),
         Command::Mcp(args) => mcp::run(&args, verbosity, &environment),
+        Command::Audit(args) => audit::run(&args, &environment),
         Command::Pool(args) => pool::run(&args, verbosity, &environment),
         Command::Wasm(args) => wasm::run(&args, verbosity, &environment),
         Command::Key(args) => key::run(&args),

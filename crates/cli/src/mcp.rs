@@ -6,8 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use belljar_core::allowance::{Allowance, Ceilings, Permitted};
-use belljar_core::limits::Bytes;
+use belljar_core::allowance::{Allowance, Permitted};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
@@ -17,6 +16,7 @@ use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
 use crate::args::{Choices, Verbosity};
+use crate::audit::configured::{Planned, Unless};
 use crate::cancel::Signals;
 use crate::problem;
 use crate::serve::cannot_serve;
@@ -67,13 +67,18 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
     let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
+    let ledger = Planned::of(&settings, Unless::Configured, 1024)?;
     let Settings { mcp: mut protocol, mut host, .. } = settings;
     host.docker.for_others = true;
     if let Some(name) = &args.tool_name {
         protocol.tool_name = ToolName::parse(name)?;
     }
     let config = Config { mcp: protocol, ..Config::default() };
-    let engine = compose::engine(host, None);
+    let mut engine = compose::engine(host, None);
+    let scribe = ledger.map(|ledger| ledger.unlock()?.start()).transpose()?;
+    if let Some(scribe) = &scribe {
+        engine = engine.with_recorder(scribe.clone());
+    }
     if let BackendChoice::Named(name) = chosen
         && name.is_only_by_name()
     {
@@ -84,7 +89,11 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
         greet();
     }
     let _log = log::begin(Format::Human, log::level(Level::WARN, verbosity), environment);
-    mcp::serve_stdio(engine, &config, caller, told_to_stop()).map_err(|cause| cannot_serve(&cause))
+    let served = mcp::serve_stdio(engine, &config, caller, told_to_stop());
+    if let Some(scribe) = scribe {
+        scribe.stop();
+    }
+    served.map_err(|cause| cannot_serve(&cause))
 }
 
 /// Tells a person at a terminal why nothing happens.
@@ -100,10 +109,7 @@ fn greet() {
 /// The user who started this process may do anything, but the requests come from a model, which may follow
 /// instructions that it has read somewhere. So it gets a real sandbox, unless the user has chosen otherwise.
 fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
-    let mut allowance = usual_allowance();
-    let Ceilings { disk, output, .. } = &mut allowance.ceilings;
-    raise(disk, settings.limits.disk_bytes);
-    raise(output, settings.limits.output_bytes);
+    let mut allowance = usual_allowance(&settings.limits);
     allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
     if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
         && let BackendChoice::Named(name) = BackendChoice::parse(chosen)?
@@ -112,10 +118,6 @@ fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
         names.push(name);
     }
     Ok(allowance)
-}
-
-fn raise(ceiling: &mut Option<Bytes>, chosen: Option<u64>) {
-    *ceiling = ceiling.map(|ceiling| ceiling.max(Bytes::new(chosen.unwrap_or(0))));
 }
 
 async fn told_to_stop() {

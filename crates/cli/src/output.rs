@@ -9,7 +9,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use belljar_core::backend::Stream;
-use belljar_core::outcome::Report;
+use belljar_core::outcome::{Changes, Report};
 use belljar_engine::Observer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -33,6 +33,9 @@ impl PassThrough {
     pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
         let _ = self.stdout.pass(&report.stdout.after_head());
         let _ = self.stderr.pass(&report.stderr.after_head());
+        if let Some(changes) = &report.changes {
+            let _ = self.stderr.pass(told(changes).as_bytes());
+        }
         self.stdout.close().and(self.stderr.close())
     }
 }
@@ -44,6 +47,19 @@ impl Observer for PassThrough {
             Stream::Stderr => self.stderr.pass(bytes),
         }
     }
+}
+
+/// One line for each file, and the patch. A name of the program's own cannot look like a line of ours.
+fn told(changes: &Changes) -> String {
+    let Changes { added, changed, removed, patch, truncated } = changes;
+    let lists = [("added", added), ("changed", changed), ("removed", removed)];
+    let lines = lists.into_iter().flat_map(|(word, names)| names.iter().map(move |name| (word, name)));
+    let mut text: String = lines.map(|(word, name)| format!("{word:<8} {}\n", name.escape_debug())).collect();
+    text += patch;
+    if *truncated {
+        text += "belljar: there were more changes than are shown here\n";
+    }
+    text
 }
 
 /// A write of at most this many bytes to a pipe that polls as writable does not block: it is atomic, and a page

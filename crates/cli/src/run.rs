@@ -16,13 +16,14 @@ use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
 use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, RunId, Started, Unobserved};
+use belljar_engine::{Engine, Observer, Origin, RunId, Started, Unobserved, WayIn};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
 
 use crate::args::{RunArgs, Verbosity};
+use crate::audit::configured::{Planned, Unless};
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::compose;
@@ -59,8 +60,12 @@ fn attempt(
     // Another backend cannot use the box that was made ahead, which would stay until the end of the run.
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
+    let ledger = Planned::of(&settings, Unless::Configured, 1)?;
     let (request, host) = asked(args, settings)?;
-    let engine = compose::engine(host, standby);
+    let mut engine = compose::engine(host, standby);
+    if let Some(ledger) = ledger {
+        engine = engine.with_recorder(ledger.write_once()?);
+    }
     match delivery {
         Delivery::Plan { json } => explain(&engine, request, json),
         Delivery::PassThrough { destination } => {
@@ -161,13 +166,19 @@ fn drive(
         let impatient = signals.impatient();
         // A backend may wait for a daemon, on this thread, before there is anything to clean up.
         impatient.now();
-        let admitted = engine.admit(&Allowance::everything(), request)?;
+        let admitted = engine.admit_from(&origin(), &Allowance::everything(), request)?;
         impatient.later();
         problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
         let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
         impatient.now();
         Ok(report?)
     })
+}
+
+/// Who runs something from the command line.
+fn origin() -> Origin {
+    let caller = format!("uid:{}", rustix::process::getuid().as_raw());
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, source: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.
@@ -302,10 +313,10 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
     let meant =
         meant(&args.words, args.language.as_deref(), args.code.as_deref(), io::stdin().is_terminal())?;
     let stdin = standard_input(args.stdin.as_deref(), &meant)?;
-    let files = args.file.iter().map(|given| local_file(given)).collect::<Result<_, _>>()?;
+    let files = args.file.iter().map(|given| local_file(given)).collect::<Result<Vec<_>, _>>()?;
     let env = variables(args.env)?;
     let workspace = args.workspace.as_deref().map(workspace).transpose()?;
-    let (language, code) = meant.read(settings.language)?;
+    let (language, code) = meant.read(settings.language, workspace.as_deref().map(Path::new), &files)?;
     let (text, code) = as_text(code);
     let request = RunRequest {
         language: language.name.to_owned(),
@@ -320,6 +331,8 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         image: settings.image,
         backend: settings.backend,
         workspace,
+        writable: args.writable,
+        changes: args.changes,
         waive: settings.waive,
         output_base64: args.base64,
         plots: args.plots,
@@ -331,11 +344,12 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
 
 /// Code that is text and has no file name goes into the request itself.
 fn as_text(code: LocalCode) -> (String, Option<LocalCode>) {
-    let LocalCode { bytes, file_name } = code;
-    match (file_name, String::from_utf8(bytes)) {
-        (None, Ok(text)) => (text, None),
-        (file_name, Ok(text)) => (String::new(), Some(LocalCode { bytes: text.into_bytes(), file_name })),
-        (file_name, Err(fault)) => (String::new(), Some(LocalCode { bytes: fault.into_bytes(), file_name })),
+    if code.file_name.is_some() {
+        return (String::new(), Some(code));
+    }
+    match String::from_utf8(code.bytes) {
+        Ok(text) => (text, None),
+        Err(fault) => (String::new(), Some(LocalCode { bytes: fault.into_bytes(), ..code })),
     }
 }
 

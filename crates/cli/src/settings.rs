@@ -14,6 +14,7 @@ use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::args::Choices;
+use crate::audit::configured::AuditTable;
 use crate::configuration::{Configuration, FolderFile, users_file};
 use crate::docker::{DockerChoices, DockerTable};
 use crate::folder::{Restriction, refuse_other_keys};
@@ -39,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) server: ServerTable,
     pub(crate) keys: Vec<KeyTable>,
     pub(crate) pool: PoolTable,
+    pub(crate) audit: AuditTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
     pub(crate) origins: Origins,
@@ -173,6 +175,7 @@ impl Settings {
             server: file.server,
             keys: file.keys,
             pool: file.pool,
+            audit: file.audit,
             config: shown.clone(),
             origins: sources.origins,
         };
@@ -453,6 +456,7 @@ struct ConfigFile {
     server: ServerTable,
     keys: Vec<KeyTable>,
     pool: PoolTable,
+    audit: AuditTable,
     docker: DockerTable,
 }
 
@@ -516,7 +520,7 @@ fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
     let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
     let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
     let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                [server], [pool] and [[keys]]; `belljar config` shows their names";
+                [server], [pool], [audit] and [[keys]]; `belljar config` shows their names";
     Problem::new(Code::InvalidRequest, message, hint)
 }
 

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use belljar_core::language::Language;
 use belljar_core::request::MAX_CODE;
 use belljar_core::{Field, Invalid};
-use belljar_wire::{Code, LocalCode, Problem};
+use belljar_wire::{Code, LocalCode, LocalFile, Problem};
+
+mod workspace;
 
 /// What the words of the command line mean.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,26 +72,39 @@ pub(crate) fn meant(
 }
 
 impl Meant {
-    /// Reads the code and determines its language. The default counts if the code does not tell.
-    pub(crate) fn read(self, default: Option<Language>) -> Result<(Language, LocalCode), Problem> {
-        let (bytes, file_name) = match &self.place {
-            Place::CommandLine(text) => (text.clone().into_bytes(), None),
-            Place::Stdin => (
-                bounded(io::stdin().lock()).map_err(|cause| unreadable(&"standard input", &cause, None))?,
-                None,
-            ),
-            Place::File(path) => (
-                read_file(path).map_err(|cause| unreadable(&path.display(), &cause, self.slip(path)))?,
-                path.file_name().and_then(OsStr::to_str).map(str::to_owned),
-            ),
-        };
+    /// Reads the code and determines its language. The default counts if the code does not tell. A file beneath the
+    /// workspace is code that stays where it is, unless one of `over` takes its place.
+    pub(crate) fn read(
+        self,
+        default: Option<Language>,
+        workspace: Option<&Path>,
+        over: &[LocalFile],
+    ) -> Result<(Language, LocalCode), Problem> {
+        let code = self.find(workspace, over)?;
         let language = self
             .language
-            .or_else(|| file_name.as_deref().and_then(Language::by_file_name))
-            .or_else(|| Language::by_first_line(&bytes))
+            .or_else(|| code.file_name.as_deref().and_then(Language::by_file_name))
+            .or_else(|| Language::by_first_line(&code.bytes))
             .or(default)
             .ok_or_else(|| undetermined(&self.place))?;
-        Ok((language, LocalCode { bytes, file_name }))
+        Ok((language, code))
+    }
+
+    fn find(&self, workspace: Option<&Path>, over: &[LocalFile]) -> Result<LocalCode, Problem> {
+        let path = match &self.place {
+            Place::CommandLine(text) => return Ok(unnamed(text.clone().into_bytes())),
+            Place::Stdin => {
+                let read = bounded(io::stdin().lock());
+                return read.map(unnamed).map_err(|cause| unreadable(&"standard input", &cause, None));
+            }
+            Place::File(path) => path,
+        };
+        if let Some(inside) = workspace.and_then(|workspace| workspace::place_of(workspace, path)) {
+            return inside.read(path, over);
+        }
+        let bytes = read_file(path).map_err(|cause| unreadable(&path.display(), &cause, self.slip(path)))?;
+        let file_name = path.file_name().and_then(OsStr::to_str).map(str::to_owned);
+        Ok(LocalCode { bytes, file_name, in_workspace: false })
     }
 
     /// The error for a single word that is not a file but similar to a language.
@@ -99,6 +114,10 @@ impl Meant {
             .then(|| unknown_language(path.as_os_str()))
             .filter(|invalid| invalid.hint.contains("did you mean"))
     }
+}
+
+fn unnamed(bytes: Vec<u8>) -> LocalCode {
+    LocalCode { bytes, file_name: None, in_workspace: false }
 }
 
 fn by_word(word: &OsStr) -> Option<Language> {
@@ -204,7 +223,8 @@ mod tests {
         assert_eq!(of(&["pyhton"], None, Some("1"), PIPE), Err("unknown language 'pyhton'".into()));
         assert_eq!(of(&["pyhton", "a.py"], None, None, PIPE), Err("unknown language 'pyhton'".into()));
         assert_eq!(of(&["a.py"], Some("pyhton"), None, PIPE), Err("unknown language 'pyhton'".into()));
-        let lone = meant(&["pyhton".into()], None, None, PIPE).unwrap().read(None).unwrap_err().error;
+        let lone =
+            meant(&["pyhton".into()], None, None, PIPE).unwrap().read(None, None, &[]).unwrap_err().error;
         assert_eq!(lone.message, "'pyhton' is neither a language nor a file");
         assert!(lone.hint.contains("did you mean 'python'?"), "{}", lone.hint);
     }
@@ -223,14 +243,15 @@ mod tests {
         let read = |name: &str, text: &str| {
             let path = folder.path().join(name);
             std::fs::write(&path, text).unwrap();
-            Meant { language: None, place: Place::File(path) }.read(None)
+            Meant { language: None, place: Place::File(path) }.read(None, None, &[])
         };
         assert_eq!(read("a.rb", "#!/bin/sh").unwrap().0.name, "ruby");
         let (language, code) = read("tool", "#!/usr/bin/env python3\nprint(1)").unwrap();
         assert_eq!((language.name, code.file_name.as_deref()), ("python", Some("tool")));
         let python = Language::by_name("python");
-        let told =
-            |name: &str| Meant { language: None, place: Place::File(folder.path().join(name)) }.read(python);
+        let told = |name: &str| {
+            Meant { language: None, place: Place::File(folder.path().join(name)) }.read(python, None, &[])
+        };
         assert_eq!(told("a.rb").unwrap().0.name, "ruby", "what the code tells comes first");
         let unknown = read("notes.txt", "hello").unwrap_err().error;
         assert_eq!(told("notes.txt").unwrap().0.name, "python");
@@ -240,8 +261,9 @@ mod tests {
 
     #[test]
     fn a_directory_or_a_missing_file_is_a_clear_error() {
-        let read =
-            |path: &str| Meant { language: None, place: file(path) }.read(None).unwrap_err().error.message;
+        let read = |path: &str| {
+            Meant { language: None, place: file(path) }.read(None, None, &[]).unwrap_err().error.message
+        };
         assert_eq!(read("/"), "cannot read the code from /: Is a directory (os error 21)");
         let missing = "cannot read the code from /no/such.py: No such file or directory (os error 2)";
         assert_eq!(read("/no/such.py"), missing);

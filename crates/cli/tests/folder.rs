@@ -161,6 +161,7 @@ fn every_other_key_is_refused_by_name_and_read_from_a_file_that_is_named() {
         ("mcp", "[mcp]\ntool-name = 'x'"),
         ("server", "[server]\nslots = 1"),
         ("pool", "[pool]\nenabled = false"),
+        ("audit", "[audit]\nenabled = false"),
         ("keys", &format!("[[keys]]\nname = 'a'\nsha256 = '{}'", "ab".repeat(32))),
     ] {
         let folder = Folder::with(config);

@@ -271,11 +271,18 @@ fn every_kind_of_answer_is_as_its_schema_says() {
         arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let mut content = check("run_code", arguments);
         while content["status"] == "running" {
-            content = check("get_run", json!({"run_id": content["id"]}));
+            content = check("get_run", json!({"run_id": content["id"], "verbose": more["verbose"]}));
         }
         content
     };
-    assert_eq!(run("echo 1", json!({}))["status"], "exited");
+    let short = run("echo 1", json!({}));
+    let mut names: Vec<_> = short.as_object().unwrap().keys().map(String::as_str).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["backend", "exit_code", "id", "language", "status", "stderr", "stdout"]);
+    let verbose = run("echo 1", json!({"verbose": true}));
+    assert!(verbose["usage"]["wall_ms"].is_number() && verbose["timed_out"] == false, "{verbose}");
+    let isolation = &verbose["isolation"];
+    assert!(isolation["kept"].is_array() && isolation["waived"] == json!([]), "{isolation}");
     assert_eq!(run("kill -11 $$", json!({}))["status"], "signaled");
     assert_eq!(run("sleep 9", json!({"timeout_ms": 100}))["status"], "timed_out");
     assert_eq!(run("sleep 1; echo late", json!({}))["stdout"], "late\n");

@@ -680,6 +680,74 @@ static void exhaust_netlink(long cap) {
     if (getenv("HOLD")) pause();
 }
 
+/* Record locks, 200 on each file: more on one file would take longer and longer. */
+static void exhaust_locks(long cap) {
+    long count = 0;
+    int error = 0, fd = -1;
+    for (; count < cap; count++) {
+        if (count % 200 == 0) {
+            char path[] = "/tmp/locked-XXXXXX";
+            fd = mkstemp(path);
+            unlink(path);
+        }
+        struct flock lock = {.l_type = F_WRLCK, .l_start = count * 2, .l_len = 1};
+        if (fd < 0 || fcntl(fd, F_SETLK, &lock) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("locks", count, error);
+    if (getenv("HOLD")) pause();
+}
+
+/* Locks of an open file instead of a process. */
+static void exhaust_file_locks(long cap) {
+    char path[] = "/tmp/locked-XXXXXX";
+    int fd = mkstemp(path), error = 0;
+    long count = 0;
+    unlink(path);
+    for (; count < cap; count++) {
+        struct flock lock = {.l_type = F_WRLCK, .l_start = count * 2, .l_len = 1};
+        if (fcntl(fd, F_OFD_SETLK, &lock) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("file-locks", count, error);
+}
+
+/* UDP sockets that would share their port, each with one of its own. */
+static void exhaust_ports(long cap) {
+    long count = 0;
+    int yes = 1, error = 0;
+    for (; count < cap; count++) {
+        struct sockaddr_in at = loopback(0);
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+        if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes) < 0 ||
+            bind(fd, (void *)&at, sizeof at) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("ports", count, error);
+    if (getenv("HOLD")) pause();
+}
+
+/* Headers that a socket keeps for its packets: routes with 120 stations. */
+static void exhaust_headers(long cap) {
+    static unsigned char route[8 + 120 * 16] = {0, 240, 4, 119, 119};
+    long count = 0;
+    int error = 0;
+    for (; count < cap; count++) {
+        int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+        if (fd < 0 || setsockopt(fd, IPPROTO_IPV6, 57 /* IPV6_RTHDR */, route, sizeof route) < 0) {
+            error = errno;
+            break;
+        }
+    }
+    had("headers", count, error);
+}
+
 /* Multicast groups, which are entries of the interface. */
 static void exhaust_groups(long cap) {
     long count = 0;
@@ -799,6 +867,10 @@ static int exhaust(int argc, char **argv) {
     else if (!strcmp(what, "timestamps")) exhaust_errors(what, cap, 1);
     else if (!strcmp(what, "corked")) exhaust_corked(cap);
     else if (!strcmp(what, "netlink")) exhaust_netlink(cap);
+    else if (!strcmp(what, "locks")) exhaust_locks(cap);
+    else if (!strcmp(what, "file-locks")) exhaust_file_locks(cap);
+    else if (!strcmp(what, "ports")) exhaust_ports(cap);
+    else if (!strcmp(what, "headers")) exhaust_headers(cap);
     else if (!strcmp(what, "groups")) exhaust_groups(cap);
     else if (!strcmp(what, "filters")) exhaust_filters(cap);
     else if (!strcmp(what, "tables")) exhaust_tables(cap);

@@ -26,6 +26,8 @@ pub struct RunResult {
     pub start: String,
     pub language: String,
     pub runtime: String,
+    #[serde(deserialize_with = "present")]
+    pub cold_reason: Option<String>,
     pub backend: String,
     #[serde(deserialize_with = "present")]
     pub image: Option<String>,
@@ -33,6 +35,8 @@ pub struct RunResult {
     pub isolation: Isolation,
     #[serde(default)]
     pub files: Option<Vec<CollectedFile>>,
+    #[serde(default)]
+    pub changes: Option<Changes>,
     #[serde(default)]
     pub stdout_base64: Option<String>,
     #[serde(default)]
@@ -76,6 +80,18 @@ pub enum Status {
     Signaled,
     Cancelled,
     Denied,
+}
+
+/// What a run did to its workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct Changes {
+    pub added: Vec<String>,
+    pub changed: Vec<String>,
+    pub removed: Vec<String>,
+    pub patch: String,
+    pub truncated: bool,
 }
 
 /// What a run used.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 /// Attacks of each class, numbered from one.
-const CLASSES: [(char, u32); 6] = [('R', 35), ('L', 16), ('K', 23), ('F', 20), ('N', 10), ('E', 9)];
+const CLASSES: [(char, u32); 6] = [('R', 35), ('L', 16), ('K', 23), ('F', 24), ('N', 10), ('E', 9)];
 
 type Entry = (String, String);
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::guarantee::{Enforcement, Offer};
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
-use crate::outcome::{CollectedFile, Start};
+use crate::outcome::{Changes, CollectedFile, Start};
 use crate::path::{BoxPath, Workspace};
 use crate::pool::PoolStatus;
 use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
@@ -148,7 +148,7 @@ impl ExecutionSpec {
         ExecutionSpec {
             id: String::new(),
             language,
-            source: Source { name, named_by_caller: false, text: Vec::new() },
+            source: Source { name, named_by_caller: false, in_workspace: false, text: Vec::new() },
             args: Vec::new(),
             stdin: Stdin::Empty,
             files: Vec::new(),
@@ -165,14 +165,29 @@ pub struct Source {
     pub name: BoxPath,
     /// Whether the caller chose that name. If not, the backend may pick another one where it would hide a file.
     pub named_by_caller: bool,
+    /// Whether the file is in the workspace already, and is not to be put there.
+    pub in_workspace: bool,
     /// The text.
     pub text: Vec<u8>,
+}
+
+impl Source {
+    /// The text, if it has to be put into the working directory.
+    #[must_use]
+    pub fn to_put(&self) -> Option<&[u8]> {
+        (!self.in_workspace).then_some(self.text.as_slice())
+    }
 }
 
 /// A program that runs in its own box. Dropping it destroys the box.
 pub trait Execution: Send {
     /// Where the box came from.
     fn start(&self) -> Start;
+
+    /// If it came from nowhere although there is a pool: why.
+    fn cold_reason(&self) -> Option<&str> {
+        None
+    }
 
     /// What runs the code, `CPython 3.11.7`.
     fn runtime(&self) -> &str;
@@ -225,6 +240,8 @@ pub struct Finished {
     pub files: Vec<CollectedFile>,
     /// How many more there are, for which there was no room.
     pub left_out: usize,
+    /// What became of the workspace, if that was asked for.
+    pub changes: Option<Changes>,
 }
 
 /// How a program ended, as far as the backend can know.

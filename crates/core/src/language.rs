@@ -40,6 +40,16 @@ impl Language {
         Language::all().find(|language| language.name == name || language.aliases.contains(&name.as_str()))
     }
 
+    /// Code that is no file, as a file of the language. PHP prints whatever is outside its tags, so that a snippet without any
+    /// would print itself; it gets an opening tag, in the same line.
+    #[must_use]
+    pub fn file_of(self, snippet: Vec<u8>) -> Vec<u8> {
+        if self.name != "php" || snippet.windows(2).any(|bytes| bytes == b"<?") {
+            return snippet;
+        }
+        [b"<?php ".as_slice(), &snippet].concat()
+    }
+
     /// Finds a language by a file's extension.
     #[must_use]
     pub fn by_file_name(file: &str) -> Option<Language> {
@@ -801,6 +811,20 @@ fn edit_distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_snippet_of_php_needs_no_opening_tag() {
+        let file = |language: &str, snippet: &str| {
+            let bytes = Language::by_name(language).unwrap().file_of(snippet.into());
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(file("php", "echo 1;"), "<?php echo 1;");
+        assert_eq!(file("php", ""), "<?php ");
+        for whole in ["<?php echo 1;", "<b><?= 1 ?></b>"] {
+            assert_eq!(file("php", whole), whole);
+        }
+        assert_eq!(file("perl", "print 1"), "print 1");
+    }
 
     #[test]
     fn code_that_makes_its_runtime_go_back_cannot_come_through_a_pipe() {

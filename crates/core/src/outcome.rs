@@ -78,6 +78,21 @@ pub struct CollectedFile {
     pub content: Vec<u8>,
 }
 
+/// What a run did to its workspace. Paths and text are the code's own, and of bounded size.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Files that were not there before.
+    pub added: Vec<String>,
+    /// Files with another content, or another kind.
+    pub changed: Vec<String>,
+    /// Files that are gone.
+    pub removed: Vec<String>,
+    /// The changes of text files as a unified patch, in the form of `git diff`.
+    pub patch: String,
+    /// Whether something is missing from the lists or from the patch, because there was too much of it.
+    pub truncated: bool,
+}
+
 /// Everything that is known about a run that took place.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are those of the contract's result object")]
@@ -94,8 +109,12 @@ pub struct Report {
     pub image: Option<String>,
     pub network: Network,
     pub enforcement: Enforcement,
+    /// Why a run on a backend with a pool started cold.
+    pub cold_reason: Option<String>,
     /// Present if the request asked for files.
     pub files: Option<Vec<CollectedFile>>,
+    /// Present if the request asked for changes.
+    pub changes: Option<Changes>,
 }
 
 #[cfg(test)]

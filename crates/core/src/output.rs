@@ -85,6 +85,12 @@ impl Captured {
         &self.head
     }
 
+    /// Head, tail, and how many bytes are missing between them.
+    #[must_use]
+    pub fn parts(&self) -> (&[u8], &[u8], u64) {
+        (&self.head, &self.tail, self.missing)
+    }
+
     /// Head, one line that says how much is missing (if anything is), tail.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {

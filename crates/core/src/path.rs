@@ -71,13 +71,27 @@ impl fmt::Display for BoxPath {
     }
 }
 
-/// A directory of the host that a request names, to be shown read-only at `/work`. The backend checks whether it
-/// exists; that it is not the whole machine is checked here.
+/// A directory of the host that a request names, to be shown at `/work`. The backend checks whether it exists; that it
+/// is not the whole machine is checked here.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workspace(PathBuf);
+pub struct Workspace {
+    path: PathBuf,
+    writes: Writes,
+}
+
+/// What becomes of what the code writes to the workspace. The directory of the host stays as it is in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Writes {
+    /// The workspace is read-only.
+    Refused,
+    /// It goes to a layer over the workspace, which is gone after the run.
+    Discarded,
+    /// The same, and the result says what was changed.
+    Reported,
+}
 
 impl Workspace {
-    /// Accepts an absolute path that is not `/`.
+    /// Accepts an absolute path that is not `/`. The workspace is read-only.
     ///
     /// # Errors
     /// Names `workspace` as the field.
@@ -94,13 +108,31 @@ impl Workspace {
                 hint,
             ));
         }
-        Ok(Workspace(path.to_owned()))
+        Ok(Workspace { path: path.to_owned(), writes: Writes::Refused })
+    }
+
+    /// The same directory, with this done to what the code writes.
+    #[must_use]
+    pub fn with_writes(self, writes: Writes) -> Workspace {
+        Workspace { writes, ..self }
+    }
+
+    /// What becomes of what the code writes there.
+    #[must_use]
+    pub fn writes(&self) -> Writes {
+        self.writes
+    }
+
+    /// Whether there is a layer over it that the code can write to.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writes != Writes::Refused
     }
 
     /// The host path.
     #[must_use]
     pub fn as_path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 

@@ -4,6 +4,7 @@ mod pattern;
 
 use std::fmt;
 use std::io::Read;
+use std::sync::Arc;
 
 use crate::guarantee::Guarantee;
 use crate::language::Language;
@@ -33,7 +34,7 @@ pub struct SandboxRequest {
     pub limits: BoxLimits,
     /// Its network.
     pub network: Network,
-    /// A directory of the host to show read-only at `/work`.
+    /// A directory of the host to show at `/work`.
     pub workspace: Option<Workspace>,
     /// Variables on top of those that every box has.
     pub env: Vec<EnvVar>,
@@ -77,8 +78,18 @@ pub const MAX_CODE: usize = 4 << 20;
 /// Code: no NUL, at most [`MAX_CODE`]. An empty program is a program, too.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Code {
-    bytes: Vec<u8>,
-    file_name: Option<BoxPath>,
+    /// Shared: the record of a run has the same.
+    bytes: Arc<Vec<u8>>,
+    place: Option<CodePlace>,
+}
+
+/// Where the code was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CodePlace {
+    /// In a file of this name, which is put into the working directory.
+    File(BoxPath),
+    /// At this path of the workspace, where it stays.
+    Workspace(BoxPath),
 }
 
 impl Code {
@@ -98,7 +109,15 @@ impl Code {
                 "pass binary data as a file with --file",
             ));
         }
-        Ok(Code { bytes, file_name })
+        Ok(Code { bytes: Arc::new(bytes), place: file_name.map(CodePlace::File) })
+    }
+
+    /// Code that runs where it lies: in the workspace, at this path.
+    ///
+    /// # Errors
+    /// Code that is too large or binary.
+    pub fn in_workspace(bytes: Vec<u8>, path: BoxPath) -> Result<Code, Invalid> {
+        Ok(Code { place: Some(CodePlace::Workspace(path)), ..Code::parse(bytes, None)? })
     }
 
     /// The source text.
@@ -107,10 +126,19 @@ impl Code {
         &self.bytes
     }
 
-    /// The name of the file that it came from.
+    /// The name of the file that it came from, relative to the working directory.
     #[must_use]
     pub fn file_name(&self) -> Option<&BoxPath> {
-        self.file_name.as_ref()
+        match &self.place {
+            Some(CodePlace::File(name) | CodePlace::Workspace(name)) => Some(name),
+            None => None,
+        }
+    }
+
+    /// Whether that file is in the workspace.
+    #[must_use]
+    pub fn is_in_workspace(&self) -> bool {
+        matches!(self.place, Some(CodePlace::Workspace(_)))
     }
 }
 
@@ -172,7 +200,7 @@ impl Arg {
     /// # Errors
     /// Arguments that the kernel would not take.
     pub fn parse_all(args: Vec<String>) -> Result<Vec<Arg>, Invalid> {
-        check_strings(Field::Args, "argument", args.iter().map(String::as_str))?;
+        check_strings(Field::Args, "argument", args.iter().map(|arg| (arg.as_str(), arg.len())))?;
         Ok(args.into_iter().map(Arg).collect())
     }
 
@@ -202,11 +230,16 @@ impl EnvVar {
                 return Err(Invalid::new(
                     Field::Env,
                     format!("'{}' is not a valid name for an environment variable", name.escape_debug()),
-                    "write --env NAME=VALUE, with a name of letters, digits and underscores",
+                    "a name has letters, digits and underscores, and does not begin with a digit",
                 ));
             }
         }
-        check_strings(Field::Env, "environment variable", variables.iter().map(|(_, value)| value.as_str()))?;
+        check_strings(
+            Field::Env,
+            "environment variable",
+            // The program gets NAME=VALUE.
+            variables.iter().map(|(name, value)| (value.as_str(), name.len() + 1 + value.len())),
+        )?;
         Ok(variables.into_iter().map(|(name, value)| EnvVar { name, value }).collect())
     }
 
@@ -232,16 +265,16 @@ impl fmt::Debug for EnvVar {
 fn check_strings<'a>(
     field: Field,
     what: &str,
-    strings: impl Iterator<Item = &'a str>,
+    strings: impl Iterator<Item = (&'a str, usize)>,
 ) -> Result<(), Invalid> {
     let mut total = 0;
-    for text in strings {
-        total += text.len() + 1;
+    for (text, length) in strings {
+        total += length + 1;
         if text.contains('\0') {
             let message = format!("an {what} contains a NUL byte");
             return Err(Invalid::new(field, message, "pass binary data on standard input or as a file"));
         }
-        if text.len() > MAX_STRING || total > MAX_STRINGS {
+        if length > MAX_STRING || total > MAX_STRINGS {
             let message = format!(
                 "an {what} may have at most {MAX_STRING} bytes, and all of them together at most {MAX_STRINGS}"
             );
@@ -369,6 +402,19 @@ impl BackendName {
         match self {
             BackendName::Native | BackendName::Docker | BackendName::Kubernetes => true,
             BackendName::Wasm | BackendName::Process | BackendName::None => false,
+        }
+    }
+
+    /// Whether it can put a layer over a workspace that the code can write to, within the run's limit on disk.
+    #[must_use]
+    pub fn layers_workspace(self) -> bool {
+        match self {
+            BackendName::Native => true,
+            BackendName::Docker
+            | BackendName::Kubernetes
+            | BackendName::Wasm
+            | BackendName::Process
+            | BackendName::None => false,
         }
     }
 

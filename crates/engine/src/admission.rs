@@ -9,7 +9,8 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::Language;
 use belljar_core::request::{BackendName, ExecutionRequest, RunRequest, SandboxRequest};
 
-use crate::placement::Demands;
+use crate::placement::{Demands, Placement};
+use crate::recorder::{Asked, Open, Origin, with_causes};
 use crate::slots::Place;
 use crate::{Engine, RunError};
 
@@ -22,6 +23,7 @@ pub struct Admitted {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) enforcement: Enforcement,
     pub(crate) place: Place,
+    pub(crate) account: Open,
 }
 
 impl Engine {
@@ -31,13 +33,47 @@ impl Engine {
     /// # Errors
     /// The caller may not, no backend can, or the queue is full.
     pub fn admit(&self, allowance: &Allowance, request: RunRequest) -> Result<Admitted, RunError> {
-        allowance.permits(&request)?;
+        self.admit_from(&Origin::default(), allowance, request)
+    }
+
+    /// The same for a request whose origin is known, which the record of the attempt names. An attempt that is refused is
+    /// recorded, too.
+    ///
+    /// # Errors
+    /// As [`admit`](Engine::admit), and that the attempt cannot be recorded.
+    pub fn admit_from(
+        &self,
+        origin: &Origin,
+        allowance: &Allowance,
+        request: RunRequest,
+    ) -> Result<Admitted, RunError> {
+        let mut account = Open::new(self.recorder(), origin, || Asked::of(&request))?;
+        let (placement, place) = match self.decide(allowance, &request) {
+            Ok(decided) => decided,
+            Err(error) => {
+                account.refused(with_causes(&error));
+                return Err(error);
+            }
+        };
         let RunRequest { sandbox, execution } = request;
-        let permitted = |name: BackendName| allowance.backends.contains(&name);
-        let placement = self.place_among(permitted, &Demands::from(&sandbox))?;
-        let place = Place::join(self.slots())?;
         let (backend, enforcement) = (placement.backend, placement.enforcement);
-        Ok(Admitted { sandbox, execution, backend, enforcement, place })
+        account.place(backend.name());
+        Ok(Admitted { sandbox, execution, backend, enforcement, place, account })
+    }
+
+    /// Records an attempt that was refused before there was a request that could be admitted.
+    pub fn refused(&self, origin: &Origin, asked: impl FnOnce() -> Asked, why: &str) {
+        // If it cannot be recorded, it was refused all the same.
+        if let Ok(account) = Open::new(self.recorder(), origin, asked) {
+            account.refused(why.to_owned());
+        }
+    }
+
+    fn decide(&self, allowance: &Allowance, request: &RunRequest) -> Result<(Placement, Place), RunError> {
+        allowance.permits(request)?;
+        let permitted = |name: BackendName| allowance.backends.contains(&name);
+        let placement = self.place_among(permitted, &Demands::from(&request.sandbox))?;
+        Ok((placement, Place::join(self.slots())?))
     }
 }
 

@@ -7,6 +7,8 @@ use belljar_core::guarantee::{Guarantee, Unmet};
 use belljar_core::limits::Bytes;
 use belljar_core::request::BackendName;
 
+use crate::recorder::Unrecordable;
+
 /// Why a request was not run. Nothing here describes the caller's code.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -56,6 +58,12 @@ pub enum RunError {
         /// What they may come to.
         bytes: Bytes,
     },
+    /// Nothing may run unrecorded, and the run cannot be recorded.
+    #[error("the run cannot be recorded")]
+    Unrecordable(#[from] Unrecordable),
+    /// The run took place, but its record is not on disk, so that its result may not be told.
+    #[error("the program ran, but its record could not be written")]
+    Unrecorded(#[source] Unrecordable),
     /// The code could not be made ready for its runtime.
     #[error("cannot prepare the code")]
     Unprepared(#[source] tokio::task::JoinError),

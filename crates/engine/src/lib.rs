@@ -14,6 +14,7 @@ mod error;
 mod id;
 mod placement;
 mod plots;
+mod recorder;
 mod slots;
 mod transcript;
 mod watch;
@@ -27,7 +28,7 @@ use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, PullEvent
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::{Bytes, ExecutionLimits};
-use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
+use belljar_core::outcome::{Changes, CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -39,6 +40,9 @@ pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
+pub use recorder::{
+    Account, Asked, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Unrecordable, WayIn,
+};
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
 
@@ -102,13 +106,14 @@ pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
     slots: Option<Slots>,
+    recorder: Option<Arc<dyn Recorder>>,
 }
 
 impl Engine {
     /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer, slots: None }
+        Engine { backends, preparer, slots: None, recorder: None }
     }
 
     /// Its backends, strongest first.
@@ -134,6 +139,18 @@ impl Engine {
         Engine { slots: Some(slots), ..self }
     }
 
+    /// Has every attempt recorded from now on.
+    #[must_use]
+    pub fn with_recorder(self, recorder: Arc<dyn Recorder>) -> Engine {
+        Engine { recorder: Some(recorder), ..self }
+    }
+
+    /// Who records the attempts.
+    #[must_use]
+    pub fn recorder(&self) -> Option<&Arc<dyn Recorder>> {
+        self.recorder.as_ref()
+    }
+
     /// The slots, if their number is limited.
     #[must_use]
     pub fn slots(&self) -> Option<&Slots> {
@@ -147,6 +164,20 @@ impl Engine {
     /// # Errors
     /// Belljar could not run it. A program that failed is an `Ok` like any other.
     pub async fn run(
+        &self,
+        id: &RunId,
+        mut admitted: Admitted,
+        observer: &mut dyn Observer,
+        cancel: impl Future<Output = Option<u8>>,
+    ) -> Result<Report, RunError> {
+        let mut account = std::mem::take(&mut admitted.account);
+        account.identify(id);
+        let end = self.run_unrecorded(id, admitted, observer, cancel).await;
+        account.ended(&end).await.map_err(RunError::Unrecorded)?;
+        end
+    }
+
+    async fn run_unrecorded(
         &self,
         id: &RunId,
         admitted: Admitted,
@@ -184,7 +215,8 @@ impl Engine {
         }
         transcript.note_ending(concluded.outcome, memory);
         let (stdout, stderr) = transcript.finish();
-        let Concluded { outcome, usage, begun: Begun { start, runtime, image }, mut files } = concluded;
+        let Concluded { outcome, usage, begun, mut files, changes } = concluded;
+        let Begun { start, runtime, image, cold_reason } = begun;
         files.retain(|file| own.as_ref() != Some(&file.path));
         Ok(Report {
             id: id.to_string(),
@@ -199,7 +231,9 @@ impl Engine {
             image,
             network,
             enforcement,
+            cold_reason,
             files: (collects || own.is_some() && !files.is_empty()).then_some(files),
+            changes,
         })
     }
 
@@ -208,7 +242,8 @@ impl Engine {
     /// # Errors
     /// Whatever would prevent it.
     pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
-        let Admitted { mut sandbox, mut execution, backend, enforcement, .. } = admitted;
+        let Admitted { mut sandbox, mut execution, backend, enforcement, account, .. } = admitted;
+        account.forget();
         plots::provide(&mut sandbox, &mut execution);
         let prepared = Draft::of(&sandbox, &execution).prepare(self.preparer)?;
         let source = match prepared {
@@ -228,7 +263,7 @@ impl Engine {
         queue: &mut Duration,
         mut cancel: Pin<&mut impl Future<Output = Option<u8>>>,
     ) -> Result<Concluded, Unstarted> {
-        let Admitted { sandbox, execution, backend, enforcement, place } = admitted;
+        let Admitted { sandbox, execution, backend, enforcement, place, .. } = admitted;
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
@@ -252,6 +287,7 @@ impl Engine {
             start: running.start(),
             runtime: running.runtime().to_owned(),
             image: running.image().map(str::to_owned),
+            cold_reason: running.cold_reason().map(str::to_owned),
         };
         transcript.started(&begun.told(language, backend.name(), *queue));
         let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
@@ -272,14 +308,14 @@ impl Engine {
             memory_peak: spent.memory_peak.max(finished.memory_peak),
             ..Usage::default()
         };
-        Ok(Concluded { outcome, usage, begun, files: finished.files })
+        Ok(Concluded { outcome, usage, begun, files: finished.files, changes: finished.changes })
     }
 
     /// Makes the code ready for its runtime. If that takes a parser, it runs on a blocking thread, not on the threads
     /// that drive runs; a single-threaded program stays single-threaded, and waits itself. A parser whose run was
     /// cancelled continues for a moment, and keeps the slot for as long.
     async fn prepare(&self, draft: Draft, slot: Option<Slot>) -> Result<(Option<Slot>, Readiness), RunError> {
-        let (preparer, preparation) = (self.preparer, draft.language.preparation);
+        let (preparer, preparation) = (self.preparer, preparation_of(&draft.code, draft.language));
         let prepare = move || Ok((slot, draft.prepare(preparer)?));
         let alone = Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread;
         match preparation {
@@ -310,15 +346,26 @@ impl Draft {
 
     fn prepare(&self, preparer: Preparer) -> Result<Readiness, RunError> {
         let Draft { code, language, memory, limits } = self;
-        let (memory, limits, preparation) = (*memory, *limits, language.preparation);
+        let (memory, limits, preparation) = (*memory, *limits, preparation_of(code, *language));
         let name = code.file_name().map_or(language.source, BoxPath::as_str);
         let prepared = preparer(&Unread { preparation, name, text: code.bytes(), memory, limits });
         let Prepared { name, text, usage } = match prepared {
             Ok(prepared) => prepared,
             Err(fault) => return Ok(Err(fault)),
         };
-        let named_by_caller = code.file_name().is_some();
-        Ok(Ok((Source { name: BoxPath::parse(&name)?, named_by_caller, text }, usage)))
+        // What became of TypeScript is a file of ours beside the caller's.
+        let in_workspace = code.is_in_workspace() && preparation == Preparation::None;
+        let named_by_caller = code.file_name().is_some() && (in_workspace || !code.is_in_workspace());
+        Ok(Ok((Source { name: BoxPath::parse(&name)?, named_by_caller, in_workspace, text }, usage)))
+    }
+}
+
+/// What must be done to this code. A script that runs where it lies is left as it is: its runtime tells modules by the
+/// name of the file and by `package.json`.
+fn preparation_of(code: &Code, language: Language) -> Preparation {
+    match language.preparation {
+        Preparation::DetectModule if code.is_in_workspace() => Preparation::None,
+        as_usual @ (Preparation::None | Preparation::DetectModule | Preparation::StripTypes) => as_usual,
     }
 }
 
@@ -352,11 +399,12 @@ struct Begun {
     start: Start,
     runtime: String,
     image: Option<String>,
+    cold_reason: Option<String>,
 }
 
 impl Begun {
     fn told(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
-        let Begun { start, runtime, image } = self;
+        let Begun { start, runtime, image, .. } = self;
         Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
     }
 }
@@ -367,6 +415,7 @@ struct Concluded {
     usage: Usage,
     begun: Begun,
     files: Vec<CollectedFile>,
+    changes: Option<Changes>,
 }
 
 impl Concluded {
@@ -376,8 +425,8 @@ impl Concluded {
         language: Language,
     ) -> Result<Concluded, RunError> {
         let runtime = backend.runtime(language)?.label;
-        let begun = Begun { start: Start::Cold, runtime, image: None };
-        Ok(Concluded { outcome, usage: Usage::default(), begun, files: Vec::new() })
+        let begun = Begun { start: Start::Cold, runtime, image: None, cold_reason: None };
+        Ok(Concluded { outcome, usage: Usage::default(), begun, files: Vec::new(), changes: None })
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use belljar_core::backend::Backend;
 use belljar_core::guarantee::{Enforcement, Guarantee, concede, resolve};
+use belljar_core::path::Workspace;
 use belljar_core::request::{BackendChoice, BackendName, Network, SandboxRequest};
 use belljar_core::{Field, Invalid};
 
@@ -26,12 +27,15 @@ pub(crate) struct Demands<'a> {
     /// An image that the request names.
     pub(crate) image: Option<&'a str>,
     pub(crate) waived: &'a [Guarantee],
+    /// Whether the code is to write to its workspace.
+    pub(crate) writable: bool,
 }
 
 impl<'a> From<&'a SandboxRequest> for Demands<'a> {
     fn from(request: &'a SandboxRequest) -> Demands<'a> {
-        let SandboxRequest { backend, network, image, waived, .. } = request;
-        Demands { backend: *backend, network, image: image.as_deref(), waived }
+        let SandboxRequest { backend, network, image, waived, workspace, .. } = request;
+        let writable = workspace.as_ref().is_some_and(Workspace::is_writable);
+        Demands { backend: *backend, network, image: image.as_deref(), waived, writable }
     }
 }
 
@@ -70,7 +74,10 @@ impl Engine {
         network: &Network,
         waived: &[Guarantee],
     ) -> Result<Placement, RunError> {
-        self.place_among(|_| true, &Demands { backend: choice, network, image: None, waived })
+        self.place_among(
+            |_| true,
+            &Demands { backend: choice, network, image: None, waived, writable: false },
+        )
     }
 
     /// The backend of that name, whatever it can enforce; the strongest for `auto`.
@@ -108,11 +115,14 @@ impl Engine {
 }
 
 fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, RunError> {
-    let Demands { network, image, waived, .. } = demands;
+    let Demands { network, image, waived, writable, .. } = demands;
     if let Some(image) = image.filter(|_| !backend.name().takes_image()) {
         let message =
             format!("the {} backend takes no image, but '{}' is named", backend.name(), image.escape_debug());
         return Err(no_image(message, "leave the image out, or choose the backend docker"));
+    }
+    if *writable && !backend.name().layers_workspace() {
+        return Err(not_writable(backend.name()));
     }
     backend.ready()?;
     if !backend.provides(network) {
@@ -127,6 +137,15 @@ fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, R
         return Ok(concede(backend.offer(), waived));
     }
     resolve(backend.offer(), waived).map_err(|unmet| RunError::Unmet { backend: backend.name(), unmet })
+}
+
+fn not_writable(backend: BackendName) -> RunError {
+    RunError::Invalid(Invalid {
+        field: Field::Writable,
+        message: format!("the {backend} backend cannot make a workspace writable"),
+        hint: "leave writable out and write to /sandbox, or choose the native backend".to_owned(),
+        too_large: false,
+    })
 }
 
 fn no_image(message: String, hint: &str) -> RunError {
@@ -146,7 +165,7 @@ fn not_available_yet(network: &Network) -> RunError {
 
 fn network_hint(backend: &dyn Backend) -> &'static str {
     match backend.provides(&Network::Full) {
-        true => "leave --network out, or write --network full",
-        false => "leave --network out: the code then has no network",
+        true => "leave the network out, or ask for full",
+        false => "leave the network out: the code then has none",
     }
 }

@@ -72,6 +72,9 @@ pub fn commands(
 /// The caller did choose the name, and another file has it too.
 pub fn name_source(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<BoxPath, BackendError> {
     let wanted = &execution.source.name;
+    if execution.source.in_workspace {
+        return Ok(wanted.clone());
+    }
     let takes = |file: &InputFile, name: &BoxPath| {
         file.path == *name || file.path.parents().any(|parent| parent == name.as_str())
     };
@@ -111,20 +114,46 @@ pub fn check_workspace(sandbox: &SandboxSpec) -> Result<(), BackendError> {
         message,
         hint: "name an existing directory, such as --workspace .".into(),
     };
+    if let Some(missing) = missing_permission(workspace.as_path()) {
+        return Err(missing);
+    }
     match std::fs::metadata(workspace.as_path()) {
         Ok(found) if is_root(&found) => {
             Err(unusable(format!("the workspace '{shown}' is the root of this machine")))
         }
-        Ok(found) if found.is_dir() => readable(workspace.as_path())
-            .map_err(|error| unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
+        Ok(found) if found.is_dir() => Ok(()),
         Ok(_) => Err(unusable(format!("the workspace '{shown}' is not a directory"))),
         Err(error) => Err(unusable(format!("the workspace '{shown}' cannot be read: {error}"))),
     }
 }
 
-fn readable(dir: &Path) -> std::io::Result<()> {
-    let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::EXEC_OK;
-    Ok(rustix::fs::access(dir, wanted)?)
+/// The first permission that this process lacks on the way to a workspace, and the command that gives it. As a server
+/// that root started is nobody on the host, that is the most usual reason why a workspace cannot be shown.
+fn missing_permission(workspace: &Path) -> Option<BackendError> {
+    let (search, list) = (rustix::fs::Access::EXEC_OK, rustix::fs::Access::READ_OK);
+    let lacks = |dir: &Path, right| {
+        rustix::fs::access(dir, right).is_err_and(|error| error == rustix::io::Errno::ACCESS)
+    };
+    let mut way: Vec<_> = workspace.ancestors().collect();
+    way.reverse();
+    let (dir, right, rights) = way
+        .iter()
+        .find(|dir| lacks(dir, search))
+        .map(|dir| (*dir, "x", if *dir == workspace { "rX" } else { "x" }))
+        .or_else(|| lacks(workspace, list).then_some((workspace, "r", "rX")))?;
+    let owned = std::fs::metadata(dir)
+        .is_ok_and(|found| found.uid() == rustix::process::geteuid().as_raw() && found.uid() != 0);
+    let (class, who) = if owned { ("u", "its owner") } else { ("o", "other users") };
+    let everything = if rights == "rX" { "-R " } else { "" };
+    Some(BackendError::Unusable {
+        field: Field::Workspace,
+        message: format!(
+            "the workspace '{}' cannot be read: {} has no permission {right} for {who}",
+            workspace.display(),
+            dir.display()
+        ),
+        hint: format!("chmod {everything}{class}+{rights} {}", dir.display()),
+    })
 }
 
 /// Whether this is `/`, under any name.

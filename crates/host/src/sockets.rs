@@ -51,6 +51,15 @@ impl Sockets {
         Ok(Sockets { v4: open("sockstat")?, v6: open("sockstat6").ok(), netlink: open("netlink").ok() })
     }
 
+    /// How many netlink sockets the namespace has, besides the kernel's own. Without a list, none that are known of.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn netlink(&self) -> io::Result<usize> {
+        let list = self.netlink.as_ref().map(|list| read(list, LONGEST_LIST)).transpose()?;
+        Ok(list.as_deref().map_or(0, netlink_sockets))
+    }
+
     /// How much kernel memory they can hold that nobody is charged for.
     ///
     /// # Errors
@@ -141,6 +150,12 @@ fn count(text: &str, kind: &str, name: &str) -> u64 {
     pair.and_then(|pair| pair[1].parse::<u64>().ok()).unwrap_or_default()
 }
 
+/// From the same list. The second word is the protocol, 0 for `NETLINK_ROUTE`; the kernel has one socket of each.
+fn netlink_sockets(list: &str) -> usize {
+    let routes = list.lines().filter(|line| line.split_whitespace().nth(1) == Some("0"));
+    routes.count().saturating_sub(1)
+}
+
 /// From a list with a line for each socket, whose fifth word is what waits there. A list that was cut off is too long.
 fn netlink_memory(list: &str) -> u64 {
     if list.len() >= LONGEST_LIST {
@@ -167,7 +182,7 @@ mod tests {
                     000000001bea46bb 0   0          00000000 0        0        0     2        0        4\n\
                     0000000095c47d43 0   17         00000000 4352     0        0     2        0        1574\n\
                     0000000095c47d44 0   18         00000000 1024     0        0     2        0        1575\n";
-        assert_eq!(netlink_memory(list), 5376 * NETLINK_FACTOR);
+        assert_eq!((netlink_memory(list), netlink_sockets(list)), (5376 * NETLINK_FACTOR, 2));
         assert!(netlink_memory(&list.repeat(60)) > BEYOND_LIMIT, "too many sockets");
     }
 

@@ -4,8 +4,10 @@
 //! that no other process can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a link which
 //! the plan makes cannot lead a later step out of it.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid};
@@ -26,6 +28,14 @@ const STAGING: &str = "/dev";
 /// Where the whole scratch space is mounted: on the host's root as this namespace sees it, which [`Step::Pivot`]
 /// detaches. Unmounting it separately would cost an RCU grace period.
 const BEHIND: &str = "/etc";
+
+/// The directory of the scratch space for the layer over a writable workspace: what the code writes, and what overlayfs
+/// needs beside that.
+const LAYER: &str = "layer";
+const UPPER: &str = "layer/upper";
+const WORKDIR: &str = "layer/work";
+/// How many directories of a workspace are made the code's own, those at the top first.
+const MOST_OPENED: usize = 2000;
 
 /// The name of a file in the new root until it is shown in the place of another one.
 const SHOWN: &str = ".shown";
@@ -82,8 +92,22 @@ pub(crate) struct Site<'a> {
     root: Option<OwnedFd>,
     /// What `/proc/meminfo` shows, to be rewritten.
     rewritable: Option<OwnedFd>,
+    /// The scratch space, once there is one.
+    scratch: Option<OwnedFd>,
+    /// The layer over a writable workspace.
+    layer: Option<Layer>,
     /// The directory that the caller will get.
     offered: Option<OwnedFd>,
+    /// What the caller gets beside it: the workspace as it was.
+    before: Option<OwnedFd>,
+}
+
+/// The layer over a writable workspace.
+struct Layer {
+    /// What the code has written.
+    upper: OwnedFd,
+    /// A read-only view of what is beneath, which is mounted nowhere.
+    before: OwnedFd,
 }
 
 impl<'a> Site<'a> {
@@ -95,15 +119,29 @@ impl<'a> Site<'a> {
         meminfo: &'a [u8],
     ) -> Site<'a> {
         let sources = sources.into_iter().map(Some).collect();
-        Site { code, sources, cgroup, payload, meminfo, root: None, rewritable: None, offered: None }
+        Site {
+            code,
+            sources,
+            cgroup,
+            payload,
+            meminfo,
+            root: None,
+            rewritable: None,
+            scratch: None,
+            layer: None,
+            offered: None,
+            before: None,
+        }
     }
 
-    /// Performs every step, and returns what was offered: nothing, or a directory and `meminfo`.
+    /// Performs every step, and returns what was offered: nothing, or a directory and `meminfo`, and after a layer
+    /// what is beneath it.
     pub(crate) fn build<'p>(mut self, steps: impl Iterator<Item = &'p Step>) -> Result<Vec<OwnedFd>, Fault> {
         for step in steps {
             self.perform(step)?;
         }
-        Ok(self.offered.zip(self.rewritable).map_or_else(Vec::new, |(dir, meminfo)| vec![dir, meminfo]))
+        let offered = self.offered.zip(self.rewritable).into_iter();
+        Ok(offered.flat_map(|(dir, meminfo)| [dir, meminfo]).chain(self.before).collect())
     }
 
     fn perform(&mut self, step: &Step) -> Result<(), Fault> {
@@ -131,9 +169,9 @@ impl<'a> Site<'a> {
             Step::Scratch { size, files, parts } => {
                 self.make_scratch(*size, *files, parts).doing(|| "make the writable directories")
             }
-            Step::Workspace { source, path, files, .. } => {
-                self.show_workspace(*source, path, files).doing(|| named("mount the workspace at", path))
-            }
+            Step::Workspace { source, path, files, writable, .. } => self
+                .show_workspace(*source, path, files, *writable)
+                .doing(|| named("mount the workspace at", path)),
             Step::Inputs { dir, files } => {
                 self.put_inputs(dir, files).doing(|| named("write the run's files to", dir))
             }
@@ -143,6 +181,7 @@ impl<'a> Site<'a> {
             Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
             Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
+            Step::OfferLayer => self.offer_layer().doing(|| "open the layer over the workspace"),
         }
     }
 
@@ -194,7 +233,7 @@ impl<'a> Site<'a> {
 
     /// One tmpfs holds everything that the code can write, so that one size limits all of it. Its parts are shown
     /// where the code expects them; the whole goes away with the host's root.
-    fn make_scratch(&self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
+    fn make_scratch(&mut self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
         let options =
             [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
         let options = options.each_ref().map(|(key, value)| (*key, value.as_str()));
@@ -203,6 +242,7 @@ impl<'a> Site<'a> {
         for (index, part) in parts.iter().enumerate() {
             self.show_part(&whole, &index.to_string(), part)?;
         }
+        self.scratch = Some(whole);
         Ok(())
     }
 
@@ -219,10 +259,18 @@ impl<'a> Site<'a> {
         attach_to(&tree, &self.dir_all(&part.path)?)
     }
 
-    /// The workspace is the lower layer of a read-only overlay; the run's own files are the upper one. So the working
+    /// The workspace is the lower layer of an overlay, and the run's own files are the layer above it. So the working
     /// directory holds both, and nothing is written to the host. A socket that a host process has in the workspace
     /// cannot be connected to: the overlay's inode is not the one that process listens on.
-    fn show_workspace(&mut self, source: u16, path: &Path, files: &[Input]) -> io::Result<()> {
+    ///
+    /// If the code can write there, what it writes goes to a third layer, in the scratch space: it counts as disk.
+    fn show_workspace(
+        &mut self,
+        source: u16,
+        path: &Path,
+        files: &[Input],
+        writable: bool,
+    ) -> io::Result<()> {
         let tree = self.take_source(source)?;
         let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY
             | MountAttrFlags::MOUNT_ATTR_NOSUID
@@ -236,10 +284,72 @@ impl<'a> Site<'a> {
             self.put_input(own.as_fd(), file)?;
         }
 
-        let overlay = new_mount("overlay", &[("lowerdir", ".own:.lower")], attributes)?;
-        attach_to(&overlay, &self.dir_all(path)?)?;
+        let lower = new_mount("overlay", &[("lowerdir", LOWER)], attributes)?;
+        let point = self.dir_all(path)?;
+        if writable {
+            let layer = self.make_layer(lower)?;
+            self.open_directories(&layer)?;
+            attach_to(&layered(attributes - MountAttrFlags::MOUNT_ATTR_RDONLY)?, &point)?;
+            self.layer = Some(layer);
+        } else {
+            attach_to(&lower, &point)?;
+        }
         self.hide(Path::new(".own"))?;
         self.hide(Path::new(".lower"))
+    }
+
+    /// The directories of the layer. Its top is the code's, and so becomes the top of the workspace.
+    fn make_layer(&self, before: OwnedFd) -> io::Result<Layer> {
+        let scratch = self.scratch.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        for dir in [LAYER, UPPER, WORKDIR] {
+            rustix::fs::mkdirat(scratch, dir, Mode::from_raw_mode(0o755))?;
+        }
+        let upper = open_dir(scratch.as_fd(), UPPER)?;
+        self.give_to_code(&upper)?;
+        rustix::fs::fchmod(&upper, Mode::from_raw_mode(0o755))?;
+        Ok(Layer { upper, before })
+    }
+
+    /// Makes the directories of the workspace the code's own in the layer, where its files could not be mapped to the
+    /// code's user. The code can then make, replace and remove files in all of them, though not write into a file that
+    /// is there and belongs to somebody else.
+    fn open_directories(&self, layer: &Layer) -> io::Result<()> {
+        let lower = open_in_root(self.root()?, Path::new("/.lower"), OFlags::DIRECTORY)?;
+        if rustix::fs::fstat(&lower)?.st_uid == self.code.inside {
+            return Ok(());
+        }
+        let mut pending = VecDeque::from([PathBuf::from(".")]);
+        let mut made = 0;
+        while let Some(dir) = pending.pop_front() {
+            let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            // A directory that everybody may read, and nobody else's.
+            let Ok(before) = rustix::fs::openat2(&layer.before, &dir, flags, Mode::empty(), beneath) else {
+                continue;
+            };
+            if dir != Path::new(".") {
+                self.open_directory(layer, &dir, &before)?;
+            }
+            for entry in rustix::fs::Dir::new(before)?.flatten() {
+                let name = entry.file_name().to_bytes();
+                if entry.file_type() == FileType::Directory && name != b"." && name != b".." {
+                    made += 1;
+                    if made > MOST_OPENED {
+                        return Ok(());
+                    }
+                    pending.push_back(dir.join(std::ffi::OsStr::from_bytes(name)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn open_directory(&self, layer: &Layer, dir: &Path, before: &OwnedFd) -> io::Result<()> {
+        let mode = Mode::from_raw_mode(rustix::fs::fstat(before)?.st_mode & 0o777 | 0o700);
+        rustix::fs::mkdirat(&layer.upper, dir, mode)?;
+        let made = open_dir(layer.upper.as_fd(), dir)?;
+        self.give_to_code(&made)?;
+        Ok(rustix::fs::fchmod(&made, mode)?)
     }
 
     fn put_inputs(&self, dir: &Path, files: &[Input]) -> io::Result<()> {
@@ -361,6 +471,12 @@ impl<'a> Site<'a> {
         Ok(())
     }
 
+    fn offer_layer(&mut self) -> io::Result<()> {
+        let Layer { upper, before } = self.layer.take().ok_or(io::ErrorKind::NotFound)?;
+        (self.offered, self.before) = (Some(upper), Some(before));
+        Ok(())
+    }
+
     fn take_source(&mut self, index: u16) -> io::Result<OwnedFd> {
         let slot = self.sources.get_mut(usize::from(index));
         slot.and_then(Option::take).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -466,6 +582,23 @@ fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -
     Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
 }
 
+/// The run's own files over the workspace, as seen from the new root.
+const LOWER: &str = ".own:.lower";
+
+/// An overlay of these with the layer on top. In a user namespace, overlayfs may keep its notes about removed
+/// directories in `user.*` attributes only. A rename of a directory from below is refused (`EXDEV`), as programs expect
+/// between file systems, instead of being noted as a redirection that a reader would have to follow.
+fn layered(attributes: MountAttrFlags) -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "lowerdir", LOWER)?;
+    rustix::mount::fsconfig_set_string(&context, "upperdir", format!("{BEHIND}/{UPPER}"))?;
+    rustix::mount::fsconfig_set_string(&context, "workdir", format!("{BEHIND}/{WORKDIR}"))?;
+    rustix::mount::fsconfig_set_string(&context, "redirect_dir", "nofollow")?;
+    rustix::mount::fsconfig_set_flag(&context, "userxattr")?;
+    rustix::mount::fsconfig_create(&context)?;
+    Ok(rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)
+}
+
 pub(crate) fn attach(mount: &OwnedFd, dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(mount, "", dir, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
@@ -494,16 +627,16 @@ fn open_in_root(root: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedF
     Ok(rustix::fs::openat2(root, path, flags, Mode::empty(), ResolveFlags::IN_ROOT)?)
 }
 
-fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
+pub(crate) fn open_dir(parent: BorrowedFd<'_>, name: impl rustix::path::Arg) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
 }
 
-fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+pub(crate) fn reopen_dir(dir: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     open_dir(dir, ".")
 }
 
-fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
+pub(crate) fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::File> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(parent, name, flags, Mode::from_raw_mode(mode))?;
     // Independent of the inherited umask.
@@ -511,7 +644,7 @@ fn create_file(parent: &OwnedFd, name: &Path, mode: u32) -> io::Result<std::fs::
     Ok(file.into())
 }
 
-fn copy(from: BorrowedFd<'_>, offset: u64, length: u64, to: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn copy(from: BorrowedFd<'_>, offset: u64, length: u64, to: BorrowedFd<'_>) -> io::Result<()> {
     let (mut offset, end) = (offset, offset.saturating_add(length));
     while offset < end {
         let count = usize::try_from(end - offset).unwrap_or(usize::MAX);

@@ -316,11 +316,11 @@ fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
     Ok(sources)
 }
 
-fn open_tasks(files: &[PathBuf]) -> Result<Vec<OwnedFd>, Fault> {
+pub(crate) fn open_tasks(files: &[PathBuf]) -> Result<Vec<OwnedFd>, Fault> {
     files.iter().map(|file| open_cgroup(file, OFlags::WRONLY)).collect()
 }
 
-fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
+pub(crate) fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> {
     rustix::fs::openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty())
         .doing(|| format!("open the cgroup {}", path.display()))
 }

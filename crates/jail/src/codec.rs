@@ -237,7 +237,7 @@ coded_enum!(Step {
     8 => Symlink { path, target },
     9 => Bind { source, path, mode },
     10 => Scratch { size, files, parts },
-    11 => Workspace { source, path, owner, files },
+    11 => Workspace { source, path, owner, files, writable },
     12 => Inputs { dir, files },
     13 => Proc(files),
     14 => Pivot,
@@ -246,7 +246,8 @@ coded_enum!(Step {
     17 => Pipe(path),
     18 => BoundSockets,
     19 => Terminals { max },
-    20 => Cover(path, content),
+    20 => OfferLayer,
+    21 => Cover(path, content),
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
@@ -301,6 +302,7 @@ mod tests {
                     path: "/work".into(),
                     owner: Some((1, 2)),
                     files: vec![input.clone()],
+                    writable: true,
                 },
                 Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
                 Step::Pipe("/sandbox/p".into()),
@@ -312,6 +314,7 @@ mod tests {
                 Step::Pivot,
                 Step::SealRoot,
                 Step::Offer("/sandbox".into()),
+                Step::OfferLayer,
             ],
             meminfo: b"MemTotal:".to_vec(),
             confinement: Confinement {

@@ -26,7 +26,7 @@ pub(crate) struct Streams<'a> {
     pub(crate) stderr: BorrowedFd<'a>,
 }
 
-/// Loads the syscall filter, and passes on its herald if there is one.
+/// Loads the syscall filter, and passes on its listener.
 pub(crate) type Filtering<'a> = &'a dyn Fn() -> io::Result<()>;
 
 /// Becomes the command, confined. Returns only if that failed.

@@ -63,6 +63,8 @@ pub enum Held {
     AsItIs,
     /// Read-only, with root's files mapped to the server's user, so that the server trusts them.
     AsItsOwn,
+    /// A file that belongs to the server, which may write to it.
+    Given,
     /// A copy of its files in memory, which belongs to the server and disappears with it. If it were kept, an attacker
     /// who takes over one server would have the next one too.
     Copied,
@@ -283,7 +285,7 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
         let tree = match held {
-            Held::AsItIs => open_tree(path)?,
+            Held::AsItIs | Held::Given => open_tree(path)?,
             Held::AsItsOwn => {
                 let tree = open_tree(path)?;
                 let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
@@ -296,7 +298,8 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
             Held::Copied => copy(path, user).doing(|| named("copy", path))?,
         };
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, *held != Held::Copied);
+        let is_written = matches!(held, Held::Copied | Held::Given);
+        attributes.set(MountAttrFlags::MOUNT_ATTR_RDONLY, !is_written);
         let tamed = sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole);
         tamed.doing(|| named("restrict the mount of", path))?;
         trees.push((tree, path));

@@ -17,8 +17,9 @@ use std::sync::LazyLock;
 
 use rustix::thread::CapabilitySet;
 
+use crate::codec;
 use crate::fault::Fault;
-use crate::message::NAMESPACES;
+use crate::message::{NAMESPACES, Reply};
 use crate::plan::IdPair;
 use crate::seccomp::Filter;
 
@@ -186,8 +187,9 @@ pub struct Passenger {
 }
 
 /// A list of system calls and their data, in the form that a zygote takes. Attached to it, in this order: the
-/// [`NAMESPACES`] of the box, stdin, stdout, stderr, the Landlock rule set, the files of the cgroup. A zygote has no
-/// descriptors except its streams, so the numbers that these get are known.
+/// [`NAMESPACES`] of the box, stdin, stdout, stderr, the Landlock rule set, the files of the cgroup, and a socket to which the
+/// listener of the filter is sent ([`Reply::Listening`]). A zygote has no descriptors except its streams, so the numbers that
+/// these get are known.
 #[derive(Debug)]
 pub struct Orders {
     /// Their address in the zygote.
@@ -220,12 +222,13 @@ impl Orders {
         let streams = [next(), next(), next()];
         let ruleset = passenger.landlocked.then(&mut next);
         let groups: Vec<_> = (0..passenger.groups).map(|_| next()).collect();
-        let null = next();
+        let (line, null) = (next(), next());
         list.leave(&namespaces, &groups);
         list.settle(streams, null, passenger.rehearses);
         list.confine(passenger.code, ruleset);
-        list.close_from(if passenger.rehearses { FIRST + 1 } else { FIRST });
-        list.filter();
+        let first_free = if passenger.rehearses { FIRST + 1 } else { FIRST };
+        list.keep_only(line, first_free);
+        list.filter(first_free);
         list.end();
         list.be_a_program(pier);
         list.finish(passenger.rehearses, number)
@@ -384,18 +387,40 @@ impl List {
         }
     }
 
-    fn close_from(&mut self, first: i64) {
-        self.call("close spare descriptors", libc::SYS_close_range, [first, u32::MAX.into(), 0]);
+    /// Closes every descriptor from this number on, except for one, which gets that number.
+    fn keep_only(&mut self, line: i64, number: i64) {
+        let doing = "close spare descriptors";
+        self.call(doing, libc::SYS_dup3, [line, number, 0]);
+        self.call(doing, libc::SYS_close_range, [number + 1, u32::MAX.into(), 0]);
     }
 
-    fn filter(&mut self) {
+    /// Loads the filter, whose listener gets the lowest free number, sends that to the line, and closes both.
+    fn filter(&mut self, line: i64) {
         let filter = Filter::standard().to_bytes();
         let length = (filter.len() / 8) as i64;
         let instructions = self.put(&filter);
         let program = self.put(&words(&[length, instructions]));
-        let mode = libc::SECCOMP_MODE_FILTER.into();
-        let load = [libc::PR_SET_SECCOMP.into(), mode, program];
-        self.call("load the syscall filter", libc::SYS_prctl, load);
+        let flags = i64::try_from(libc::SECCOMP_FILTER_FLAG_NEW_LISTENER).unwrap_or_default();
+        let load = [libc::SECCOMP_SET_MODE_FILTER.into(), flags, program];
+        self.call("load the syscall filter", libc::SYS_seccomp, load);
+        let message = self.listening(line + 1);
+        let flags = libc::MSG_NOSIGNAL.into();
+        self.call("hand over the filter's listener", libc::SYS_sendmsg, [line, message, flags]);
+        self.call("close spare descriptors", libc::SYS_close_range, [line, u32::MAX.into(), 0]);
+    }
+
+    /// A `struct msghdr` with [`Reply::Listening`] and this descriptor.
+    fn listening(&mut self, descriptor: i64) -> i64 {
+        let content = codec::encode(&Reply::Listening);
+        let length = content.len() as i64;
+        let content = self.put(&content);
+        let slice = self.put(&words(&[content, length]));
+        // As in `struct cmsghdr`: its length, then level and kind in one word, and the data.
+        let (level, kind) = (i64::from(libc::SOL_SOCKET), i64::from(libc::SCM_RIGHTS));
+        let rights = words(&[20, level | kind << 32, descriptor]);
+        let space = rights.len() as i64;
+        let rights = self.put(&rights);
+        self.put(&words(&[0, 0, slice, 1, rights, space, 0]))
     }
 
     /// The program: what only it can do for itself.
@@ -464,13 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_is_the_last_thing_before_the_program() {
+    fn only_the_listener_is_handed_over_between_the_filter_and_the_program() {
         let orders = Orders::new(&PIER, &PASSENGER, 7);
         let doing: Vec<_> = orders.calls.iter().map(|(doing, _)| *doing).collect();
         let parts: Vec<_> = doing.split(|doing| *doing == END).collect();
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
         assert_eq!(first.last(), Some(&"enter the box's namespaces"));
-        assert_eq!(second.last(), Some(&"load the syscall filter"));
+        let filter = second.iter().position(|doing| *doing == "load the syscall filter").unwrap();
+        assert_eq!(second[filter + 1..], ["hand over the filter's listener", "close spare descriptors"]);
         assert_eq!(program, ["start a session", "register restartable sequences"]);
         assert!(rest.is_empty());
         let at = |what| second.iter().position(|doing| *doing == what).unwrap();

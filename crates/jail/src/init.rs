@@ -229,14 +229,19 @@ impl Init {
                 message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
             }
             let heralded = self.plan.heralded && index + 1 == commands.len();
-            let Started { pid, herald } = self.start(command, heralded)?;
+            let Started { pid, listener } = self.start(command)?;
+            let herald = listener.as_ref().filter(|_| heralded && index == 0);
             if index == 0 {
-                let beside: Vec<_> = offered.iter().chain(&herald).map(AsFd::as_fd).collect();
+                let beside: Vec<_> = offered.iter().chain(herald).map(AsFd::as_fd).collect();
                 message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
                 offered.clear();
             }
+            if let Some(listener) = listener.as_ref().filter(|_| herald.is_none()) {
+                let sent = message::send(&self.keeper, &Reply::Listening, &[listener.as_fd()]);
+                sent.doing(|| "report to the keeper")?;
+            }
             // After `retire`, this process could no longer close it.
-            drop(herald);
+            drop(listener);
             if index + 1 == commands.len() {
                 self.streams = None;
                 self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
@@ -251,18 +256,15 @@ impl Init {
     }
 
     /// Starts one command, and returns when it has started, which a socket shows that `exec` closes.
-    fn start(&self, command: &Command, heralded: bool) -> Result<Started, Fault> {
+    fn start(&self, command: &Command) -> Result<Started, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for the program's start")?;
         let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound).doing(|| "find the streams")?;
         let [stdin, stdout, stderr] = streams.each_ref().map(AsFd::as_fd);
         let streams = Streams { stdin, stdout, stderr };
         let Plan { identity, confinement, birth, .. } = &self.plan;
-        let filter = || match heralded {
-            false => self.prepared.program.load(),
-            true => {
-                let herald = self.prepared.program.load_heralded()?;
-                message::send(&theirs, &Reply::Started, &[herald.as_fd()])
-            }
+        let filter = || {
+            let listener = self.prepared.program.load_listened()?;
+            message::send(&theirs, &Reply::Listening, &[listener.as_fd()])
         };
         let started = sys::spawn(&mut || {
             let fault = match self.prepared.cpus.use_all().doing(|| "reset the program's CPU affinity") {
@@ -276,11 +278,11 @@ impl Init {
         });
         let pid = started.doing(|| "start a process")?;
         drop(theirs);
-        let mut herald = None;
+        let mut listener = None;
         loop {
             match message::receive(&ours).doing(|| "wait for the program to start")? {
-                None => return Ok(Started { pid, herald }),
-                Some((Reply::Started, beside)) => herald = beside.into_iter().next(),
+                None => return Ok(Started { pid, listener }),
+                Some((Reply::Listening, beside)) => listener = beside.into_iter().next(),
                 Some((Reply::Failed { doing, errno }, _)) => return Err(Fault { doing, errno }),
                 Some(_) => return Err(Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }),
             }
@@ -291,7 +293,7 @@ impl Init {
 /// A command that has started.
 struct Started {
     pid: Pid,
-    herald: Option<OwnedFd>,
+    listener: Option<OwnedFd>,
 }
 
 /// The rest of the life of a PID 1 that is no longer needed.

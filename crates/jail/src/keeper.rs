@@ -6,6 +6,7 @@
 //! everything in the box. So whichever of the two is killed, nothing is left running.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use crate::entrant;
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
+use crate::supply;
 use crate::sys::{self, ResourceUse};
 
 /// The life of the keeper. Its standard input is the socket to the caller.
@@ -91,6 +93,10 @@ impl Kept {
                     caller_is_there = matches!(request, Ok(Some(_)));
                     match request {
                         Ok(Some((Request::Entered, _))) => self.admit(caller),
+                        Ok(Some((Request::Supply { list_offset, list_length }, beside))) => {
+                            let list = list_offset..list_offset.saturating_add(list_length);
+                            self.supply(caller, list, beside);
+                        }
                         _ => self.cloned.kill(),
                     }
                 }
@@ -124,6 +130,15 @@ impl Kept {
             let _ = message::send(caller, &fault.into_reply(), &[]);
             self.cloned.kill();
         }
+    }
+
+    /// Has files written into the box. Whatever becomes of that, the caller is told.
+    fn supply(&self, caller: &OwnedFd, list: Range<u64>, beside: Vec<OwnedFd>) {
+        let reply = match supply::write_files(&self.plan, list, beside) {
+            Ok(()) => Reply::Supplied,
+            Err(fault) => fault.into_reply(),
+        };
+        let _ = message::send(caller, &reply, &[]);
     }
 
     fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {

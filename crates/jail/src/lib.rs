@@ -38,6 +38,7 @@ pub mod message;
 pub mod plan;
 pub mod seccomp;
 mod standby;
+mod supply;
 mod sys;
 mod undertaker;
 mod warden;

@@ -26,11 +26,25 @@ pub enum Request {
     Kill,
     /// A zygote's child is in the box, and waits there for its code.
     Entered,
+    /// Write files into a box whose program waits for its code. Beside it: the payload (their contents, then a list of
+    /// inputs), and the directory for them.
+    Supply {
+        /// Where the list begins in the payload.
+        list_offset: u64,
+        /// How long it is.
+        list_length: u64,
+    },
     /// To the warden: fork a keeper. Beside it: the keeper's end of the socket between it and the caller.
     Hire,
 }
 
-coded_enum!(Request { 0 => Make { plan_offset, plan_length }, 1 => Kill, 2 => Entered, 3 => Hire });
+coded_enum!(Request {
+    0 => Make { plan_offset, plan_length },
+    1 => Kill,
+    2 => Entered,
+    3 => Hire,
+    4 => Supply { list_offset, list_length },
+});
 
 /// To a PID 1 that was made before its plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +73,11 @@ pub enum Reply {
     /// one, a herald and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
     /// the pipe for its code, and that directory.
     Started,
+    /// A command has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
+    /// filter. For a command that came with a herald, that is the listener.
+    Listening,
+    /// The files have been written.
+    Supplied,
     /// The previous command has succeeded and left no process; the next one starts.
     Next,
     /// The box could not be made; no instruction of the program has run.
@@ -92,6 +111,8 @@ coded_enum!(Reply {
     4 => Ready,
     5 => Hired { pid },
     6 => Deserted { status },
+    7 => Listening,
+    8 => Supplied,
 });
 
 /// The current configuration.

@@ -142,7 +142,7 @@ pub enum Step {
         /// The directories that the code sees.
         parts: Vec<ScratchPart>,
     },
-    /// Shows a directory of the host read-only, with the run's own files laid over it.
+    /// Shows a directory of the host, with the run's own files laid over it. The host's directory is never written to.
     Workspace {
         /// Its place in [`Plan::sources`].
         source: u16,
@@ -153,6 +153,8 @@ pub enum Step {
         owner: Option<(u32, u32)>,
         /// The run's own files, relative to `path`.
         files: Vec<Input>,
+        /// Whether the code can write there. What it writes goes to a layer in the scratch space.
+        writable: bool,
     },
     /// Puts files into a scratch directory, owned by the code.
     Inputs {
@@ -177,6 +179,8 @@ pub enum Step {
     SealRoot,
     /// Hands this directory to the caller, who reads results from it after the box is dead, and with it `meminfo`.
     Offer(PathBuf),
+    /// The same with the layer that the code writes to, and with the workspace as it was without that layer.
+    OfferLayer,
 }
 
 /// How a part of the host is shown.
@@ -367,9 +371,10 @@ impl Plan {
                     writeln!(f, "rw        {} {:o}{noexec}", part.path.display(), part.mode)
                 })
             }
-            Step::Workspace { source: index, path, files, .. } => {
+            Step::Workspace { source: index, path, files, writable, .. } => {
+                let word = if *writable { "layer" } else { "ro   " };
                 let from = source(*index).map(|from| from.to_string()).unwrap_or_default();
-                writeln!(f, "ro        {} (host {from})", path.display())?;
+                writeln!(f, "{word}     {} (host {from})", path.display())?;
                 show_inputs(f, path, files)
             }
             Step::Inputs { dir, files } => show_inputs(f, dir, files),
@@ -386,6 +391,7 @@ impl Plan {
             Step::Pivot => writeln!(f, "pivot     root, detach the host's"),
             Step::SealRoot => writeln!(f, "seal      / read-only"),
             Step::Offer(path) => writeln!(f, "offer     {} to the collector", path.display()),
+            Step::OfferLayer => writeln!(f, "offer     the layer to the collector"),
         }
     }
 }

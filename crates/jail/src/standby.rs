@@ -90,7 +90,13 @@ impl Standby {
             }
             None => Ok(Some((self.bury(None), Vec::new()))),
             news @ Some((
-                Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. },
+                Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Started
+                | Reply::Listening
+                | Reply::Next
+                | Reply::Supplied
+                | Reply::Failed { .. },
                 _,
             )) => Ok(news),
         }

@@ -1,11 +1,13 @@
 //! Who asks, and what they may do.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::allowance::Allowance;
+use belljar_engine::{Origin, WayIn};
 use belljar_wire::{Code, Problem};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
@@ -14,17 +16,30 @@ use subtle::ConstantTimeEq;
 use crate::config::Config;
 use crate::defaults::Defaults;
 
+/// The name of the one caller of a server without keys.
+pub(crate) const ANONYMOUS: &str = "anonymous";
+
 /// One who asks. Every request carries one (as an extension, on HTTP); a run belongs to the caller that started it,
 /// and no other caller can see it.
 #[derive(Debug, Clone)]
-pub struct Caller(Arc<Account>);
+pub struct Caller(Arc<Account>, Entrance);
+
+/// Where a request came in.
+#[derive(Debug, Clone)]
+struct Entrance {
+    surface: WayIn,
+    peer: Option<IpAddr>,
+    source: Option<Arc<str>>,
+}
 
 #[derive(Debug)]
 struct Account {
-    name: String,
+    name: Arc<str>,
     allowance: Allowance,
     defaults: Defaults,
     quota: Quota,
+    /// Whether they may read the audit log.
+    audits: bool,
     meter: Arc<Meter>,
 }
 
@@ -41,6 +56,7 @@ pub struct Quota {
 #[derive(Debug, Default)]
 struct Meter {
     runs: AtomicUsize,
+    waits: Arc<AtomicUsize>,
     spent: Mutex<Option<Spent>>,
 }
 
@@ -60,14 +76,49 @@ impl Caller {
     #[must_use]
     pub fn anonymous(allowance: Allowance, defaults: &Defaults) -> Caller {
         let defaults = defaults.within(&allowance);
-        let (name, quota, meter) = ("anonymous".to_owned(), Quota::default(), Arc::default());
-        Caller(Arc::new(Account { name, allowance, defaults, quota, meter }))
+        let (name, quota, meter) = (ANONYMOUS.into(), Quota::default(), Arc::default());
+        Caller::new(Account { name, allowance, defaults, quota, audits: true, meter })
     }
 
     fn holder(key: &Key, defaults: &Defaults, meter: Arc<Meter>) -> Caller {
-        let Key { name, allowance, quota, .. } = key.clone();
+        let Key { name, allowance, quota, audits, .. } = key.clone();
         let defaults = defaults.within(&allowance);
-        Caller(Arc::new(Account { name, allowance, defaults, quota, meter }))
+        Caller::new(Account { name: name.into(), allowance, defaults, quota, audits, meter })
+    }
+
+    fn new(account: Account) -> Caller {
+        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None, source: None })
+    }
+
+    /// The same caller, of whom this request came from this address.
+    pub(crate) fn at(self, peer: Option<IpAddr>) -> Caller {
+        Caller(self.0, Entrance { peer, ..self.1 })
+    }
+
+    /// The same caller, who came in here.
+    #[must_use]
+    pub fn through(self, surface: WayIn) -> Caller {
+        Caller(self.0, Entrance { surface, ..self.1 })
+    }
+
+    /// The same caller, who wrote this: it is what the record has for the code, instead of the program that reads it.
+    pub(crate) fn writing(self, source: Arc<str>) -> Caller {
+        Caller(self.0, Entrance { source: Some(source), ..self.1 })
+    }
+
+    /// Who asks, for the record.
+    pub(crate) fn origin(&self) -> Origin {
+        let Entrance { surface, peer, source } = self.1.clone();
+        Origin { caller: self.0.name.clone(), surface, peer, source }
+    }
+
+    /// Refuses who may not read the audit log.
+    pub(crate) fn may_audit(&self) -> Result<(), Problem> {
+        if self.0.audits {
+            return Ok(());
+        }
+        let message = "this key may not read the audit log";
+        Err(Problem::new(Code::Forbidden, message, "write audit = true for it in [[keys]]"))
     }
 
     /// What they are called, in logs and in the configuration.
@@ -100,6 +151,22 @@ impl Caller {
         }
     }
 
+    /// Counts a request that waits for a run which it did not start.
+    ///
+    /// # Errors
+    /// That `most` of this caller's requests do that: each of them keeps a connection that others need.
+    pub(crate) fn wait(&self, most: usize) -> Result<Wait, Problem> {
+        let room = |waits: usize| (waits < most).then_some(waits + 1);
+        let waits = &self.0.meter.waits;
+        match waits.fetch_update(Ordering::AcqRel, Ordering::Acquire, room) {
+            Ok(_) => Ok(Wait(waits.clone())),
+            Err(waits) => {
+                let message = format!("{waits} requests of this caller already wait for runs or follow them");
+                Err(busy(message, Duration::from_secs(1)))
+            }
+        }
+    }
+
     /// Counts a request.
     pub(crate) fn spend(&self, now: Instant) -> Result<(), Problem> {
         let Some(per_minute) = self.0.quota.per_minute else { return Ok(()) };
@@ -115,6 +182,16 @@ impl Caller {
         }
         *spent = Some(Spent { level, at: now });
         Ok(())
+    }
+}
+
+/// A request that waits, for as long as it does.
+#[derive(Debug)]
+pub(crate) struct Wait(Arc<AtomicUsize>);
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -211,6 +288,8 @@ pub struct Key {
     pub hash: KeyHash,
     pub allowance: Allowance,
     pub quota: Quota,
+    /// Whether its holder may read the audit log.
+    pub audits: bool,
 }
 
 /// Who may ask.
@@ -269,7 +348,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str, secret: &Secret, quota: Quota) -> Key {
-        Key { name: name.into(), hash: secret.hash(), allowance: Allowance::boxed(), quota }
+        Key { name: name.into(), hash: secret.hash(), allowance: Allowance::boxed(), quota, audits: false }
     }
 
     fn callers(keys: &[Key], before: Option<&Callers>) -> Callers {

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     fn reporter() -> Reporter {
-        Reporter::new(RunId::new(), EventLog::default(), Memory::new(1 << 20))
+        Reporter::new(RunId::new(), EventLog::default(), Memory::new(1 << 20, 1 << 16))
     }
 
     async fn outputs(mut reader: Reader) -> Vec<(Stream, Vec<u8>)> {

@@ -12,6 +12,8 @@
 
 #![forbid(unsafe_code)]
 
+#[doc(hidden)]
+pub mod bodies;
 pub mod caller;
 pub mod compat;
 pub mod config;
@@ -24,6 +26,7 @@ mod event_log;
 mod idempotency;
 mod listen;
 mod metrics;
+mod places;
 mod repoll;
 mod server;
 mod store;

@@ -1,24 +1,31 @@
 //! The loop that accepts connections. It is ours, so that what a hostile client can hold is bounded: the number of
-//! connections, the time for a head, the size of a head, the time without a byte of the answer being taken.
+//! connections (in all, and from one address), the time for a head, the size of a head, the time without a byte of the
+//! answer being taken.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::config::Config;
+use crate::http::{Refused, held};
+use crate::places::{Place, Places};
 use crate::repoll::Repoll;
 
 /// The most that the head of a request may have.
@@ -28,11 +35,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client may take nothing of what it is being sent, in milliseconds.
 const UNREAD: u32 = 60_000;
 
+/// The address that a request came from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PeerAddress(pub(crate) IpAddr);
+
+impl PeerAddress {
+    /// On a socket for both versions of IP, an address of the older one is still that.
+    fn of(address: SocketAddr) -> PeerAddress {
+        PeerAddress(address.ip().to_canonical())
+    }
+}
+
 /// The connections that are still open when no more are accepted.
 #[derive(Debug)]
 pub(crate) struct Open {
-    places: Arc<Semaphore>,
-    number: u32,
+    places: Places,
     closing: watch::Sender<bool>,
 }
 
@@ -40,7 +57,7 @@ impl Open {
     /// Asks each connection to end after the answer that it is at, and waits for that.
     pub(crate) async fn close(&self) {
         self.closing.send_replace(true);
-        let _ = self.places.acquire_many(self.number).await;
+        self.places.emptied().await;
     }
 }
 
@@ -51,24 +68,21 @@ pub(crate) async fn accept(
     config: &Config,
     stop: impl Future<Output = ()>,
 ) -> Open {
-    let number = u32::try_from(config.max_connections).unwrap_or(u32::MAX);
-    let open = Open {
-        places: Arc::new(Semaphore::new(number as usize)),
-        number,
-        closing: watch::Sender::new(false),
-    };
+    let places = Places::new(config.max_connections, config.max_per_address());
+    let open = Open { places, closing: watch::Sender::new(false) };
     let refusal = refusal();
     let serving = async {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => match open.places.clone().try_acquire_owned() {
-                    Ok(place) => {
+                Ok((stream, address)) => match open.places.enter(address.ip()) {
+                    Some(place) => {
                         let closing = open.closing.subscribe();
-                        let serving = serve(stream, router.clone(), config.header_timeout, closing, place);
+                        let client = (stream, PeerAddress::of(address));
+                        let serving = serve(client, router.clone(), config.header_timeout, closing, place);
                         tokio::spawn(Repoll::new(serving));
                     }
                     // It is told and let go at once: a connection that stayed in the kernel's queue would wait for nothing.
-                    Err(_) => drop(stream.try_write(refusal.as_bytes())),
+                    None => turn_away(&stream, address, &refusal),
                 },
                 Err(cause) => {
                     tracing::warn!(%cause, "cannot accept a connection");
@@ -84,19 +98,28 @@ pub(crate) async fn accept(
     open
 }
 
+fn turn_away(stream: &TcpStream, address: SocketAddr, refusal: &str) {
+    tracing::debug!(%address, "there is no place for a connection");
+    let _ = stream.try_write(refusal.as_bytes());
+}
+
 async fn serve(
-    stream: TcpStream,
+    (stream, address): (TcpStream, PeerAddress),
     router: Router,
     header_timeout: Duration,
     mut closing: watch::Receiver<bool>,
-    place: OwnedSemaphorePermit,
+    place: Place,
 ) {
     prepare(&stream);
-    let peer = Peer(Arc::new(stream));
+    let peer = Peer { stream: Arc::new(stream), place: Arc::new(place) };
     let watched = peer.clone();
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(header_timeout).max_buf_size(MAX_HEAD);
-    let service = TowerToHyperService::new(router);
+    let (router, place) = (TowerToHyperService::new(router), peer.place.clone());
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(address);
+        answer(place.clone(), router.clone(), request)
+    });
     let mut connection = pin!(http.serve_connection(TokioIo::new(peer), service).with_upgrades());
     let told_to_close = async { drop(closing.wait_for(|closing| *closing).await) };
     let serving = async {
@@ -115,8 +138,18 @@ async fn serve(
             tracing::debug!(%cause, "a connection broke off");
         },
         () = watched.hung_up() => tracing::debug!("a client hung up"),
+        () = watched.place.told_to_go() => tracing::debug!("a client that asked for nothing makes room for another"),
     }
-    drop(place);
+}
+
+/// Answers a request. It is under way until the last byte of the answer was handed to the connection.
+async fn answer(
+    place: Arc<Place>,
+    router: TowerToHyperService<Router>,
+    request: hyper::Request<Incoming>,
+) -> Result<Response, std::convert::Infallible> {
+    let Some(serving) = place.serve() else { return Ok(Refused(no_place()).into_response()) };
+    router.call(request).await.map(|response| held::until_sent(response, serving))
 }
 
 fn prepare(stream: &TcpStream) {
@@ -131,14 +164,17 @@ fn prepare(stream: &TcpStream) {
 /// A client's socket, to be served and to be watched at the same time. HTTP looks for the end of what a client sends
 /// only when it has nothing of it in its buffer: a stray byte after a request would hide that the client has gone.
 #[derive(Debug, Clone)]
-struct Peer(Arc<TcpStream>);
+struct Peer {
+    stream: Arc<TcpStream>,
+    place: Arc<Place>,
+}
 
 impl Peer {
     /// Waits until the client sends no more, whether or not what it sent has been read.
     async fn hung_up(&self) {
         // Sockets are not registered for urgent data, and what is left of this interest is the end of the stream;
         // waiting for something to read would return at once for as long as the stray byte is there.
-        let _ = self.0.ready(Interest::PRIORITY).await;
+        let _ = self.stream.ready(Interest::PRIORITY).await;
     }
 }
 
@@ -149,8 +185,8 @@ impl AsyncRead for Peer {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         loop {
-            ready!(self.0.poll_read_ready(context))?;
-            match self.0.try_read(buffer.initialize_unfilled()) {
+            ready!(self.stream.poll_read_ready(context))?;
+            match self.stream.try_read(buffer.initialize_unfilled()) {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read.map(|number| buffer.advance(number))),
             }
@@ -169,8 +205,8 @@ impl AsyncWrite for Peer {
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            ready!(self.0.poll_write_ready(context))?;
-            match self.0.try_write_vectored(pieces) {
+            ready!(self.stream.poll_write_ready(context))?;
+            match self.stream.try_write_vectored(pieces) {
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
                 written => return Poll::Ready(written),
             }
@@ -181,22 +217,29 @@ impl AsyncWrite for Peer {
         true
     }
 
+    /// Called when all that was written has gone into the socket.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.place.sent();
         Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(shutdown(&*self.0, Shutdown::Write).map_err(io::Error::from))
+        Poll::Ready(shutdown(&*self.stream, Shutdown::Write).map_err(io::Error::from))
     }
 }
 
 /// What a connection too many is told, whatever it was about to ask.
 fn refusal() -> String {
-    let message = "there are as many connections as the server takes";
-    let body = belljar_wire::to_json(&Problem::new(Code::Busy, message, "try again in a second"));
+    let body = belljar_wire::to_json(&no_place());
     format!(
         "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
          connection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     )
+}
+
+fn no_place() -> Problem {
+    let message = "there are as many connections as the server takes, in all or from this address";
+    let problem = Problem::new(Code::Busy, message, "try again in a second");
+    Problem { retry_after: Some(Duration::from_secs(1)), ..problem }
 }

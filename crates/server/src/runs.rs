@@ -9,10 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::Report;
-use belljar_engine::{Admitted, Engine, RunId};
+use belljar_core::outcome::{Changes, Report};
+use belljar_engine::{Admitted, Asked, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
+    Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -119,7 +120,8 @@ impl Finished {
     pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
         let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
-        1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+        let changes = self.report.changes.as_ref().map_or(0, weight_of);
+        1024 + files.sum::<usize>() + output.iter().sum::<usize>() + changes
     }
 
     /// What it can take, at most, to render it as JSON: an object, and then the text.
@@ -128,6 +130,12 @@ impl Finished {
         let rest = self.bytes() - files;
         files.saturating_mul(RENDERED_FILE).saturating_add(rest.saturating_mul(RENDERED_TEXT))
     }
+}
+
+/// What it costs to keep the changes of a workspace, near enough.
+fn weight_of(changes: &Changes) -> usize {
+    let names = [&changes.added, &changes.changed, &changes.removed].into_iter().flatten();
+    changes.patch.len() + names.map(|name| name.len() + size_of::<String>()).sum::<usize>()
 }
 
 /// What became of a run.
@@ -184,7 +192,7 @@ impl Runs {
     pub fn new(engine: Engine, config: &Config, threads: Handle) -> Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         // Results that are kept leave as much for those that are on their way to a client.
-        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes));
+        let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes), config.max_body);
         let metrics = Metrics::new();
         Runs(Arc::new(Shared { engine, threads, living, born, kept, memory, metrics }))
     }
@@ -228,14 +236,14 @@ impl Runs {
     }
 
     fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+        let (engine, origin) = (&self.0.engine, caller.origin());
+        let sketch = engine.recorder().map(|_| sketch(&request, &local));
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
-        if let Some(workspace) = &request.workspace {
-            refuse_detours(&caller.allowance().workspaces, workspace)?;
-        }
-        let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
-        // Before there is a slot: one that is given back unused would count as a very short run.
-        let (presence, began) = (caller.enter()?, Instant::now());
-        let admitted = self.0.engine.admit(caller.allowance(), request)?;
+        let (request, presence) = understood(caller, request, local).inspect_err(|problem| {
+            engine.refused(&origin, || sketch.unwrap_or_default(), &problem.error.message);
+        })?;
+        let began = Instant::now();
+        let admitted = engine.admit_from(&origin, caller.allowance(), request)?;
         let run = self.register(caller, admitted.language())?;
         let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
         let ticket = Ticket { admitted, presence, form, began };
@@ -349,7 +357,8 @@ impl Runs {
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
         let Ticket { admitted, presence, form, began } = ticket;
-        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), self.0.memory.clone());
+        let memory = self.0.memory.of(&record.owner);
+        let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), memory.clone());
         let mut fate = record.fate.subscribe();
         let cancel = async move {
             // It fails only when the sender is gone, and this task has it.
@@ -359,7 +368,7 @@ impl Runs {
         // A bug of ours must not leave a caller waiting for ever, or the run among the living.
         let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
-            Ok(Ok(report)) => self.settle(report, reporter.room, began, form).await,
+            Ok(Ok(report)) => settle(report, reporter.room, &memory, began, form).await,
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(lost()),
         };
@@ -369,14 +378,6 @@ impl Runs {
         // A client that hears of the end may start its next run at once.
         drop(presence);
         record.end.send_replace(Some(end));
-    }
-
-    /// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
-    async fn settle(&self, report: Report, room: Share, began: Instant, form: OutputForm) -> End {
-        let mut finished = Finished { report, took: began.elapsed(), form, share: room };
-        let bytes = finished.bytes();
-        finished.share.become_of(bytes, &self.0.memory, PATIENCE).await?;
-        Ok(Arc::new(finished))
     }
 
     fn note(&self, record: &Record, end: &End) {
@@ -450,7 +451,7 @@ impl Record {
         let end = self.end.borrow().clone();
         let (exit_code, error) = match &end {
             Some(Ok(finished)) => (Some(finished.report.outcome.exit_code()), None),
-            Some(Err(problem)) => (None, Some(problem.error.clone())),
+            Some(Err(problem)) => (None, Some(problem.clone().over(Surface::Http).error)),
             None => (None, None),
         };
         let status = self.status_at(end.as_ref());
@@ -573,6 +574,45 @@ impl fmt::Debug for Run {
     }
 }
 
+/// The request in the terms of the domain, of a caller that may have one more run.
+fn understood(
+    caller: &Caller,
+    request: RunRequest,
+    local: Local,
+) -> Result<(belljar_core::request::RunRequest, Presence), Problem> {
+    if let Some(workspace) = &request.workspace {
+        refuse_detours(&caller.allowance().workspaces, workspace)?;
+    }
+    let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
+    // Before there is a slot: one that is given back unused would count as a very short run.
+    Ok((request, caller.enter()?))
+}
+
+/// How much of the code is kept of a request that is not understood.
+const SKETCHED: usize = 256 << 10;
+
+/// What can be recorded of a request that is not understood.
+fn sketch(request: &RunRequest, local: &Local) -> Asked {
+    let code = local.code.as_ref().map_or(request.code.as_bytes(), |code| &code.bytes);
+    let code = code[..code.len().min(SKETCHED)].to_owned();
+    Asked {
+        language: request.language.clone(),
+        code: belljar_core::request::Code::parse(code, None).ok(),
+        network: request.network.clone(),
+        image: request.image.clone(),
+        workspace: request.workspace.clone(),
+        ..Asked::default()
+    }
+}
+
+/// A run that took place, once there is memory for what it left. What was set aside for its files becomes a part of that.
+async fn settle(report: Report, room: Share, memory: &Memory, began: Instant, form: OutputForm) -> End {
+    let mut finished = Finished { report, took: began.elapsed(), form, share: room };
+    let bytes = finished.bytes();
+    finished.share.become_of(bytes, memory, PATIENCE).await?;
+    Ok(Arc::new(finished))
+}
+
 fn shutting_down() -> Problem {
     let problem =
         Problem::new(Code::BackendUnavailable, "the server is shutting down", "try again when it is back");
@@ -616,7 +656,7 @@ mod tests {
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
         let quota = Quota { concurrent: Some(concurrent), per_minute: None };
-        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota }];
+        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota, audits: false }];
         Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 

@@ -113,7 +113,7 @@ impl Server {
 
     /// Waits for the WebSockets to be gone; each goes when its run has ended.
     async fn close_sockets(&self) {
-        let all = u32::try_from(self.app.config.max_connections).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.app.config.max_sockets()).unwrap_or(u32::MAX);
         let _ = self.app.sockets.acquire_many(all).await;
     }
 }

@@ -250,10 +250,9 @@ fn with_a_large_stack<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let size = usize::try_from((memory / 2).min(STACK)).map_err(io::Error::other)?;
-    let thread = thread::Builder::new().stack_size(size).spawn(work).map_err(|cause| match cause.kind() {
+    let thread = thread::Builder::new().stack_size(size).spawn(work).map_err(|cause| {
         // What `pthread_create` answers if there is no memory for the stack.
-        io::ErrorKind::WouldBlock => io::ErrorKind::OutOfMemory.into(),
-        _ => cause,
+        if cause.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::OutOfMemory.into() } else { cause }
     })?;
     thread.join().map_err(|_| io::Error::other("the parser panicked"))
 }

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod audit;
 mod cost;
 mod host;
 mod pool;
@@ -12,7 +13,12 @@ mod request;
 mod result;
 mod run;
 mod schema;
+mod surface;
 
+pub use audit::{
+    AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
+    moment, parse_moment,
+};
 pub use cost::{MAX_VALUES, cost};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
@@ -20,8 +26,10 @@ pub use host::{
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
+pub use result::{Changes, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
+pub use schema::BackendChoice as BackendChoiceName;
+pub use surface::Surface;
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

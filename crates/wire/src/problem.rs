@@ -9,6 +9,9 @@ use belljar_engine::RunError;
 use serde::Serialize;
 use utoipa::ToSchema;
 
+/// The longest message and the longest hint, in bytes.
+const MAX_TEXT: usize = 4096;
+
 /// Belljar could not run the code, or would not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = Error)]
@@ -56,10 +59,11 @@ pub enum Code {
 }
 
 impl Problem {
-    /// A problem with no particular field.
+    /// A problem with no particular field. Its texts may quote a request, and a request can be large, so their middle is
+    /// left out beyond [`MAX_TEXT`]: an answer or a line of a log must not be as long as what it is about.
     #[must_use]
     pub fn new(code: Code, message: impl Into<String>, hint: impl Into<String>) -> Problem {
-        let (message, hint) = (message.into(), hint.into());
+        let (message, hint) = (shortened(message.into()), shortened(hint.into()));
         Problem { error: Fault { code, message, hint, field: None }, retry_after: None }
     }
 
@@ -119,6 +123,16 @@ impl From<RunError> for Problem {
                 let retry_after = Some(Duration::from_secs(1));
                 Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
             }
+            RunError::Unrecordable(_) => {
+                let hint =
+                    "try again; if it persists, see the server's log, and free space where the ledger is";
+                let retry_after = Some(Duration::from_secs(1));
+                Problem { retry_after, ..Problem::new(Code::BackendUnavailable, message, hint) }
+            }
+            RunError::Unrecorded(_) => {
+                let hint = "free space where the ledger is; `belljar audit verify` shows its state";
+                Problem::new(Code::Internal, message, hint)
+            }
             RunError::Unprepared(_) => {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }
@@ -149,6 +163,16 @@ impl From<BackendError> for Problem {
             BackendError::Setup { hint, .. } => Problem::new(Code::Internal, message, hint),
         }
     }
+}
+
+/// A text with its middle left out, if it is longer than [`MAX_TEXT`].
+fn shortened(text: String) -> String {
+    if text.len() <= MAX_TEXT {
+        return text;
+    }
+    let (head, tail) =
+        (text.floor_char_boundary(MAX_TEXT / 2), text.ceil_char_boundary(text.len() - MAX_TEXT / 2));
+    format!("{} [{} bytes left out] {}", &text[..head], tail - head, &text[tail..])
 }
 
 fn with_causes(error: &dyn Error) -> String {
@@ -188,6 +212,17 @@ mod tests {
           }
         }
         "#);
+    }
+
+    #[test]
+    fn a_problem_does_not_quote_a_whole_request() {
+        let long = format!("'{}' is not a network", "é".repeat(1 << 20));
+        let Fault { message, hint, .. } = Problem::new(Code::InvalidRequest, long.clone(), long).error;
+        assert!(message.len() < MAX_TEXT + 64 && message == hint);
+        assert!(message.starts_with("'éé") && message.ends_with("éé' is not a network"), "{message}");
+        assert!(message.contains("é [2093"), "{message}");
+        let short = "x".repeat(MAX_TEXT);
+        assert_eq!(Problem::new(Code::Busy, &*short, "").error.message, short, "the control");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
-use belljar_core::path::{BoxPath, Workspace};
+use belljar_core::path::{BoxPath, Workspace, Writes};
 use belljar_core::request::{
     Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Extras, Glob, Network, SandboxRequest, Stdin,
     parse_waivers,
@@ -35,8 +35,8 @@ pub struct RunRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
     #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
-    /// The source code: at most 4 MiB, without NUL characters.
-    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
+    /// The source code: at most 4 MiB, without NUL characters. An empty program does nothing.
+    #[schema(pattern = r"^[^\u0000]*$")]
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -73,11 +73,21 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::BackendChoice>, default = "auto")]
     pub backend: Option<String>,
-    /// A directory on the server to show read-only at `/work`, where the program then starts. It must be beneath one of the
+    /// A directory on the server to show at `/work`, read-only unless `writable` is set, where the program then starts. It must be beneath one of the
     /// roots that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(pattern = r"^/[^\u0000]*[^/.\u0000][^\u0000]*$")]
     pub workspace: Option<String>,
+    /// Whether the program can write to the workspace. What it writes counts as disk and is gone afterwards; the directory
+    /// on the server does not change. `collect` then returns files from what was written there. Only the native backend
+    /// has this.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub writable: bool,
+    /// Whether the result says what the program did to a writable workspace, as `changes`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(default = false)]
+    pub changes: bool,
     /// Guarantees to do without if the backend cannot keep them. Only those that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(value_type = Vec<schema::GuaranteeName>, default = json!([]))]
@@ -174,6 +184,8 @@ pub struct LocalCode {
     pub bytes: Vec<u8>,
     /// The name of its file, for the program's own messages.
     pub file_name: Option<String>,
+    /// Whether that is a path in the workspace, where the file is and stays.
+    pub in_workspace: bool,
 }
 
 /// A file of the caller's own machine.
@@ -222,19 +234,21 @@ impl RunRequest {
     /// The first field that is not what the contract wants.
     pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
         let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
+        let workspace = workspace(&self)?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
             waived: parse_waivers(&self.waive)?,
             limits: box_limits,
             network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
-            workspace: self.workspace.map(|path| Workspace::parse(Path::new(&path))).transpose()?,
+            workspace,
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,
         };
+        let language = Language::parse(&self.language)?;
         let execution = ExecutionRequest {
-            language: Language::parse(&self.language)?,
-            code: code(self.code, local.code)?,
+            language,
+            code: code(self.code, local.code, language)?,
             args: Arg::parse_all(self.args)?,
             stdin: stdin(self.stdin, local.stdin),
             files,
@@ -246,12 +260,17 @@ impl RunRequest {
     }
 }
 
+/// The longest part of a request that an error names, in characters.
+const MAX_FIELD: usize = 256;
+
 /// JSON that is no request, and where, as far as a path leads there. (What a path cannot name it calls `?`.)
 fn unreadable(fault: &serde_json::Error, path: Option<String>) -> Problem {
     let message = format!("the request cannot be read: {fault}");
     let hint = "a request is {\"language\": …, \"code\": …}; the documentation lists the other fields";
     let mut problem = Problem::new(problem::Code::InvalidRequest, message, hint);
-    problem.error.field = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    let path = path.filter(|path| fault.is_data() && path != "." && !path.contains('?'));
+    // A name that a client has made up can be as long as its request.
+    problem.error.field = path.map(|path| path.chars().take(MAX_FIELD).collect());
     problem
 }
 
@@ -278,8 +297,33 @@ impl Limits {
     }
 }
 
-fn code(text: String, local: Option<LocalCode>) -> Result<Code, Invalid> {
-    let Some(local) = local else { return Code::parse(text.into_bytes(), None) };
+fn workspace(request: &RunRequest) -> Result<Option<Workspace>, Invalid> {
+    let RunRequest { workspace: path, writable, changes, .. } = request;
+    let refused = |field, message: &str, hint: &str| {
+        Err(Invalid { field, message: message.to_owned(), hint: hint.to_owned(), too_large: false })
+    };
+    if *writable && path.is_none() {
+        let hint = "name one, as in --workspace . --writable; without a workspace, /sandbox is writable";
+        return refused(Field::Writable, "writable needs a workspace", hint);
+    }
+    let writes = match (writable, changes) {
+        (false, false) => Writes::Refused,
+        (true, false) => Writes::Discarded,
+        (true, true) => Writes::Reported,
+        (false, true) => {
+            let hint = "add writable, as in --workspace . --writable --changes";
+            return refused(Field::Changes, "changes needs a workspace that is writable", hint);
+        }
+    };
+    let workspace = path.as_ref().map(|path| Workspace::parse(Path::new(path))).transpose()?;
+    Ok(workspace.map(|workspace| workspace.with_writes(writes)))
+}
+
+fn code(text: String, local: Option<LocalCode>, language: Language) -> Result<Code, Invalid> {
+    let Some(local) = local else { return Code::parse(language.file_of(text.into_bytes()), None) };
+    if let (true, Some(path)) = (local.in_workspace, &local.file_name) {
+        return Code::in_workspace(local.bytes, BoxPath::parse(path)?);
+    }
     // A name that a box cannot have is no reason to refuse the code: it only goes into messages.
     let name = local.file_name.and_then(|name| BoxPath::parse(&name).ok());
     Code::parse(local.bytes, name)
@@ -467,6 +511,23 @@ mod tests {
     }
 
     #[test]
+    fn a_workspace_is_writable_and_told_of_only_if_that_is_asked_for() {
+        let of = |more: &str| {
+            parse(&format!(r#"{{"language": "sh", "code": "true"{more}}}"#))
+                .map(|request| request.sandbox.workspace.map(|workspace| workspace.writes()))
+                .map_err(|problem| problem.error.field.unwrap())
+        };
+        let workspace = r#", "workspace": "/srv/p""#;
+        assert_eq!(of(""), Ok(None));
+        assert_eq!(of(workspace), Ok(Some(Writes::Refused)));
+        assert_eq!(of(&format!(r#"{workspace}, "writable": true"#)), Ok(Some(Writes::Discarded)));
+        let both = r#", "writable": true, "changes": true"#;
+        assert_eq!(of(&format!("{workspace}{both}")), Ok(Some(Writes::Reported)));
+        assert_eq!(of(both), Err("writable".into()));
+        assert_eq!(of(&format!(r#"{workspace}, "changes": true"#)), Err("changes".into()));
+    }
+
+    #[test]
     fn every_field_of_the_contract_is_understood() {
         let request = parse(
             r#"{"language": "bash", "code": "cat", "stdin": "in", "args": ["a"], "env": {"A": "b"},
@@ -597,7 +658,8 @@ mod tests {
     #[test]
     fn code_of_the_same_process_need_not_be_text() {
         let request = RunRequest { language: "perl".into(), ..RunRequest::default() };
-        let code = LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()) };
+        let code =
+            LocalCode { bytes: vec![b'#', 0xe4], file_name: Some("ä.pl".into()), in_workspace: false };
         let parsed = request.parse(Local { code: Some(code), ..Local::default() }).unwrap();
         assert_eq!(parsed.execution.code.bytes(), [b'#', 0xe4]);
         assert_eq!(parsed.execution.code.file_name().unwrap().as_str(), "ä.pl");

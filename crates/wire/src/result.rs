@@ -6,7 +6,7 @@ use belljar_core::Captured;
 use belljar_core::backend::PullEvent;
 use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
 use belljar_engine::Started;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::schema;
@@ -55,6 +55,9 @@ pub struct RunResult {
     pub language: &'static str,
     /// The name and version of what ran the code, such as `CPython 3.11.7`.
     pub runtime: String,
+    /// Why the run started cold although the server has a warm pool for its language, or `null`.
+    #[schema(required = true)]
+    pub cold_reason: Option<String>,
     /// What isolated the run.
     #[schema(value_type = schema::BackendName)]
     pub backend: &'static str,
@@ -71,6 +74,10 @@ pub struct RunResult {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub files: Option<Vec<File>>,
+    /// What the program did to its workspace. Only if the request has `changes`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub changes: Option<Changes>,
     /// Always empty: this version does not scan code before it runs.
     #[schema(schema_with = schema::no_findings)]
     pub findings: [(); 0],
@@ -142,7 +149,7 @@ impl RunStarted {
 }
 
 /// What the run used.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// Wall-clock time, in milliseconds.
     pub wall_ms: f64,
@@ -175,6 +182,28 @@ pub struct File {
     pub size: usize,
     /// Its content in base64.
     pub content_base64: String,
+}
+
+/// What a program did to its workspace. Directories are not listed, only the files and links in them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+pub struct Changes {
+    /// Files that were not there before, relative to the workspace.
+    pub added: Vec<String>,
+    /// Files that have another content than before.
+    pub changed: Vec<String>,
+    /// Files that are gone.
+    pub removed: Vec<String>,
+    /// The changes of text files as a patch for `git apply`. Files that are larger than 256 KiB are not in it.
+    pub patch: String,
+    /// Whether something is missing from the lists or from the patch, because there was too much of it.
+    pub truncated: bool,
+}
+
+impl From<&outcome::Changes> for Changes {
+    fn from(changes: &outcome::Changes) -> Changes {
+        let outcome::Changes { added, changed, removed, patch, truncated } = changes.clone();
+        Changes { added, changed, removed, patch, truncated }
+    }
 }
 
 /// How output is to be told.
@@ -222,6 +251,7 @@ impl RunResult {
             start: word(report.start),
             language: report.language.name,
             runtime: report.runtime.clone(),
+            cold_reason: report.cold_reason.clone(),
             backend: report.backend.name(),
             image: report.image.clone(),
             network: report.network.to_string(),
@@ -230,6 +260,7 @@ impl RunResult {
                 waived: report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect(),
             },
             files: report.files.as_ref().map(|files| files.iter().map(File::from).collect()),
+            changes: report.changes.as_ref().map(Changes::from),
             findings: [],
         }
     }
@@ -325,6 +356,8 @@ mod tests {
             network: Network::None,
             enforcement: resolve(&offer, &[Guarantee::Disk]).unwrap(),
             files: None,
+            cold_reason: None,
+            changes: None,
         }
     }
 
@@ -351,6 +384,7 @@ mod tests {
           "start": "cold",
           "language": "python",
           "runtime": "CPython 3.11.7",
+          "cold_reason": null,
           "backend": "native",
           "image": null,
           "network": "none",

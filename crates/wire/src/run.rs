@@ -14,7 +14,8 @@ use crate::problem::{Fault, Problem};
 use crate::result::{ImagePull, RunResult, RunStarted};
 use crate::schema;
 
-/// Where a run is, or how it ended.
+/// Where a run is, or how it ended. A run that Belljar could not carry out is `failed`: there is no result, and asking for
+/// it gives the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {

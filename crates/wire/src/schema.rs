@@ -10,9 +10,10 @@ use utoipa::{PartialSchema, ToSchema};
 
 /// Declares a type whose schema is a string out of a list.
 macro_rules! words {
-    ($name:ident, $description:literal, $words:expr) => {
+    ($visibility:vis $name:ident, $description:literal, $words:expr) => {
+        #[doc = $description]
         #[derive(Debug)]
-        pub(crate) enum $name {}
+        $visibility enum $name {}
 
         impl PartialSchema for $name {
             fn schema() -> RefOr<Schema> {
@@ -25,34 +26,34 @@ macro_rules! words {
     };
 }
 
-words!(LanguageName, "The name of a language.", Language::all().map(|language| language.name));
+words!(pub(crate) LanguageName, "The name of a language.", Language::all().map(|language| language.name));
 words!(
-    LanguageAlias,
+    pub(crate) LanguageAlias,
     "Another name for a language. Results have its `LanguageName`.",
     Language::all().flat_map(|language| language.aliases.iter().copied())
 );
-words!(BackendName, "What isolates a run.", Backend::BUILDABLE.map(Backend::name));
+words!(pub(crate) BackendName, "What isolates a run.", Backend::BUILDABLE.map(Backend::name));
 words!(
-    BackendChoice,
+    pub BackendChoice,
     "What is to isolate a run. `auto` picks the strongest backend of the server; `process` and `none` are not \
      sandboxes, and are never picked.",
     std::iter::once("auto").chain(Backend::BUILDABLE.map(Backend::name))
 );
-words!(NetworkAccess, "What a run can reach: nothing, or the public internet.", ["none", "full"]);
+words!(pub(crate) NetworkAccess, "What a run can reach: nothing, or the public internet.", ["none", "full"]);
 words!(
-    GuaranteeName,
+    pub(crate) GuaranteeName,
     "Something that isolation promises: what code in the sandbox cannot do, or cannot exceed.",
     Guarantee::ALL.map(Guarantee::name)
 );
 words!(
-    StartKind,
+    pub(crate) StartKind,
     "Where the sandbox came from: `warm` was waiting for a run, `zygote` was forked from a running interpreter, \
      `cold` was built for this run.",
     ["warm", "zygote", "cold"]
 );
-words!(ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
+words!(pub(crate) ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
 
-words!(EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
+words!(pub(crate) EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
 pub(crate) fn language_or_alias() -> Schema {

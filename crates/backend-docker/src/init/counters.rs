@@ -1,11 +1,13 @@
 //! What the processes have used, from the container's own cgroup; if that is not visible, from `/proc`.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
+use belljar_host::descriptors::Locks;
 use belljar_host::sockets::{Queues, Sockets};
 
 const V1: &str = "/sys/fs/cgroup";
@@ -32,6 +34,7 @@ pub(super) struct Counters {
     buffers: Option<Buffers>,
     oom_kills: Option<File>,
     sockets: Option<Sockets>,
+    locks: RefCell<Locks>,
 }
 
 #[derive(Debug)]
@@ -57,7 +60,13 @@ impl Counters {
             buffers: Buffers::open(),
             oom_kills: open("memory/memory.oom_control").or_else(|| open("memory.events")),
             sockets: Sockets::of_process(Path::new("/proc/self")).ok(),
+            locks: RefCell::default(),
         }
+    }
+
+    /// How many netlink sockets there are.
+    pub(super) fn netlink(&self) -> io::Result<usize> {
+        self.sockets.as_ref().map_or(Ok(0), Sockets::netlink)
     }
 
     /// Reads them. What could not be opened is counted from `/proc`, or not at all.
@@ -72,11 +81,12 @@ impl Counters {
         let peak = self.peak.as_ref().map(number_in).transpose()?;
         let oom_kills = self.oom_kills.as_ref().map(|file| keyed_in(file, "oom_kill")).transpose()?;
         let sockets = self.sockets.as_ref().map(Sockets::memory).transpose()?;
+        let locks = self.locks.borrow_mut().memory(|| Ok(others()))?;
         Ok(Usage {
             cpu,
             memory_peak: peak.map_or_else(resident, |peak| peak + peak_of_buffers),
             oom_kills: oom_kills.unwrap_or_default(),
-            beyond_limit: buffers + sockets.unwrap_or_default(),
+            beyond_limit: (buffers + sockets.unwrap_or_default()).saturating_add(locks),
         })
     }
 }
@@ -159,12 +169,22 @@ fn resident() -> u64 {
     stats().skip(1).map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
 }
 
-/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
-fn stats() -> impl Iterator<Item = Vec<u64>> {
+/// The directories of all processes except this one.
+fn others() -> Vec<String> {
+    let first = |pid: &u32| *pid != 1;
+    pids().into_iter().filter(first).map(|pid| format!("/proc/{pid}")).collect()
+}
+
+fn pids() -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
-    pids.into_iter().filter_map(|pid| {
+    pids
+}
+
+/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
+fn stats() -> impl Iterator<Item = Vec<u64>> {
+    pids().into_iter().filter_map(|pid| {
         let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (_, rest) = text.rsplit_once(')')?;
         let numbers = rest.split_ascii_whitespace().map(|word| word.parse().unwrap_or_default());

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use crate::inside::SANDBOX;
-use belljar_jail::seccomp::Filter;
+use belljar_jail::seccomp::{Filter, Listener};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::counters;
@@ -27,8 +28,8 @@ pub(crate) fn part(name: &str) -> String {
     format!("{SANDBOX}/{OWN}/{name}")
 }
 
-/// Makes the parts of the disk, loads the filter, and reports the environment.
-pub(super) fn lay() -> io::Result<Surroundings> {
+/// Makes the parts of the disk, loads the filter, and reports the environment. Also returns the filter's listener.
+pub(super) fn lay() -> io::Result<(Surroundings, Option<Listener>)> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let filtered = status("Seccomp").is_some_and(|mode| mode != "0");
@@ -46,8 +47,19 @@ pub(super) fn lay() -> io::Result<Surroundings> {
     }
     // The engine's filter cannot express everything that ours does; under an engine without a filter it is the only
     // one.
-    let own_filter = Filter::standard().load();
-    Ok(Surroundings { own_filter: own_filter.is_ok(), ..surroundings(filtered)? })
+    let listener = load_filter();
+    Ok((Surroundings { own_filter: listener.is_ok(), ..surroundings(filtered)? }, listener.ok().flatten()))
+}
+
+/// This process and all that it starts are under the filter. Returns its listener, which gVisor does not offer.
+fn load_filter() -> io::Result<Option<Listener>> {
+    match Filter::standard().load_listened() {
+        Ok(listener) => Ok(Some(Listener::new(listener))),
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            Filter::unlistened().load().map(|()| None)
+        }
+        Err(_) => Filter::standard().load().map(|()| None),
+    }
 }
 
 /// An engine puts more into the directory than programs need: terminals, and links into the kernel.

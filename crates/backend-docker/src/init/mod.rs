@@ -24,6 +24,7 @@ use belljar_core::request::Glob;
 
 use crate::frame::{Collect, GivenFile, LONGEST, LeavingFile, Order, Said, Supply, Surroundings, Told};
 use crate::inside::SANDBOX;
+use belljar_jail::seccomp::Listener;
 use ground::OWN;
 use tree::Tree;
 
@@ -52,7 +53,7 @@ pub fn init() -> ExitCode {
         return gate::keep();
     }
     let mut line = Line { from: io::stdin(), to: io::stdout() };
-    match ground::lay().and_then(|seen| serve(&mut line, &seen)) {
+    match ground::lay().and_then(|(seen, listener)| serve(&mut line, &seen, listener)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // If nothing reads this any more, the container is ended anyway.
@@ -87,10 +88,10 @@ impl Read for Unbuffered<'_> {
     }
 }
 
-fn serve(line: &mut Line, seen: &Surroundings) -> io::Result<()> {
+fn serve(line: &mut Line, seen: &Surroundings, listener: Option<Listener>) -> io::Result<()> {
     loop {
         match line.hear()? {
-            Some(Told::Order(order)) => return conduct(line, &order),
+            Some(Told::Order(order)) => return conduct(line, &order, listener),
             Some(Told::Question(question)) => line.say(&Said::Found(question::answer(&question)))?,
             Some(Told::Look) => {
                 let processes = ground::try_processes();
@@ -105,8 +106,8 @@ fn serve(line: &mut Line, seen: &Surroundings) -> io::Result<()> {
 }
 
 /// One program, from its order to its last file.
-fn conduct(line: &mut Line, order: &Order) -> io::Result<()> {
-    let mut tree = Tree::new(order)?;
+fn conduct(line: &mut Line, order: &Order, listener: Option<Listener>) -> io::Result<()> {
+    let mut tree = Tree::new(order, listener)?;
     if let Some(source) = &order.gate {
         let Some(()) = step(line, "boot the runtime", |_| tree.park(source))? else { return Ok(()) };
         line.say(&Said::Parked)?;

@@ -10,7 +10,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::inside::SANDBOX;
+use belljar_host::rations::Rations;
 use belljar_host::sockets::BEYOND_LIMIT;
+use belljar_jail::seccomp::Listener;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -41,6 +43,9 @@ pub(super) struct Tree<'a> {
     deaths: UnixStream,
     heard: Vec<u8>,
     counters: Counters,
+    /// Decides on some of their calls.
+    listener: Option<Listener>,
+    rations: Rations,
     before: Usage,
     cpu_limit: Option<Duration>,
     cpu_exhausted: bool,
@@ -62,7 +67,7 @@ struct Feed {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(order: &'a Order) -> io::Result<Tree<'a>> {
+    pub(super) fn new(order: &'a Order, listener: Option<Listener>) -> io::Result<Tree<'a>> {
         let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
         let (deaths, bell) = UnixStream::pair()?;
         deaths.set_nonblocking(true)?;
@@ -79,6 +84,8 @@ impl<'a> Tree<'a> {
             deaths,
             heard: Vec::new(),
             counters: Counters::open(),
+            listener,
+            rations: Rations::default(),
             before: Usage::default(),
             cpu_limit: None,
             cpu_exhausted: false,
@@ -195,6 +202,9 @@ impl<'a> Tree<'a> {
             line.say(&Said::Taken(taken))?;
         }
         self.gate.pump();
+        if let Some(listener) = &self.listener {
+            self.rations.answer(listener, || self.counters.netlink())?;
+        }
         if self.looked.elapsed() >= LOOK {
             self.look()?;
         }
@@ -208,6 +218,8 @@ impl<'a> Tree<'a> {
         ];
         let stdout = watch(&mut watched, self.stdout.as_ref(), PollFlags::IN);
         let stderr = watch(&mut watched, self.stderr.as_ref(), PollFlags::IN);
+        let listener = self.listener.as_ref().filter(|_| !self.rations.are_used_up());
+        watch(&mut watched, listener, PollFlags::IN);
         for feed in [&self.stdin, &self.gate] {
             let pipe = feed.pipe.as_ref().filter(|_| !feed.waiting.is_empty());
             watch(&mut watched, pipe, PollFlags::OUT);

@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
 use belljar_core::language::Language;
 use belljar_core::limits::Bytes;
-use belljar_core::path::BoxPath;
+use belljar_core::path::{BoxPath, Writes};
 use belljar_core::plots;
-use belljar_core::request::InputFile;
+use belljar_core::request::{EnvVar, InputFile};
 use belljar_host::anew::socket_pair;
 use belljar_jail::ferry::{self, Orders, Passenger, Pier};
-use belljar_jail::message::NAMESPACES;
+use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
 use belljar_jail::{Fault, acting_as};
 use rustix::fs::{Mode, OFlags};
@@ -276,11 +276,16 @@ impl Zygote {
             && self.template.lock().await.lives()
     }
 
-    /// Sends a child into a box, where it continues to boot until it waits for its code.
-    pub(crate) async fn bear(&self, entry: &Entry<'_>, readiness: Readiness) -> Result<(), BackendError> {
+    /// Sends a child into a box, where it continues to boot until it waits for its code. Returns the listener of its filter.
+    pub(crate) async fn bear(
+        &self,
+        entry: &Entry<'_>,
+        readiness: Readiness,
+    ) -> Result<OwnedFd, BackendError> {
         let failed = setup("fork a runtime into the box");
         // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
+        let (ours, theirs) = socket_pair().map_err(&failed)?;
         let passenger = Passenger {
             code: entry.code,
             landlocked: entry.allowed.is_some(),
@@ -291,12 +296,15 @@ impl Zygote {
             .chain(entry.streams)
             .chain(entry.allowed.map(AsFd::as_fd))
             .chain(groups.iter().map(AsFd::as_fd))
+            .chain([theirs.as_fd()])
             .collect();
         // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
         let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
+        drop(beside);
+        drop(theirs);
         let patience = if passenger.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
         let outcome = loop {
             let answer = hear(&self.control, patience).await.map_err(&failed)?;
@@ -304,7 +312,18 @@ impl Zygote {
                 break outcome;
             }
         };
-        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))
+        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))?;
+        listener(&ours).map_err(failed)
+    }
+}
+
+/// What a child has sent before the zygote answered. No other process has the other end by now.
+fn listener(line: &OwnedFd) -> io::Result<OwnedFd> {
+    match message::receive::<Reply>(line)? {
+        Some((Reply::Listening, beside)) => {
+            beside.into_iter().next().ok_or_else(|| io::ErrorKind::NotFound.into())
+        }
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -331,6 +350,52 @@ impl std::fmt::Debug for Zygote {
             .field("user", &self.user)
             .field("births", &self.births)
             .finish_non_exhaustive()
+    }
+}
+
+/// The file in which the child of a zygote finds arguments and variables, beside the pipe for its code. It removes it.
+pub(crate) const EXTRAS: &str = ".extras";
+/// The most bytes of arguments and variables that a child takes.
+const MOST_EXTRAS: usize = 64 << 10;
+/// Variables that Python, the C library or the dynamic linker reads when it starts: prefixes and whole names.
+const READ_EARLY: &[&str] = &["PYTHON", "LC_", "LD_", "GLIBC_", "MALLOC_", "GCONV_"];
+const READ_AT_START: &[&str] = &["HOME", "LANG", "LANGUAGE", "LOCPATH", "TZ", "TZDIR"];
+/// Variables that modules read while they are imported, which matters with `preload`.
+const READ_BY_MODULES: &[&str] = &[
+    "BLIS_",
+    "GOTO_",
+    "MKL_",
+    "MPL",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NUMPY_",
+    "OMP_",
+    "OPENBLAS_",
+    "SKLEARN_",
+    "SCIPY_",
+];
+
+/// Why the child of a zygote cannot take these variables, if so.
+pub(crate) fn obstacle_to_env(
+    language: Language,
+    env: &[EnvVar],
+    preload: &[String],
+) -> Option<&'static str> {
+    let begins = |prefixes: &[&str], name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    let early = |name: &str| begins(READ_EARLY, name) || READ_AT_START.contains(&name);
+    let by_modules = |name: &str| !preload.is_empty() && begins(READ_BY_MODULES, name);
+    let length: usize = env.iter().map(|variable| variable.name().len() + variable.value().len()).sum();
+    if script(language).is_none() {
+        Some("args and env are set when the runtime starts")
+    } else if env.iter().any(|variable| early(variable.name())) {
+        Some("a variable of env is read when the runtime starts")
+    } else if env.iter().any(|variable| by_modules(variable.name())) {
+        Some("a variable of env is read by modules that are preloaded")
+    } else if length > MOST_EXTRAS {
+        Some("env is too long to be given to a runtime that has started")
+    } else {
+        None
     }
 }
 
@@ -377,6 +442,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         cpu_time: execution.limits.cpu_time,
         collect: Vec::new(),
         collected: execution.limits.collected,
+        writes: Writes::Refused,
     }
 }
 

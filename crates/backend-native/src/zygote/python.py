@@ -60,6 +60,7 @@ def main():
     try:
         gc.unfreeze()
         seed_anew(sys.modules)
+        take_extras(os, sys)
         if rehearses:
             exec(rehearsal, {"__name__": "__main__", "__builtins__": __builtins__})
         ending.prepare()
@@ -99,6 +100,30 @@ def provide_plots(modules):
 def forget_the_rest(table, kept):
     for name in [name for name in table if name not in kept]:
         del table[name]
+
+
+def take_extras(os, sys):
+    """The arguments and variables of the run, if it has any: as in a cold run, except for what the kernel shows in
+    /proc/self. Only the box and this child ever have them, not the zygote."""
+    try:
+        file = os.open("/sandbox/.extras", os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    data = b""
+    while piece := os.read(file, 65536):
+        data += piece
+    os.close(file)
+    os.unlink("/sandbox/.extras")
+    number, *rest = data.split(b"\0")[:-1]
+    args = [os.fsdecode(arg) for arg in rest[: int(number)]]
+    sys.argv += args
+    if hasattr(sys, "orig_argv"):
+        sys.orig_argv += args
+    for variable in rest[int(number) :]:
+        name, _, value = variable.partition(b"=")
+        # A variable of the caller's comes after those that every box has.
+        os.environb.pop(name, None)
+        os.environb[name] = value
 
 
 def seed_anew(modules):

@@ -142,6 +142,11 @@ fn travel(host: &Host, config: &Config) -> Result<(Departure, Passage), Obstruct
     if let Some(dir) = &host.wasm_dir {
         passage.take_to_believe(&dir.join("wasm"));
     }
+    if let Some(audit) = &config.audit {
+        for name in belljar_ledger::FILES {
+            passage.take_to_write(&audit.dir, name)?;
+        }
+    }
     for workspaces in callers(config).map(|allowance| &allowance.workspaces) {
         if let Workspaces::Beneath(roots) = workspaces {
             roots.iter().for_each(|root| passage.take_along(root));

@@ -29,6 +29,7 @@ use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
 use crate::args::{Choices, Verbosity};
+use crate::audit::configured::{Planned, Unless, Unlocked};
 use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
 use crate::settings::{Environment, Settings};
@@ -36,6 +37,13 @@ use crate::{compose, doctor};
 
 /// How often memory that nothing uses goes back to the system.
 const RELEASE_EVERY: Duration = Duration::from_secs(10);
+
+/// Descriptors that a box takes at most; about 11 were seen.
+const DESCRIPTORS_OF_A_BOX: usize = 16;
+/// Descriptors that the server has anyway, those of connections that were told to go, and what a backend needs for itself.
+const DESCRIPTORS_OF_THE_SERVER: usize = 160;
+/// Fewer connections than that would be of no use, whatever the limit.
+const FEWEST_CONNECTIONS: usize = 16;
 
 pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8787";
 
@@ -71,16 +79,22 @@ pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environme
 fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<ExitCode, Problem> {
     let choose = || Configuration::choose(args.config.as_deref(), environment);
     let mut settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
-    let config = configured(args, &settings)?;
-    let pool = pooled(&settings, &config)?;
+    let mut config = configured(args, &settings)?;
+    let mut pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
-    let (home, listener) = match exile::depart(&mut settings, &config, environment, &choose, listener)? {
+    let ledger = Planned::of(&settings, Unless::Told, config.slots.saturating_add(config.queue))?;
+    // Its key is read while its file can be.
+    let ledger = ledger.map(Planned::unlock).transpose()?;
+    config.audit = ledger.as_ref().map(Unlocked::audit);
+    let departed = exile::depart(&mut settings, &config, environment, &choose, listener)?;
+    let (home, listener) = match departed {
         Fate::Server(home, listener) => (home, listener),
         Fate::Steward(status) => return Ok(status),
     };
     let _log = log::begin(args.log_format, log::level(Level::INFO, verbosity), environment);
     home.tell();
     raise_open_files();
+    leave_descriptors_for_runs(&mut config, pool.as_mut());
     release_memory_at_times();
     warn_of_backends(&config);
     if pool.is_some() && !config.defaults.waive.is_empty() {
@@ -88,7 +102,11 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
             "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
-    let engine = compose::pooled_engine(settings.host, pool);
+    let mut engine = compose::pooled_engine(settings.host, pool);
+    let scribe = ledger.map(Unlocked::start).transpose()?;
+    if let Some(scribe) = &scribe {
+        engine = engine.with_recorder(scribe.clone());
+    }
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
@@ -100,12 +118,16 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
         signals::obey(app, ready, reload).await;
         home.say(environment, Plea::Stopping);
     };
-    server.serve(listener, until).map_err(|cause| cannot_serve(&cause))?;
+    let served = server.serve(listener, until);
+    if let Some(scribe) = scribe {
+        scribe.stop();
+    }
+    served.map_err(|cause| cannot_serve(&cause))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
-    let mut config = tables::config(&settings.server, &settings.keys, &settings.config)?;
+    let mut config = tables::config(&settings.server, &settings.keys, &settings.limits, &settings.config)?;
     config.mcp = settings.mcp.clone();
     config.defaults = settings.defaults();
     config.defaults.check().map_err(|mut problem| {
@@ -215,6 +237,47 @@ fn raise_open_files() {
     }
 }
 
+/// Runs come first: no more boxes are parked and no more connections taken than leave descriptors for all runs.
+fn leave_descriptors_for_runs(config: &mut Config, pool: Option<&mut PoolSettings>) {
+    let Some(limit) = getrlimit(Resource::Nofile).current else { return };
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let parked = pool.map_or(0, |pool| park_within(limit / 2, pool));
+    let most = connections_within(limit, config.slots, parked);
+    if most < config.max_connections {
+        let (wanted, slots) = (config.max_connections, config.slots);
+        tracing::warn!(
+            limit,
+            wanted,
+            connections = most,
+            slots,
+            "the limit on open files allows fewer connections"
+        );
+        config.max_connections = most;
+    }
+}
+
+/// Lets the pool have no more boxes than there are descriptors for, and returns how many it may have.
+fn park_within(descriptors: usize, pool: &mut PoolSettings) -> usize {
+    let all = |pool: &PoolSettings| pool.languages.iter().map(|(_, bounds)| bounds.max).sum::<usize>();
+    let (wanted, room) = (all(pool), descriptors / DESCRIPTORS_OF_A_BOX);
+    if wanted > room {
+        for (_, bounds) in &mut pool.languages {
+            bounds.max = bounds.max * room / wanted;
+            bounds.min = bounds.min.min(bounds.max);
+        }
+        tracing::warn!(wanted, boxes = all(pool), "the limit on open files allows fewer parked boxes");
+    }
+    all(pool)
+}
+
+/// How many connections there can be with so many descriptors. A WebSocket takes another one, of which there are a
+/// quarter as many (`Config::max_sockets`).
+fn connections_within(descriptors: usize, slots: usize, parked: usize) -> usize {
+    let boxes = slots.saturating_add(parked).saturating_mul(DESCRIPTORS_OF_A_BOX);
+    let left = descriptors.saturating_sub(boxes.saturating_add(DESCRIPTORS_OF_THE_SERVER));
+    (left / 5 * 4).max(FEWEST_CONNECTIONS)
+}
+
 /// Keeps the server small after a burst of requests. Without the thread it is only larger.
 fn release_memory_at_times() {
     let release = || {
@@ -265,4 +328,18 @@ pub(crate) fn cannot_serve(cause: &ServeError) -> Problem {
     let message = causes.map(ToString::to_string).collect::<Vec<_>>().join(": ");
     let hint = "check the limits on open files and processes (ulimit -n, ulimit -u)";
     Problem::new(Code::Internal, message, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_have_their_descriptors_before_connections_do() {
+        assert_eq!(connections_within(1024, 4, 0), 640);
+        assert!(connections_within(1024, 4, 0) * 5 / 4 + 4 * DESCRIPTORS_OF_A_BOX < 1024);
+        assert!(connections_within(1024, 4, 20) < connections_within(1024, 4, 0));
+        assert_eq!(connections_within(256, 64, 64), FEWEST_CONNECTIONS);
+        assert!(connections_within(1 << 20, 8, 64) > 2048);
+    }
 }

@@ -10,7 +10,7 @@ use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::Config;
 use belljar_server::caller::{Key, KeyHash, Quota};
 use belljar_server::config::usual_allowance;
-use belljar_wire::{Code, Problem};
+use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
 use crate::settings::{LimitsTable, Scalar};
@@ -33,6 +33,7 @@ pub(crate) struct ServerTable {
     max_collect: Option<Scalar>,
     body_memory: Option<Scalar>,
     max_connections: Option<usize>,
+    max_connections_per_address: Option<usize>,
     header_timeout: Option<Scalar>,
     body_timeout: Option<Scalar>,
     heartbeat: Option<Scalar>,
@@ -53,6 +54,9 @@ pub(crate) struct KeyTable {
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
+    /// Whether its holder may read the audit log.
+    #[serde(default)]
+    audit: bool,
     #[serde(default)]
     allow: AllowanceTable,
 }
@@ -69,8 +73,14 @@ struct AllowanceTable {
     limits: LimitsTable,
 }
 
-/// The settings of the server. `place` is the name of the file, for messages.
-pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Result<Config, Problem> {
+/// The settings of the server. `place` is the name of the file, for messages; `defaults` are those of requests.
+pub(crate) fn config(
+    server: &ServerTable,
+    keys: &[KeyTable],
+    defaults: &Limits,
+    place: &str,
+) -> Result<Config, Problem> {
+    let usual = usual_allowance(defaults);
     let at = |option: &'static str| Place { place, table: "server", option };
     let mut config = Config::default();
     set(&mut config.slots, server.slots);
@@ -78,6 +88,7 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     set(&mut config.max_body, at("max-body").size(server.max_body.as_ref())?);
     set(&mut config.body_memory, at("body-memory").size(server.body_memory.as_ref())?);
     set(&mut config.max_connections, server.max_connections);
+    config.max_connections_per_address = server.max_connections_per_address;
     set(&mut config.header_timeout, at("header-timeout").time(server.header_timeout.as_ref())?);
     set(&mut config.body_timeout, at("body-timeout").time(server.body_timeout.as_ref())?);
     set(&mut config.heartbeat, at("heartbeat").time(server.heartbeat.as_ref())?);
@@ -87,14 +98,15 @@ pub(crate) fn config(server: &ServerTable, keys: &[KeyTable], place: &str) -> Re
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
+    refuse_zero(&at("max-connections-per-address"), config.max_connections_per_address.unwrap_or(1))?;
     refuse_narrow(&at("body-memory"), &config)?;
     if let Some(origin) = server.allow_origins.iter().find(|origin| !is_origin(origin)) {
         let message = format!("'{}' is not the origin of a web page", origin.escape_debug());
         return Err(at("allow-origins").wrong(&message, "allow-origins = [\"https://app.example.org\"]"));
     }
     config.origins.clone_from(&server.allow_origins);
-    config.anonymous = allowance(&server.allow, place, "server.allow")?;
-    config.keys = keys.iter().map(|table| key(table, place)).collect::<Result<_, _>>()?;
+    config.anonymous = allowance(&server.allow, usual.clone(), place, "server.allow")?;
+    config.keys = keys.iter().map(|table| key(table, &usual, place)).collect::<Result<_, _>>()?;
     refuse_twins(&config.keys, place)?;
     if let Some(most) = at("max-collect").size(server.max_collect.as_ref())? {
         let allowances = config.keys.iter_mut().map(|key| &mut key.allowance).chain([&mut config.anonymous]);
@@ -117,7 +129,7 @@ fn is_origin(text: &str) -> bool {
     name.is_some_and(plain)
 }
 
-fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
+fn key(table: &KeyTable, usual: &Allowance, place: &str) -> Result<Key, Problem> {
     let at = |option| Place { place, table: "keys", option };
     if !is_key_name(&table.name) {
         return Err(at("name").wrong(KEY_NAMES, "name = \"ci\""));
@@ -134,14 +146,19 @@ fn key(table: &KeyTable, place: &str) -> Result<Key, Problem> {
     Ok(Key {
         name: table.name.clone(),
         hash,
-        allowance: allowance(&table.allow, place, "keys.allow")?,
+        allowance: allowance(&table.allow, usual.clone(), place, "keys.allow")?,
         quota,
+        audits: table.audit,
     })
 }
 
-fn allowance(table: &AllowanceTable, place: &str, name: &'static str) -> Result<Allowance, Problem> {
+fn allowance(
+    table: &AllowanceTable,
+    mut allowance: Allowance,
+    place: &str,
+    name: &'static str,
+) -> Result<Allowance, Problem> {
     let at = |option| Place { place, table: name, option };
-    let mut allowance = usual_allowance();
     if let Some(languages) = &table.languages {
         let known = |name: &String| Language::parse(name).map(|language| language.name);
         let names: Result<_, _> = languages.iter().map(known).collect();
@@ -185,11 +202,11 @@ fn ceilings<'a>(
 ) -> Result<Ceilings, Problem> {
     let bytes = |size: Option<usize>| size.map(|size| Bytes::new(size as u64));
     Ok(Ceilings {
-        timeout: at("limits.timeout").time(limits.timeout.as_ref())?,
+        timeout: at("limits.timeout").time(limits.timeout.as_ref())?.or(usual.timeout),
         cpu_time: at("limits.cpu-time").time(limits.cpu_time.as_ref())?,
-        memory: bytes(at("limits.memory").size(limits.memory.as_ref())?),
-        cpus: at("limits.cpus").rate(limits.cpus.as_ref())?,
-        pids: at("limits.pids").count(limits.pids.as_ref())?,
+        memory: bytes(at("limits.memory").size(limits.memory.as_ref())?).or(usual.memory),
+        cpus: at("limits.cpus").rate(limits.cpus.as_ref())?.or(usual.cpus),
+        pids: at("limits.pids").count(limits.pids.as_ref())?.or(usual.pids),
         disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
         output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
         collected: usual.collected,
@@ -294,13 +311,14 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
-        config(&file.server, &file.keys, "belljar.toml").map_err(|problem| problem.error.message)
+        config(&file.server, &file.keys, &Limits::default(), "belljar.toml")
+            .map_err(|problem| problem.error.message)
     }
 
     #[test]
     fn nothing_written_is_the_default_which_allows_no_waivers_and_no_workspaces() {
         let config = read("").unwrap();
-        assert_eq!(config.anonymous, usual_allowance());
+        assert_eq!(config.anonymous, usual_allowance(&Limits::default()));
         assert_eq!(config.max_body, 16 << 20);
         assert!(config.keys.is_empty());
     }

@@ -292,3 +292,14 @@ fn pistons_aliases_mean_what_they_mean_there() {
     let refused = server.post("/api/v2/execute", &job("python2", "print 1"));
     assert_eq!(refused.status, 400, "the control: there is no such version");
 }
+
+#[test]
+fn php_outside_its_tags_is_printed_as_there_but_a_snippet_is_a_program() {
+    let server = Server::start();
+    let own = |code: &str| server.post("/v1/runs", &json!({"language": "php", "code": code})).result();
+    assert_eq!(own("<?php echo 1;")["stdout"], "1", "the control");
+    assert_eq!(own("echo 6 * 7;")["stdout"], "42");
+    assert_eq!(own("<b><?= 6 * 7 ?></b>")["stdout"], "<b>42</b>");
+    assert_eq!(execute(&server, &job("php", "echo 1;"))["run"]["stdout"], "echo 1;");
+    assert_eq!(execute(&server, &job("php", "<?php echo 1;"))["run"]["stdout"], "1", "the control");
+}

@@ -71,3 +71,29 @@ fn a_default_that_no_request_could_have_keeps_the_server_from_starting() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("the defaults for requests are not valid: ") && text.contains("memory"), "{text}");
 }
+
+#[test]
+fn nobody_may_ask_for_more_than_the_machine_has() {
+    let server = Server::start();
+    let ask = |limits: Value| {
+        server.post("/v1/runs", &json!({"language": "sh", "code": "echo hello", "limits": limits}))
+    };
+    for (field, most) in [
+        ("memory_bytes", json!(1_u64 << 44)),
+        ("cpus", json!(1024)),
+        ("pids", json!(32_768)),
+        ("timeout_ms", json!(86_400_000)),
+    ] {
+        assert_eq!(
+            ask(json!({field: most})).error(),
+            (403, "forbidden".into(), format!("limits.{field}")),
+            "{field}"
+        );
+    }
+    let control = json!({"memory_bytes": 256 << 20, "cpus": 1, "pids": 200, "timeout_ms": 60_000});
+    assert_eq!(ask(control).result()["stdout"], "hello\n");
+    let generous = Server::with("[server.allow]\nlimits = { timeout = '24h', pids = 2000 }\n", &[]);
+    let allowed = json!({"timeout_ms": 86_400_000, "pids": 2000});
+    let allowed = json!({"language": "sh", "code": "echo hello", "limits": allowed});
+    assert_eq!(generous.post("/v1/runs", &allowed).result()["stdout"], "hello\n", "the operator decides");
+}

@@ -44,6 +44,28 @@ fn nobody_beneath_a_server_is_root_but_who_cleans_up_after_it() {
 }
 
 #[test]
+fn no_two_servers_have_the_same_ids_for_their_boxes() {
+    assert!(geteuid().is_root(), "only root has rights to leave behind");
+    let servers = [Server::start(), Server::start()];
+    let ids = servers.each_ref().map(|server| {
+        let map = fs::read_to_string(format!("/proc/{}/uid_map", server.pid().as_raw_nonzero())).unwrap();
+        let numbers: Vec<u32> = map.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        let &[_, _, _, _, first, count] = &numbers[..] else { panic!("{map}") };
+        let code = json!({"language": "sh", "code": "cat /proc/self/uid_map"});
+        let stdout = server.post("/v1/runs", &code).result()["stdout"].as_str().unwrap().to_owned();
+        let outside =
+            stdout.lines().map(|line| line.split_whitespace().nth(1).unwrap().parse::<u32>().unwrap());
+        let outside: Vec<_> = outside.collect();
+        assert!(
+            !outside.is_empty() && outside.iter().all(|id| (first..first + count).contains(id)),
+            "{stdout}"
+        );
+        first..first + count
+    });
+    assert!(ids[0].end <= ids[1].start || ids[1].end <= ids[0].start, "{ids:?}");
+}
+
+#[test]
 fn what_belongs_to_root_is_out_of_reach_for_the_server() {
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let open = tempfile::tempdir().unwrap();

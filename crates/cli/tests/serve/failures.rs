@@ -86,7 +86,7 @@ fn of_nobody(config: &str) -> Server {
     Server::spawn_in(command, folder.path().join("state"), folder)
 }
 
-fn descriptors(server: &Server) -> usize {
+pub(crate) fn descriptors(server: &Server) -> usize {
     let path = format!("/proc/{}/fd", server.pid().as_raw_nonzero());
     std::fs::read_dir(path).unwrap().count()
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
 mod asynchronous;
+mod audit;
 mod backends;
 mod bad_input;
 mod debian_packages;

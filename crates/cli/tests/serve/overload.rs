@@ -2,11 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
+use crate::failures::descriptors;
+use crate::keys::{new_key, post};
 use crate::server::{Answer, Server, alive, eventually, mark, sleeper};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
@@ -96,20 +99,144 @@ fn what_blocks_while_a_box_is_built_keeps_nobody_waiting() {
 }
 
 #[test]
-fn ten_thousand_idle_connections_are_bounded_and_memory_stays_flat() {
+fn ten_thousand_idle_connections_are_bounded_and_keep_nobody_out() {
     // Longer than it takes to open all connections: none may be closed for its silence before the last one is open.
     let server = Server::with("[server]\nmax-connections = 1000\nheader-timeout = '300s'\n", &[]);
     raise_descriptor_limit();
     assert_eq!(server.get("/healthz").status, 200);
     let before = server.resident();
-    let mut idle: Vec<TcpStream> = (0..10_000).map(|_| server.connect()).collect();
-    // The last of them found no place, and was told so.
-    let turned_away = idle.pop().map(Answer::read).unwrap();
-    assert_eq!(turned_away.error(), (429, "busy".into(), String::new()));
-    let most = server.resident();
+    let mut idle: Vec<TcpStream> = Vec::new();
+    for _ in 0..10 {
+        idle.extend((0..1000).map(|_| server.connect()));
+        // A connection that is being closed to make room still counts for a moment.
+        eventually("there is a place for who asks", || server.get("/healthz").status == 200);
+    }
+    let (most, open) = (server.resident(), descriptors(&server));
     assert!(most < before + 48 * 1024, "from {before} KiB to {most} KiB");
+    assert!(open < 1000, "{open} descriptors");
     drop(idle);
-    eventually("there is room again", || server.get("/healthz").status == 200);
+    assert_eq!(server.get("/healthz").status, 200);
+}
+
+#[test]
+fn connections_that_are_at_work_are_not_closed_for_others() {
+    let server =
+        Server::with("[server]\nslots = 4\nmax-connections = 4\nmax-connections-per-address = 2\n", &[]);
+    let mark = mark();
+    let mut at_work: Vec<_> = (0..2).map(|_| server.stream(&sleeper(&mark))).collect();
+    for events in &mut at_work {
+        while events.next().unwrap().0 != "stdout" {}
+    }
+    // Half of the places are free, but not for this address.
+    assert_eq!(server.get("/healthz").error(), (429, "busy".into(), String::new()));
+    drop(at_work.pop());
+    eventually("there is a place again", || server.get("/healthz").status == 200);
+    eventually("one is cancelled, and the other one goes on", || alive(&mark) == 1);
+}
+
+#[test]
+fn connections_leave_descriptors_for_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("belljar.toml"), "[server]\nheader-timeout = '300s'\n").unwrap();
+    let mut command = Command::new("/bin/sh");
+    let serve = "ulimit -n 1024; exec \"$0\" serve --listen 127.0.0.1:0 --config belljar.toml";
+    command.args(["-c", serve, env!("CARGO_BIN_EXE_belljar")]);
+    let server = Server::spawn(command, folder);
+    raise_descriptor_limit();
+    let hello = json!({"language": "sh", "code": "echo hello"});
+    assert_eq!(server.post("/v1/runs", &hello).status, 200, "the control");
+    assert!(server.log().contains("the limit on open files allows fewer connections"), "{}", server.log());
+    let idle: Vec<TcpStream> = (0..1100).map(|_| server.connect()).collect();
+    eventually("there is a place for who asks", || server.get("/healthz").status == 200);
+    let asking: Vec<TcpStream> =
+        (0..8).map(|_| server.send("POST", "/v1/runs", &[JSON], hello.to_string().as_bytes())).collect();
+    let statuses: Vec<u16> = asking.into_iter().map(|stream| Answer::read(stream).status).collect();
+    assert_eq!(statuses, [200; 8]);
+    drop(idle);
+}
+
+#[test]
+fn requests_that_wait_are_counted() {
+    let server = Server::with("[server]\nslots = 1\nqueue = 1\n", &[]);
+    let mark = mark();
+    let headers = [JSON, ("prefer", "respond-async")];
+    let accepted = server.ask("POST", "/v1/runs", &headers, sleeper(&mark).to_string().as_bytes()).json();
+    let path = format!("/v1/runs/{}", accepted["id"].as_str().unwrap());
+    let followers = [(); 2].map(|()| server.follow(&format!("{path}/events"), &[]));
+    let one_more = || server.get(&format!("{path}?wait_ms=1")).status;
+    assert_eq!(one_more(), 429, "there are as many as there can be runs");
+    assert_eq!(server.ask("GET", &format!("{path}/events"), &[], b"").status, 429);
+    assert_eq!(server.get(&path).status, 202, "the control: one that does not wait");
+    drop(followers);
+    eventually("others may wait", || one_more() == 202);
+    assert_eq!(server.ask("POST", &format!("{path}/cancel"), &[], b"").status, 202);
+}
+
+/// Sends most of a body, and leaves it at that.
+fn begin_body(server: &Server, key: &str, bytes: usize) -> TcpStream {
+    let mut stream = server.connect();
+    let head = format!(
+        "POST /v1/runs HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n",
+        server.address,
+        bytes + 10
+    );
+    let _ = stream.write_all((head + &" ".repeat(bytes)).as_bytes());
+    stream
+}
+
+#[test]
+fn one_caller_leaves_memory_for_the_others() {
+    let (greedy, modest) = (new_key("greedy"), new_key("modest"));
+    let config =
+        format!("[server]\nmax-body = '1M'\nbody-memory = '4M'\n{}\n{}", greedy.stanza, modest.stanza);
+    let server = Server::with(&config, &[]);
+    let body = json!({"language": "sh", "code": "echo hello", "stdin": " ".repeat(900 << 10)});
+    let ask = |key: &str| post(&server, key, &body).status;
+    assert_eq!((ask(&greedy.key), ask(&modest.key)), (200, 200), "the control");
+    let held: Vec<TcpStream> = (0..8).map(|_| begin_body(&server, &greedy.key, 1000 << 10)).collect();
+    eventually("one has its whole share", || ask(&greedy.key) == 429);
+    for _ in 0..5 {
+        assert_eq!(ask(&modest.key), 200);
+    }
+    drop(held);
+    eventually("it is free again", || ask(&greedy.key) == 200);
+}
+
+#[test]
+fn an_error_is_shorter_than_what_it_is_about() {
+    let server = Server::start();
+    let large = "x".repeat(1 << 20);
+    let quoted = [
+        ("/v1/runs", json!({"language": large, "code": "1"})),
+        ("/v1/runs", json!({"language": "sh", "code": "1", "backend": large})),
+        ("/v1/runs", json!({"language": "sh", "code": "1", "network": format!("allow:{large}")})),
+        ("/v1/runs", json!({"language": "sh", "code": "1", "workspace": format!("/{large}")})),
+        ("/v1/runs", json!({"language": "sh", "code": "1", "env": {large.clone(): ""}})),
+        ("/v1/runs", json!({large.clone(): 1})),
+        ("/v1/runs", json!({"language": "sh", "code": "1", "files": [{"path": large, "content": ""}]})),
+        ("/mcp", json!({"jsonrpc": "2.0", "id": 1, "method": large})),
+        ("/mcp", json!({"jsonrpc": "2.0", "id": large, "method": 5})),
+        (
+            "/mcp",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": large}}),
+        ),
+        (
+            "/mcp",
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+                        "params": {"name": "run_code", "arguments": {"language": large, "code": "1"}}}),
+        ),
+        ("/api/v2/execute", json!({"language": large, "version": large, "files": [{"content": large}]})),
+        ("/run_code", json!({"language": large, "code": "1"})),
+    ];
+    let headers = [JSON, ("accept", "application/json, text/event-stream")];
+    for (path, body) in quoted {
+        let answer = server.ask("POST", path, &headers, body.to_string().as_bytes());
+        let start: String = body.to_string().chars().take(60).collect();
+        assert!(answer.status != 500 && answer.body.len() < 16 << 10, "{path} {start}: {}", answer.status);
+    }
+    let longest = server.log().lines().map(str::len).max();
+    assert!(longest.is_none_or(|longest| longest < 16 << 10), "a line of {longest:?} bytes");
 }
 
 /// The usual soft limit of 1024 descriptors is too low for this test.

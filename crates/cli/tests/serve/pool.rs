@@ -127,18 +127,15 @@ fn a_request_that_no_waiting_box_can_take_is_run_cold_and_costs_none_of_them() {
     let server = Server::with(PYTHON, &[]);
     let ready = || pool_of(&server, "python")["ready"].as_u64() == Some(2);
     eventually("the boxes wait", ready);
-    let empty = |number: usize| json!({"path": number.to_string(), "content": ""});
-    let deep = format!("{}x", "a/".repeat(100));
     let requests = [
         json!({"limits": {"memory_bytes": 4 << 20}}),
         json!({"files": [{"path": "main.py/x", "content": ""}]}),
-        json!({"files": (0..1000).map(empty).collect::<Vec<_>>()}),
-        json!({"files": [{"path": deep, "content": ""}]}),
         json!({"limits": {"pids": 51}}),
     ];
     for more in &requests {
         let result = server.post("/v1/runs", &with(python("print(1)"), more)).result();
         assert_eq!(result["start"], json!("cold"), "{more}");
+        assert!(result["cold_reason"].is_string(), "{result}");
     }
     let pool = pool_of(&server, "python");
     assert_eq!(
@@ -217,23 +214,61 @@ fn limits_of_the_request_hold_in_a_box_that_was_made_with_others() {
 #[test]
 fn what_a_box_cannot_be_given_any_more_is_run_cold_and_not_refused() {
     let server = Server::with(PYTHON, &[]);
-    for more in [
-        json!({"args": ["x"]}),
-        json!({"env": {"A": "b"}}),
-        json!({"limits": {"disk_bytes": 1 << 20}}),
-        json!({"files": [{"path": "main.py", "content": "x = 1"}]}),
-        json!({"files": [{"path": "large", "content": "x".repeat(300 << 10)}]}),
-        json!({"files": [{"path": ".local/lib/x", "content": "x"}]}),
+    for (more, why) in [
+        (json!({"env": {"TZ": "CET"}}), "env"),
+        (json!({"env": {"PYTHONPATH": "/tmp"}}), "env"),
+        (json!({"limits": {"disk_bytes": 1 << 20}}), "limits.disk_bytes"),
+        (json!({"files": [{"path": "main.py", "content": "x = 1"}]}), "name"),
+        (json!({"files": [{"path": ".local/lib/x", "content": "x"}]}), "name"),
     ] {
         eventually("a box waits", || pool_of(&server, "python")["ready"].as_u64() > Some(0));
         let result = server.post("/v1/runs", &with(python("print(1)"), &more)).result();
         assert_eq!((&result["start"], &result["stdout"]), (&json!("cold"), &json!("1\n")), "{more}");
+        assert!(result["cold_reason"].as_str().is_some_and(|said| said.contains(why)), "{result}");
     }
     let declared = python("# -*- coding: latin-1 -*-\nprint('\u{e4}')");
     assert_eq!(server.post("/v1/runs", &declared).result()["start"], json!("cold"));
     let unfit = pool_of(&server, "python")["unfit"].as_u64().unwrap();
-    assert_eq!(unfit, 7);
+    assert_eq!(unfit, 6);
     assert_eq!(run_warm(&server, &python("print(1)"))["stdout"], json!("1\n"), "the control");
+}
+
+#[test]
+fn large_files_reach_a_box_that_waited_and_are_charged_to_it() {
+    let server = Server::with(PYTHON, &[]);
+    let deep = format!("{}x", "a/".repeat(100));
+    let code = format!(
+        "import os\n\
+         large, deep = os.stat('d/large'), os.stat('{deep}')\n\
+         print(large.st_size, oct(large.st_mode), large.st_uid, deep.st_gid, oct(os.stat('d').st_mode))\n\
+         print(open('d/large').read() == 'x' * (6 << 20), len(os.listdir('many')))\n\
+         open('d/large', 'a').write('mine')\nos.remove('d/large')"
+    );
+    let mut files = vec![json!({"path": "d/large", "content": "x".repeat(6 << 20), "executable": true})];
+    files.push(json!({"path": deep, "content": ""}));
+    files.extend((0..500).map(|number| json!({"path": format!("many/{number}"), "content": ""})));
+    let result = run_warm(&server, &with(python(&code), &json!({"files": files})));
+    assert_eq!(result["stdout"], json!("6291456 0o100755 1000 1000 0o40755\nTrue 500\n"), "{result}");
+    assert_eq!(result["cold_reason"], Value::Null);
+    let with_file = result["usage"]["memory_peak_bytes"].as_u64().unwrap();
+    let without = run_warm(&server, &python("print(1)"))["usage"]["memory_peak_bytes"].as_u64().unwrap();
+    assert!(with_file >= without + (6 << 20), "{with_file} and {without}");
+}
+
+#[test]
+fn a_file_that_would_not_leave_room_for_the_runtime_spoils_no_box() {
+    let server = Server::with(PYTHON, &[]);
+    let ready = || pool_of(&server, "python")["ready"].as_u64() == Some(2);
+    eventually("the boxes wait", ready);
+    let files = json!([{"path": "large", "content": "x".repeat(10 << 20)}]);
+    let more = |memory: u64| json!({"files": files, "limits": {"memory_bytes": memory}});
+    let result = server.post("/v1/runs", &with(python("print(1)"), &more(16 << 20))).result();
+    assert_eq!(result["start"], json!("cold"), "{result}");
+    assert!(ready(), "{}", pool_of(&server, "python"));
+    let control = run_warm(&server, &with(python("print(1)"), &more(64 << 20)));
+    assert_eq!(control["stdout"], json!("1\n"), "the control");
+    let hungry = python("x = bytearray(58 << 20)\nprint(len(x))");
+    assert_eq!(run_warm(&server, &with(hungry, &more(64 << 20)))["status"], json!("out_of_memory"));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 
 use crate::pool::run_warm;
-use crate::server::Server;
+use crate::server::{Server, eventually};
 
 /// Where a case runs on a server that keeps boxes waiting.
 #[derive(Clone, Copy, PartialEq)]
@@ -14,8 +14,10 @@ enum Takes {
     Waiting,
     /// It cannot be run in one, and is not.
     New,
+    /// It cannot be run in one, but by the child of a zygote.
+    Forked,
 }
-use Takes::{New, Waiting};
+use Takes::{Forked, New, Waiting};
 
 type Case = (Takes, &'static str);
 
@@ -28,6 +30,7 @@ fn assert_same(language: &str, cases: &[Case], more: &Value) {
         let of_warm = match takes {
             Waiting => run_warm(&warm, &body),
             New => warm.post("/v1/runs", &body).result(),
+            Forked => run_forked(&warm, &body),
         };
         let of_cold = cold.post("/v1/runs", &body).result();
         if *takes == New {
@@ -39,6 +42,15 @@ fn assert_same(language: &str, cases: &[Case], more: &Value) {
         let says_something = ["stdout", "stderr"].iter().any(|stream| of_cold[stream] != "");
         assert!(says_something || of_cold["signal"] != Value::Null, "{code}");
     }
+}
+
+fn run_forked(server: &Server, body: &Value) -> Value {
+    let mut result = Value::Null;
+    eventually("a zygote lives", || {
+        result = server.post("/v1/runs", body).result();
+        result["start"] == "zygote"
+    });
+    result
 }
 
 fn nothing_more() -> Value {
@@ -232,6 +244,37 @@ fn python_reads_what_it_is_given() {
     let code = "import site, sys, os\nprint(site.ENABLE_USER_SITE, [p for p in sys.path if 'local' in p], os.listdir('/sandbox'))";
     let users = json!({"files": [{"path": ".local/lib/python3.11/site-packages/x.py", "content": ""}]});
     assert_same("python", &[(New, code)], &users);
+}
+
+#[test]
+fn python_has_the_arguments_and_variables_that_it_would_have() {
+    let more = json!({
+        "args": ["one", "", "two three", "\u{fc}\u{1f600}", "-x"],
+        "env": {"A": "1", "EMPTY": "", "USER": "other", "Z": "a=b\u{fc}\n", "GOMAXPROCS": "7"},
+    });
+    assert_same(
+        "python",
+        &[
+            (Forked, "import sys\nprint(sys.argv, sys.orig_argv, sys.path, sys.flags)"),
+            (
+                Forked,
+                "import os\nprint(list(os.environ.items()), list(os.environb.items()), os.listdir('.'))",
+            ),
+            (
+                Forked,
+                "import subprocess\nprint(subprocess.run(['env'], capture_output=True, text=True).stdout)",
+            ),
+            (
+                Forked,
+                "import os, sys\nos.execv(sys.executable, [sys.executable, '-c', 'import os; print(dict(os.environ))'])",
+            ),
+            (
+                Forked,
+                "import argparse\np = argparse.ArgumentParser()\np.add_argument('n', nargs='*')\nprint(p.parse_args(['a']))\np.parse_args()",
+            ),
+        ],
+        &more,
+    );
 }
 
 #[test]

@@ -53,6 +53,37 @@ fn where_no_box_is_to_wait_each_run_is_forked() {
     );
 }
 
+/// With and without boxes that wait: those have been started without what the request brings.
+#[test]
+fn arguments_and_variables_reach_a_child_and_nobody_else() {
+    for pool in [FORKED, WAITING] {
+        let server = Server::with(pool, &[]);
+        eventually("a zygote lives", || {
+            let asked = with(python("1"), &json!({"args": ["x"]}));
+            server.post("/v1/runs", &asked).result()["start"] == json!("zygote")
+        });
+        let code = "import os, sys\nprint(sys.argv[1:], os.environ.get('SECRET'), os.getenv('USER'), os.listdir('.'))\n\
+                    os.system('echo $SECRET')";
+        let more =
+            json!({"args": ["a", "b c", "\u{fc}", ""], "env": {"SECRET": "hunter2 = x", "USER": "me"}});
+        let result = server.post("/v1/runs", &with(python(code), &more)).result();
+        assert_eq!((&result["start"], &result["cold_reason"]), (&json!("zygote"), &Value::Null), "{result}");
+        let expected = "['a', 'b c', '\u{fc}', ''] hunter2 = x me ['main.py']\nhunter2 = x\n";
+        assert_eq!(stdout(&result), expected, "{result}");
+        let searches = "import re\nfound = 0\n\
+                        for line in open('/proc/self/maps'):\n    \
+                            span, rights, *_, name = line.split()[0], line.split()[1], line.split()[-1]\n    \
+                            if 'r' not in rights or name.startswith('[v'): continue\n    \
+                            start, end = (int(text, 16) for text in span.split('-'))\n    \
+                            with open('/proc/self/mem', 'rb') as memory:\n        \
+                                memory.seek(start)\n        \
+                                found += len(re.findall(b'hunter[2]', memory.read(end - start)))\n\
+                        print(found)";
+        let next = server.post("/v1/runs", &python(searches)).result();
+        assert_eq!(stdout(&next), "0\n", "{next}");
+    }
+}
+
 /// Concurrent runs and the pool look for the zygote at the same time. None of them may miss it and start cold.
 #[test]
 fn runs_that_come_together_are_all_forked() {

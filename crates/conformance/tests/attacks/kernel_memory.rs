@@ -42,6 +42,8 @@ fn kernel_memory_that_is_not_charged_is_not_had(cell: &Cell) {
         ("corked", libc::ENOPROTOOPT),
         ("groups", libc::ENODEV),
         ("filters", libc::EINVAL),
+        ("headers", libc::ENOPROTOOPT),
+        ("file-locks", libc::EINVAL),
         // Accepted without effect.
         ("errors", 0),
     ];
@@ -82,6 +84,68 @@ fn netlink_replies_that_nobody_reads_are_counted(cell: &Cell) {
 
 promise!(netlink_replies_that_nobody_reads_are_counted; needs memory);
 
+/// R34: more than a look at the counters every 20 ms would notice in time
+fn netlink_sockets_are_handed_out_a_few_at_a_time(cell: &Cell) {
+    let crowd = "i=0; while [ $i -lt 40 ]; do HOLD=1 ./probe exhaust netlink 900 & i=$((i+1)); done; wait";
+    let before = kernel_mebibytes();
+    let cell = cell.with_probe().limit("memory", "32M").limit("timeout", "20s");
+    let (ran, most) = while_watching(kernel_mebibytes, || cell.run(crowd));
+    assert!(ran.oom_killed && ran.exit_code == 137, "killed over its limit: {ran:?}");
+    // Without a bound it is ten times as much. All tests share the counter.
+    assert!(most - before < 32 + 2 * BEYOND, "{before} MiB before, {most} MiB at most");
+}
+
+promise!(netlink_sockets_are_handed_out_a_few_at_a_time; needs memory);
+
+/// R34: more threads than there are sockets at a time: they wait, and none fails
+fn many_threads_can_list_network_interfaces(cell: &Cell) {
+    let code = r"
+import socket, threading
+seen = []
+def look():
+    for _ in range(5): seen.append(socket.if_nameindex())
+threads = [threading.Thread(target=look) for _ in range(90)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(len(seen), all('lo' in dict((name, number) for number, name in one) for one in seen))";
+    let cell = cell.language("python").limit("pids", "120").limit("timeout", "60s");
+    assert_eq!(cell.run(code).ok(), "450 True\n");
+}
+
+promise!(many_threads_can_list_network_interfaces; cold: "it takes more threads than a parked box may have");
+
+/// R34
+fn record_locks_are_counted(cell: &Cell) {
+    let control = &outside("exhaust locks 20000")[0];
+    assert_eq!((control.ret, control.errno), (20_000, 0), "the control: outside they are had");
+    let few = cell.probe("exhaust locks 2000");
+    assert_eq!((few.ret, few.errno), (2000, 0), "the control: an honest program has them");
+    // 400 MB of them.
+    let crowd = "i=0; while [ $i -lt 10 ]; do HOLD=1 ./probe exhaust locks 200000 & i=$((i+1)); done; wait";
+    let before = kernel_mebibytes();
+    let cell = cell.with_probe().limit("memory", "64M").limit("timeout", "60s");
+    let (ran, most) = while_watching(kernel_mebibytes, || cell.run(crowd));
+    assert!(ran.oom_killed && ran.exit_code == 137, "killed over its limit: {ran:?}");
+    assert!(most - before < LIMIT + 2 * BEYOND, "{before} MiB before, {most} MiB at most");
+}
+
+promise!(record_locks_are_counted; needs memory);
+
+/// R35
+fn ports_can_be_shared_so_many_times(cell: &Cell) {
+    let control = &outside("exhaust ports 500")[0];
+    assert_eq!((control.ret, control.errno), (500, 0), "the control: outside they are had");
+    let few = cell.probe("exhaust ports 500");
+    assert_eq!((few.ret, few.errno), (500, 0), "the control: an honest program has them");
+    let crowd = "i=0; while [ $i -lt 20 ]; do ./probe exhaust ports 900 & i=$((i+1)); done; wait";
+    let ran = cell.with_probe().limit("timeout", "60s").run(crowd);
+    let seen = observations(ran.ok());
+    assert_eq!(seen.iter().map(|one| one.ret).sum::<i64>(), 4096, "{seen:?}");
+    assert!(seen.iter().all(|one| one.ret == 900 || one.errno == libc::ENOMEM), "{seen:?}");
+}
+
+promise!(ports_can_be_shared_so_many_times; needs syscalls);
+
 /// R34: what netlink is there for
 fn network_interfaces_can_be_listed(cell: &Cell) {
     let code = "import socket; print([name for _, name in socket.if_nameindex()])";
@@ -99,7 +163,8 @@ fn connections_that_nobody_accepts_are_counted(cell: &Cell) {
     let control = &outside("exhaust unaccepted 16")[0];
     assert!(control.ret >= 16, "the control: outside 16M are had: {control:?}");
     let before = tcp_mebibytes();
-    let (ran, most) = while_watching(|| try_to_hold(cell, &format!("unaccepted {FOUR_TIMES}")).0);
+    let (ran, most) =
+        while_watching(tcp_mebibytes, || try_to_hold(cell, &format!("unaccepted {FOUR_TIMES}")).0);
     assert!(ran.oom_killed && ran.exit_code == 137, "killed over its limit: {ran:?}");
     // All tests share the counter.
     assert!(most - before < LIMIT + BEYOND, "{before} MiB before, {most} MiB at most");
@@ -107,14 +172,14 @@ fn connections_that_nobody_accepts_are_counted(cell: &Cell) {
 
 promise!(connections_that_nobody_accepts_are_counted; needs memory);
 
-/// Also returns the most that TCP has held meanwhile, in MiB.
-fn while_watching<T>(work: impl FnOnce() -> T) -> (T, i64) {
+/// Also returns the most that a counter of the host has shown meanwhile.
+fn while_watching<T>(counter: fn() -> i64, work: impl FnOnce() -> T) -> (T, i64) {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| {
             let mut most = 0;
             while !done.load(Ordering::Relaxed) {
-                most = most.max(tcp_mebibytes());
+                most = most.max(counter());
                 std::thread::sleep(Duration::from_millis(2));
             }
             most
@@ -168,6 +233,13 @@ fn tcp_mebibytes() -> i64 {
     let line = text.lines().find(|line| line.starts_with("TCP:")).expect("the kernel has TCP");
     let pages: i64 = line.rsplit(' ').next().unwrap().parse().unwrap();
     (pages * 4096) >> 20
+}
+
+/// What the kernel holds for its own objects and cannot give back, on the whole host, in MiB.
+fn kernel_mebibytes() -> i64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("SUnreclaim:")).expect("the kernel says so");
+    line.trim().trim_end_matches(" kB").parse::<i64>().unwrap() >> 10
 }
 
 /// Whether a network namespace has its own setting: a new one shows only what is its own.

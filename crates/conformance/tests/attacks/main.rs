@@ -7,6 +7,7 @@ mod environment;
 mod filesystem;
 mod kernel;
 mod kernel_memory;
+mod layer;
 mod lifecycle;
 mod network;
 mod resource;

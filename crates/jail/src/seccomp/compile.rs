@@ -241,6 +241,7 @@ fn action(verdict: Verdict) -> u32 {
         Verdict::Deny(errno) => libc::SECCOMP_RET_ERRNO | (errno.unsigned_abs() & libc::SECCOMP_RET_DATA),
         // An errno of 0 is success.
         Verdict::Ignore => libc::SECCOMP_RET_ERRNO,
+        Verdict::Ask => libc::SECCOMP_RET_USER_NOTIF,
         Verdict::Kill => libc::SECCOMP_RET_KILL_PROCESS,
     }
 }

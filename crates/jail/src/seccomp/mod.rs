@@ -22,6 +22,7 @@
 //! Landlock, rights of capabilities, amounts of cgroups. It is loaded last, after everything that it forbids.
 
 mod compile;
+mod listener;
 pub mod oci;
 pub mod policy;
 #[cfg(test)]
@@ -34,6 +35,7 @@ use std::sync::LazyLock;
 
 use libc::sock_filter;
 
+pub use self::listener::{Asked, Listener};
 pub use self::policy::{Row, Rule, Verdict};
 
 /// A compiled policy.
@@ -45,6 +47,21 @@ impl Filter {
     #[must_use]
     pub fn standard() -> &'static Filter {
         static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::STANDARD)));
+        &COMPILED
+    }
+
+    /// The same for a kernel that offers no listener: what has to be asked for is allowed. Only for a kernel whose memory
+    /// is charged to the box as a whole (gVisor).
+    #[must_use]
+    pub fn unlistened() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| {
+            let ask = libc::SECCOMP_RET_USER_NOTIF;
+            let allowed = |line: &sock_filter| match (u32::from(line.code), line.k) {
+                (0x06, action) if action == ask => sock_filter { k: libc::SECCOMP_RET_ALLOW, ..*line },
+                _ => *line,
+            };
+            Filter(Filter::standard().0.iter().map(allowed).collect())
+        });
         &COMPILED
     }
 
@@ -84,18 +101,16 @@ impl Filter {
         }
     }
 
-    /// As [`load`](Filter::load). Returns a herald: a descriptor that hangs up when the last process under this filter
-    /// is exiting, before the kernel frees its memory, which takes longer than many programs run. (Before Linux 6.11:
-    /// when the process is gone.)
+    /// As [`load`](Filter::load). Returns the descriptor of a [`Listener`].
     ///
     /// # Errors
     /// As above.
-    pub fn load_heralded(&self) -> io::Result<OwnedFd> {
+    pub fn load_listened(&self) -> io::Result<OwnedFd> {
         let in_one = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_TSYNC_ESRCH;
-        let herald = self.install(in_one | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
-        let herald = i32::try_from(herald).map_err(io::Error::other)?;
+        let listener = self.install(in_one | libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+        let listener = i32::try_from(listener).map_err(io::Error::other)?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows of it.
-        Ok(unsafe { OwnedFd::from_raw_fd(herald) })
+        Ok(unsafe { OwnedFd::from_raw_fd(listener) })
     }
 
     fn install(&self, flags: libc::c_ulong) -> io::Result<libc::c_long> {

@@ -34,11 +34,16 @@ const FIRST_PROCESS: [(&str, Case); 2] = [
     ("\"prctl\"", Case { when: &[is(0, &[libc::PR_SET_DUMPABLE.cast_unsigned()])], then: Verdict::Allow }),
     (
         "\"seccomp\"",
-        Case { when: &[is(0, &[libc::SECCOMP_SET_MODE_FILTER]), is(1, &[TSYNC])], then: Verdict::Allow },
+        Case {
+            when: &[is(0, &[libc::SECCOMP_SET_MODE_FILTER]), is(1, &[TSYNC, LISTENED])],
+            then: Verdict::Allow,
+        },
     ),
 ];
 /// `SECCOMP_FILTER_FLAG_TSYNC`, as a 32-bit number.
 const TSYNC: u32 = 1;
+/// The same with `SECCOMP_FILTER_FLAG_NEW_LISTENER` and `SECCOMP_FILTER_FLAG_TSYNC_ESRCH`.
+const LISTENED: u32 = 1 | 8 | 16;
 
 const fn is(argument: u8, any_of: &'static [u32]) -> Test {
     Test { argument, mask: !0, any_of }
@@ -55,7 +60,7 @@ fn rules(rule: Rule, calls: &[(u32, &str)]) -> Vec<String> {
         Rule::Always(verdict) => vec![entry(&names, verdict, "")],
         Rule::ByArguments { otherwise: Verdict::Allow, .. } => vec![entry(&names, Verdict::Allow, "")],
         Rule::ByArguments { cases, .. } => {
-            let allowed = cases.iter().filter(|case| case.then == Verdict::Allow);
+            let allowed = cases.iter().filter(|case| matches!(case.then, Verdict::Allow | Verdict::Ask));
             allowed.flat_map(conditions).map(|args| entry(&names, Verdict::Allow, &args)).collect()
         }
     }
@@ -94,7 +99,7 @@ fn comparison(test: &Test, value: u32) -> String {
 
 fn action(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Allow => "SCMP_ACT_ALLOW",
+        Verdict::Allow | Verdict::Ask => "SCMP_ACT_ALLOW",
         Verdict::Deny(_) | Verdict::Ignore => "SCMP_ACT_ERRNO",
         Verdict::Kill => "SCMP_ACT_KILL_PROCESS",
     }
@@ -103,7 +108,7 @@ fn action(verdict: Verdict) -> &'static str {
 fn errno(verdict: Verdict) -> i32 {
     match verdict {
         Verdict::Deny(number) => number,
-        Verdict::Allow | Verdict::Ignore | Verdict::Kill => 0,
+        Verdict::Allow | Verdict::Ask | Verdict::Ignore | Verdict::Kill => 0,
     }
 }
 
@@ -136,9 +141,16 @@ mod tests {
         let profile = profile();
         let rules: Vec<_> =
             profile.split("{\"names\"").filter(|rule| rule.starts_with(":[\"seccomp\"]")).collect();
-        assert_eq!(rules.len(), 3, "two questions, and PID 1's own filter: {rules:?}");
+        assert_eq!(
+            rules.len(),
+            4,
+            "two questions, and PID 1's own filter, with or without a listener: {rules:?}"
+        );
         assert!(rules.iter().all(|rule| rule.contains("\"index\":0")), "{rules:?}");
-        assert!(rules[2].contains("\"index\":1,\"value\":4294967295,\"valueTwo\":1,"), "{rules:?}");
+        for (rule, flags) in rules[2..].iter().zip([TSYNC, LISTENED]) {
+            let only = format!("\"index\":1,\"value\":4294967295,\"valueTwo\":{flags},");
+            assert!(rule.contains(&only), "{rules:?}");
+        }
     }
 
     #[test]

@@ -75,6 +75,9 @@ pub enum Verdict {
     Deny(c_int),
     /// The call is not made, and the caller sees success: for hints that programs give up without.
     Ignore,
+    /// Whoever holds the filter's [`Listener`](super::Listener) decides when the call is made. Without a listener, the
+    /// caller sees `ENOSYS`.
+    Ask,
     /// The process dies of `SIGSYS`.
     Kill,
 }
@@ -197,8 +200,9 @@ const SEQPACKET: u32 = libc::SOCK_SEQPACKET.cast_unsigned();
 /// to make the kernel load their modules. The errnos are those of a kernel that lacks the feature: Go, for one, tries
 /// MPTCP first and takes `EPROTONOSUPPORT` for "no". Raw sockets get the errno that they get without `CAP_NET_RAW`.
 ///
-/// Of netlink, only what `getifaddrs` needs. Its replies wait in the socket, nobody is charged for them, and the kernel
-/// echoes every message that it does not understand, so they are counted against the box (`host/src/sockets.rs`).
+/// Of netlink, only what `getifaddrs` needs. Its replies wait in the socket, up to 212 KiB in each, nobody is charged for
+/// them, and the kernel echoes every message that it does not understand. So a box has few of these sockets at a time:
+/// each has to be asked for (`host/src/rations.rs`).
 const SOCKET: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[family(&[UNIX]), socket_type(&[STREAM, DGRAM, SEQPACKET])], then: Verdict::Allow },
@@ -227,7 +231,7 @@ const SOCKET: Rule = Rule::ByArguments {
                 socket_type(&[DGRAM, RAW]),
                 protocol(&[libc::NETLINK_ROUTE.cast_unsigned()]),
             ],
-            then: Verdict::Allow,
+            then: Verdict::Ask,
         },
     ],
     otherwise: EAFNOSUPPORT,
@@ -261,11 +265,29 @@ const MMAP: Rule = only_if!(3 & 0x4_0000, &[0], else Verdict::Deny(libc::ENOMEM)
 /// `MFD_HUGETLB`.
 const MEMFD: Rule = only_if!(1 & 4, &[0], else Verdict::Deny(libc::ENOMEM));
 
-/// `F_SETLEASE` and `F_NOTIFY` reveal when another process opens a file that boxes and host share.
+/// An allow-list of commands, because the kernel keeps learning new ones.
+///
+/// - `F_SETLEASE`, `F_NOTIFY` and the new `F_SETDELEG` reveal when another process opens a file that boxes and host share.
+/// - `F_OFD_SETLK` and `F_OFD_SETLKW`: nobody is charged for locks. Those of a process can be counted
+///   (`host/src/descriptors.rs`), those of an open file that is on its way through a socket cannot. `EINVAL` is the answer of a
+///   kernel before 3.15.
 const FCNTL: Rule = Rule::ByArguments {
-    cases: &[Case { when: &[Test { argument: 1, mask: ALL_BITS, any_of: &[1024, 1026] }], then: EPERM }],
-    otherwise: Verdict::Allow,
+    cases: &[
+        Case { when: &[command(&[1024, 1026])], then: EPERM },
+        Case {
+            when: &[command(&[
+                0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 36, 1025, 1027, 1028, 1029, 1030, 1031,
+                1032, 1033, 1034, 1035, 1036, 1037, 1038,
+            ])],
+            then: Verdict::Allow,
+        },
+    ],
+    otherwise: EINVAL,
 };
+
+const fn command(any_of: &'static [u32]) -> Test {
+    Test { argument: 1, mask: ALL_BITS, any_of }
+}
 
 /// `MSG_OOB` and `MSG_MORE`. With the latter, a UDP socket keeps up to 64 KiB that nobody is charged for.
 const SEND_FLAGS: u32 = 1 | 0x8000;
@@ -274,37 +296,84 @@ const SENDMSG: Rule = only_if!(2 & SEND_FLAGS, &[0], else Verdict::Deny(libc::EO
 /// `SPLICE_F_MORE`, the same by another name.
 const SPLICE: Rule = only_if!(5 & 4, &[0], else EINVAL);
 
-/// Socket options that hold kernel memory which nobody is charged for, or that load code into the kernel:
+/// An allow-list of socket options. Many others hold kernel memory that nobody is charged for, or load code into the
+/// kernel, and the kernel keeps learning new ones:
 ///
 /// - Filters: `SO_ATTACH_FILTER`, `SO_ATTACH_BPF` and the corresponding two for groups of sockets.
 /// - Error queues: `IP_RECVERR`, `IPV6_RECVERR` and `SO_TIMESTAMPING` (in both its forms) let each socket keep 200 KiB
 ///   and more. The first two are ignored instead of refused: glibc's resolver sets them, and gives up if it cannot.
 /// - `SO_RCVBUF`: a connection inherits it from its listener, and what arrives before it is accepted is charged to
 ///   nobody. It is a hint, which the kernel itself cuts down to the host's maximum.
+/// - `SO_REUSEPORT`: 2 KiB for the port of each socket. Servers with several processes need it, so a box may use it some
+///   thousand times (`host/src/rations.rs`).
 /// - `UDP_CORK`, as `MSG_MORE` above.
 /// - Multicast: each group that a socket joins is an entry of the interface, which nobody is charged for either. A box
 ///   has only a loopback, and a program that does not name it gets the same errno from the kernel.
+/// - Headers of packets (`IP_OPTIONS`, `IPV6_RTHDR`, `IPV6_2292PKTOPTIONS`, `IPV6_HOPOPTS` and their like): 2 KiB for each socket.
+/// - `IPV6_FLOWLABEL_MGR`: a label can hold 64 KiB, and there are 4,096 for the whole host.
 /// - Signature keys of TCP (`TCP_MD5SIG`, `TCP_AO`), and `TCP_ULP`, which loads kernel TLS.
+/// - `SO_ZEROCOPY`: a queue of notifications.
+///
+/// `ENOPROTOOPT` is the answer of a kernel that does not know an option.
 const SETSOCKOPT: Rule = Rule::ByArguments {
     cases: &[
         Case { when: &[OF_SOCKET, option(&[26, 50, 51, 52])], then: EPERM },
-        Case { when: &[OF_SOCKET, option(&[37, 65])], then: ENOPROTOOPT },
         Case { when: &[OF_SOCKET, option(&[8])], then: Verdict::Ignore },
+        Case { when: &[OF_SOCKET, option(&[15])], then: Verdict::Ask },
+        Case { when: &[OF_SOCKET, option(SOCKET_OPTIONS)], then: Verdict::Allow },
         Case { when: &[OF_IP, option(&[11])], then: Verdict::Ignore },
         Case { when: &[OF_IP, option(&[35, 39, 41, 42, 46, 48])], then: ENODEV },
+        Case { when: &[OF_IP, option(IP_OPTIONS)], then: Verdict::Allow },
         Case { when: &[OF_IPV6, option(&[25])], then: Verdict::Ignore },
         Case { when: &[OF_IPV6, option(&[20, 27, 42, 46, 48])], then: ENODEV },
-        Case { when: &[OF_TCP, option(&[14, 31, 32, 38, 39, 40])], then: ENOPROTOOPT },
-        Case { when: &[OF_UDP, option(&[1])], then: ENOPROTOOPT },
+        Case { when: &[OF_IPV6, option(IPV6_OPTIONS)], then: Verdict::Allow },
+        Case { when: &[OF_TCP, option(TCP_OPTIONS)], then: Verdict::Allow },
+        Case { when: &[OF_UDP, option(UDP_OPTIONS)], then: Verdict::Allow },
+        Case { when: &[OF_NETLINK, option(NETLINK_OPTIONS)], then: Verdict::Allow },
     ],
-    otherwise: Verdict::Allow,
+    otherwise: ENOPROTOOPT,
 };
+
+/// `SO_DEBUG`, `REUSEADDR`, `DONTROUTE`, `BROADCAST`, `SNDBUF`, `KEEPALIVE`, `OOBINLINE`, `NO_CHECK`, `PRIORITY`, `LINGER`,
+/// `BSDCOMPAT`, `PASSCRED`, `RCVLOWAT`, `SNDLOWAT`, `RCVTIMEO`,
+/// `SNDTIMEO`, `BINDTODEVICE`, `DETACH_FILTER`, `TIMESTAMP`, `SNDBUFFORCE`, `RCVBUFFORCE`, `PASSSEC`, `TIMESTAMPNS`, `MARK`,
+/// `RXQ_OVFL`, `PEEK_OFF`, `NOFCS`, `LOCK_FILTER`, `SELECT_ERR_QUEUE`, `BUSY_POLL`, `MAX_PACING_RATE`, `INCOMING_CPU`,
+/// `BINDTOIFINDEX`, `TIMESTAMP_NEW`, `TIMESTAMPNS_NEW`, `RCVTIMEO_NEW`, `SNDTIMEO_NEW`, `DETACH_REUSEPORT_BPF`,
+/// `PREFER_BUSY_POLL`, `BUF_LOCK`, `TXREHASH`, `RCVMARK`, `PASSPIDFD`, `PASSRIGHTS`. What takes a privilege is refused by the
+/// kernel.
+const SOCKET_OPTIONS: &[u32] = &[
+    1, 2, 5, 6, 7, 9, 10, 11, 12, 13, 14, 16, 18, 19, 20, 21, 25, 27, 29, 32, 33, 34, 35, 36, 40, 42, 43, 44,
+    45, 46, 47, 49, 62, 63, 64, 66, 67, 68, 69, 72, 74, 75, 76, 83,
+];
+/// `IP_TOS`, `TTL`, `HDRINCL`, `RECVOPTS`, `RETOPTS`, `PKTINFO`, `MTU_DISCOVER`, `RECVTTL`, `RECVTOS`, `FREEBIND`, `PASSSEC`,
+/// `TRANSPARENT`, `ORIGDSTADDR`, `MINTTL`, `NODEFRAG`, `CHECKSUM`, `BIND_ADDRESS_NO_PORT`, `RECVFRAGSIZE`, `MULTICAST_IF`,
+/// `MULTICAST_TTL`, `MULTICAST_LOOP`, `DROP_MEMBERSHIP`, `MULTICAST_ALL`, `UNICAST_IF`, `LOCAL_PORT_RANGE`.
+const IP_OPTIONS: &[u32] =
+    &[1, 2, 3, 6, 7, 8, 10, 12, 13, 15, 18, 19, 20, 21, 22, 23, 24, 25, 32, 33, 34, 36, 49, 50, 51];
+/// `IPV6_2292PKTINFO`, `2292HOPLIMIT`, `UNICAST_HOPS`, `MULTICAST_IF`, `MULTICAST_HOPS`, `MULTICAST_LOOP`, `LEAVE_GROUP`,
+/// `MTU_DISCOVER`, `MTU`, `V6ONLY`, `LEAVE_ANYCAST`, `MULTICAST_ALL`, `FLOWINFO_SEND`, `RECVPKTINFO`, `PKTINFO`, `RECVHOPLIMIT`,
+/// `HOPLIMIT`, `RECVHOPOPTS`, `RECVRTHDR`, `RECVDSTOPTS`, `DONTFRAG`, `RECVTCLASS`, `TCLASS`, `AUTOFLOWLABEL`,
+/// `ADDR_PREFERENCES`, `MINHOPCOUNT`, `ORIGDSTADDR`, `TRANSPARENT`, `UNICAST_IF`, `RECVFRAGSIZE`, `FREEBIND`.
+const IPV6_OPTIONS: &[u32] = &[
+    2, 8, 16, 17, 18, 19, 21, 23, 24, 26, 28, 29, 33, 49, 50, 51, 52, 53, 56, 58, 62, 66, 67, 70, 72, 73, 74,
+    75, 76, 77, 78,
+];
+/// `TCP_NODELAY`, `MAXSEG`, `CORK`, `KEEPIDLE`, `KEEPINTVL`, `KEEPCNT`, `SYNCNT`, `LINGER2`, `DEFER_ACCEPT`, `WINDOW_CLAMP`,
+/// `QUICKACK`, `CONGESTION`, `THIN_LINEAR_TIMEOUTS`, `THIN_DUPACK`, `USER_TIMEOUT`, `FASTOPEN`, `TIMESTAMP`, `NOTSENT_LOWAT`,
+/// `SAVE_SYN`, `FASTOPEN_CONNECT`, `FASTOPEN_NO_COOKIE`, `INQ`, `TX_DELAY`, `RTO_MAX_MS`.
+const TCP_OPTIONS: &[u32] =
+    &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 18, 23, 24, 25, 27, 30, 34, 36, 37, 44];
+/// `UDP_NO_CHECK6_TX`, `UDP_NO_CHECK6_RX`, `UDP_SEGMENT`, `UDP_GRO`.
+const UDP_OPTIONS: &[u32] = &[101, 102, 103, 104];
+/// From `NETLINK_ADD_MEMBERSHIP` to `NETLINK_GET_STRICT_CHK`.
+const NETLINK_OPTIONS: &[u32] = &[1, 2, 3, 4, 5, 8, 10, 11, 12];
 
 const OF_SOCKET: Test = level(&[libc::SOL_SOCKET.cast_unsigned()]);
 const OF_IP: Test = level(&[libc::IPPROTO_IP.cast_unsigned()]);
 const OF_IPV6: Test = level(&[libc::IPPROTO_IPV6.cast_unsigned()]);
 const OF_TCP: Test = level(&[libc::IPPROTO_TCP.cast_unsigned()]);
 const OF_UDP: Test = level(&[libc::IPPROTO_UDP.cast_unsigned()]);
+const OF_NETLINK: Test = level(&[libc::SOL_NETLINK.cast_unsigned()]);
 
 const fn level(any_of: &'static [u32]) -> Test {
     Test { argument: 1, mask: ALL_BITS, any_of }

@@ -6,18 +6,20 @@
 //! that is not what it should be, so that `shallow` reads JSON without judging it.
 
 mod encoding;
-mod fusion;
-mod piston;
+pub(crate) mod fusion;
+pub(crate) mod piston;
 mod shallow;
 mod staged;
 mod stdin;
 mod time;
 
 use axum::Router;
+use belljar_engine::WayIn;
 
-use crate::http::App;
+use crate::http::{App, mark};
 
 /// What is mounted for them; the guard of [`http`](crate::http) stands before all of it.
 pub(crate) fn router(app: &App) -> Router {
-    piston::router(app).merge(fusion::router(app))
+    let (piston, fusion) = (piston::router(app), fusion::router(app));
+    mark(piston, WayIn::Piston).merge(mark(fusion, WayIn::SandboxFusion))
 }

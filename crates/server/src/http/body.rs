@@ -1,6 +1,7 @@
 //! The body of a request: bounded in size, in time, in what its JSON can become in memory, and all bodies together.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -13,6 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::with_status;
 use super::{App, Refused};
+use crate::caller::ANONYMOUS;
 
 /// How much of a body that is too large is read before the answer: a client that is still sending would not see it.
 const DISCARDED: usize = 256 << 20;
@@ -34,11 +36,23 @@ pub(crate) struct Memory {
     /// In bytes.
     free: Arc<Semaphore>,
     all: usize,
+    /// What one caller may have of it, so that there is always some for the others.
+    each: usize,
+    callers: Arc<Mutex<HashMap<String, Arc<Semaphore>>>>,
+    /// The part of the caller for whom this is.
+    own: Option<Arc<Semaphore>>,
 }
 
 /// A share of it.
 #[derive(Debug, Default)]
-pub(crate) struct Share(Option<OwnedSemaphorePermit>);
+pub(crate) struct Share(Option<Taken>);
+
+/// The bytes of a share: of all memory, and of the caller's own part if it has one.
+#[derive(Debug)]
+struct Taken {
+    all: OwnedSemaphorePermit,
+    own: Option<OwnedSemaphorePermit>,
+}
 
 /// Reads a body of JSON.
 pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Response> {
@@ -81,9 +95,23 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Receiv
 }
 
 impl Memory {
-    pub(crate) fn new(bytes: usize) -> Memory {
+    /// So many bytes. One caller of several may have half of them, but enough for `one` body.
+    pub(crate) fn new(bytes: usize, one: usize) -> Memory {
         let all = bytes.min(Semaphore::MAX_PERMITS);
-        Memory { free: Arc::new(Semaphore::new(all)), all }
+        let each = (all / 2).max(one.saturating_add(STEP)).min(all);
+        Memory { free: Arc::new(Semaphore::new(all)), all, each, callers: Arc::default(), own: None }
+    }
+
+    /// The same memory, for this caller.
+    pub(crate) fn of(&self, caller: &str) -> Memory {
+        let mut callers = self.callers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where there are no keys, there is nobody else to leave something for.
+        let own = (caller != ANONYMOUS).then(|| {
+            let own = callers.entry(caller.to_owned());
+            own.or_insert_with(|| Arc::new(Semaphore::new(self.each))).clone()
+        });
+        drop(callers);
+        Memory { own, ..self.clone() }
     }
 
     /// A share of so many bytes, for something other than a body that takes as much memory.
@@ -101,17 +129,27 @@ impl Memory {
     /// # Errors
     /// That others have had it for so long.
     pub(crate) async fn share_within(&self, bytes: usize, patience: Duration) -> Result<Share, Problem> {
-        let bytes = u32::try_from(self.at_most_half(bytes)).unwrap_or(u32::MAX);
+        let bytes = self.at_most_half(bytes);
         let deadline = Instant::now() + patience;
         loop {
-            if let Ok(permit) = self.free.clone().try_acquire_many_owned(bytes) {
-                return Ok(Share(Some(permit)));
+            if let Some(taken) = self.take(bytes) {
+                return Ok(Share(Some(taken)));
             }
             if Instant::now() >= deadline {
                 return Err(no_memory());
             }
             tokio::time::sleep(AGAIN).await;
         }
+    }
+
+    fn take(&self, bytes: usize) -> Option<Taken> {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let own = match &self.own {
+            Some(own) => Some(own.clone().try_acquire_many_owned(bytes).ok()?),
+            None => None,
+        };
+        let all = self.free.clone().try_acquire_many_owned(bytes).ok()?;
+        Some(Taken { all, own })
     }
 
     /// What is estimated to be more than half of all memory counts as half, so that it can be had in the end.
@@ -123,8 +161,10 @@ impl Memory {
 impl Share {
     /// Gives back what is more than that.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
-        if let Some(held) = &mut self.0 {
-            drop(held.split(held.num_permits().saturating_sub(bytes)));
+        if let Some(Taken { all, own }) = &mut self.0 {
+            let surplus = all.num_permits().saturating_sub(bytes);
+            drop(all.split(surplus));
+            drop(own.as_mut().and_then(|own| own.split(surplus)));
         }
     }
 
@@ -151,20 +191,26 @@ impl Share {
         if needed <= held {
             return Ok(());
         }
-        let more = u32::try_from((needed - held).next_multiple_of(STEP)).unwrap_or(u32::MAX);
-        let permit = memory.free.clone().try_acquire_many_owned(more).map_err(|_| no_memory())?;
-        self.add(Share(Some(permit)));
+        let taken = memory.take((needed - held).next_multiple_of(STEP)).ok_or_else(no_memory)?;
+        self.add(Share(Some(taken)));
         Ok(())
     }
 
     fn bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+        self.0.as_ref().map_or(0, |taken| taken.all.num_permits())
     }
 
     fn add(&mut self, more: Share) {
         match (&mut self.0, more.0) {
-            (Some(held), Some(permit)) => held.merge(permit),
-            (none @ None, permit) => *none = permit,
+            (Some(held), Some(taken)) => {
+                held.all.merge(taken.all);
+                match (&mut held.own, taken.own) {
+                    (Some(own), Some(more)) => own.merge(more),
+                    (none @ None, more) => *none = more,
+                    (Some(_), None) => {}
+                }
+            }
+            (none @ None, taken) => *none = taken,
             (Some(_), None) => {}
         }
     }
@@ -211,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_share_gives_back_what_it_does_not_need() {
-        let memory = Memory::new(4 * STEP);
+        let memory = Memory::new(4 * STEP, STEP);
         let mut share = memory.share(3 * STEP).unwrap();
         share.shrink_to(8 * STEP);
         assert_eq!(memory.free.available_permits(), STEP);
@@ -219,5 +265,27 @@ mod tests {
         assert_eq!(memory.free.available_permits(), 4 * STEP - 10);
         drop(share);
         assert_eq!(memory.free.available_permits(), 4 * STEP);
+    }
+
+    #[test]
+    fn one_caller_leaves_something_for_the_others() {
+        let memory = Memory::new(8 * STEP, STEP);
+        let (greedy, modest) = (memory.of("greedy"), memory.of("modest"));
+        let mut share = greedy.share(4 * STEP).unwrap();
+        assert!(greedy.share(1).is_err() && memory.of("greedy").share(1).is_err());
+        let other = modest.share(3 * STEP).unwrap();
+        share.shrink_to(2 * STEP);
+        assert!(greedy.share(2 * STEP).is_ok(), "what was given back");
+        drop((share, other));
+        let alone = memory.of(ANONYMOUS);
+        assert!(alone.share(8 * STEP).is_ok(), "without keys there are no others");
+        assert_eq!(memory.free.available_permits(), 8 * STEP);
+        assert_eq!(greedy.own.unwrap().available_permits(), 4 * STEP);
+    }
+
+    #[test]
+    fn what_one_caller_may_have_is_enough_for_a_body() {
+        let memory = Memory::new(16 * STEP, 16 * STEP);
+        assert!(memory.of("a").share(16 * STEP).is_ok());
     }
 }

@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{examples, host, query, runs};
+use super::{audit, examples, host, query, runs, unions};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -35,10 +35,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     ),
     paths(
         runs::create, runs::list, runs::find, runs::follow, runs::cancel, host::languages, host::backends, host::pool, host::health, host::readiness,
-        host::metrics,
+        host::metrics, audit::list, audit::find, audit::verify,
     ),
-    modifiers(&Keys, &UsualErrors, &Descriptions, &Defaults, &Examples),
-    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"))
+    modifiers(&Keys, &UsualErrors, &Descriptions, &Unions, &Defaults, &Examples),
+    tags((name = "runs", description = "Run code and fetch results"), (name = "server", description = "What the server can run, and how it is"),
+        (name = "audit", description = "What was run, by whom, and whether that record is whole"))
 )]
 struct Contract;
 
@@ -131,6 +132,14 @@ impl Modify for Defaults {
                 object.default = query::default_of(&parameter.name);
             }
         }
+    }
+}
+
+struct Unions;
+
+impl Modify for Unions {
+    fn modify(&self, document: &mut Document) {
+        unions::split(document);
     }
 }
 
@@ -350,6 +359,26 @@ mod tests {
             assert!(!nested || value["properties"].is_null(), "an object without a name: {path}");
             assert!(!nested || value["enum"].is_null(), "an enumeration without a name: {path}");
         });
+    }
+
+    #[test]
+    fn a_result_is_known_by_its_status_and_a_file_by_its_content() {
+        let document = document();
+        let schemas = &document["components"]["schemas"];
+        let kinds = schemas["RunResult"]["discriminator"]["mapping"].as_object().unwrap();
+        let statuses = schemas["ResultStatus"]["enum"].as_array().unwrap();
+        assert_eq!(kinds.len(), statuses.len());
+        for status in statuses {
+            let name = kinds[status.as_str().unwrap()].as_str().unwrap().rsplit('/').next().unwrap();
+            let properties = &schemas[name]["properties"];
+            assert_eq!(&properties["status"]["const"], status);
+            assert_eq!(properties["timed_out"]["const"], status == "timed_out");
+            assert_eq!(properties["stdout"]["type"], "string");
+        }
+        assert_eq!(schemas["TextFile"]["required"], serde_json::json!(["path", "content"]));
+        assert_eq!(schemas["BinaryFile"]["properties"]["content"]["type"], "null");
+        let asked = &document["paths"]["/v1/languages"]["get"]["parameters"][0];
+        assert_eq!(asked["schema"]["$ref"], "#/components/schemas/BackendChoice");
     }
 
     #[test]

@@ -8,13 +8,14 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::{OutputText, Problem};
+use belljar_wire::{OutputText, Problem, Surface};
 use futures_util::stream;
 use serde::Serialize;
 
 use super::body::Share;
 use super::text::Text;
-use super::{App, Refused, answer};
+use super::{App, Refused, answer, held};
+use crate::caller::Caller;
 use crate::event_log::MAX_PIECE;
 use crate::listen::MAX_HEAD;
 use crate::runs::{End, Events, Finished, PATIENCE, RENDERED_TEXT, Run, RunEvent};
@@ -34,9 +35,10 @@ pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Respon
 }
 
 /// Streams a run to somebody else, or again, from its start.
-pub(super) async fn follow(app: &App, events: Events) -> Result<Response, Refused> {
+pub(super) async fn follow(app: &App, caller: &Caller, events: Events) -> Result<Response, Refused> {
+    let waiting = app.wait(caller)?;
     let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
-    Ok(streamed(app, Source::Followed(events), None, share))
+    Ok(held::until_sent(streamed(app, Source::Followed(events), None, share), waiting))
 }
 
 fn streamed(app: &App, source: Source, first: Option<RunEvent>, share: Share) -> Response {
@@ -116,7 +118,7 @@ impl Telling {
                     }
                     self.share = None;
                     let last = last_words(&self.app, &end).await;
-                    let (event, share) = last.unwrap_or_else(|problem| (named("error", &problem), None));
+                    let (event, share) = last.unwrap_or_else(|problem| (failure(problem), None));
                     self.share = share;
                     self.due.push_back(event);
                 }
@@ -146,7 +148,7 @@ fn output(stream: Stream, text: String) -> Option<Event> {
 async fn last_words(app: &App, end: &End) -> Result<(Event, Option<Share>), Problem> {
     let finished = match end {
         Ok(finished) => finished.clone(),
-        Err(problem) => return Ok((named("error", problem), None)),
+        Err(problem) => return Ok((failure(problem.clone()), None)),
     };
     let bytes = finished.rendered_bytes();
     let mut share =
@@ -166,6 +168,10 @@ fn unsent(mut problem: Problem, finished: &Finished) -> Problem {
     problem.error.message = format!("the run {id} has ended, but there is no memory to send its result");
     problem.error.hint = format!("fetch it with GET /v1/runs/{id}");
     problem
+}
+
+fn failure(problem: Problem) -> Event {
+    named("error", &problem.over(Surface::Http))
 }
 
 /// An event of one line of JSON. None of these types has a `Serialize` that can fail.

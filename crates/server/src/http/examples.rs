@@ -52,10 +52,47 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
         "LanguageList" => Some(languages()),
         "BackendList" => Some(backends()),
         "Pool" => Some(pool()),
+        "AuditList" => Some(json!({"records": [attempt()], "next_cursor": null})),
+        "AuditRecord" => Some(record()),
+        "AuditVerdict" => Some(verdict()),
         "Health" => Some(json!({"status": if operation == "health" { "ok" } else { "ready" }})),
         "Error" => Some(error(status)),
         _ => None,
     }
+}
+
+fn attempt() -> Value {
+    json!({
+        "seq": 42, "id": RUN_ID, "at": "2025-11-16T09:21:07.607Z", "caller": "ci", "surface": "http", "peer": "127.0.0.1",
+        "language": "python", "code": "print(1)", "backend": "native", "decision": null, "status": "exited",
+        "exit_code": 0, "error": null,
+    })
+}
+
+fn record() -> Value {
+    let hash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    json!({
+        "seq": 42, "id": RUN_ID, "at": "2025-11-16T09:21:07.607Z", "recorded_at": "2025-11-16T09:21:07.629Z",
+        "caller": "ci", "surface": "http", "peer": "127.0.0.1", "language": "python", "code": "print(1)",
+        "code_bytes": 8, "code_sha256": hash,
+        "request": {"args": [], "env": ["TOKEN"], "stdin": null, "collect": [], "workspace": null, "files_omitted": 0},
+        "files": [], "limits": {"timeout_ms": 5000, "memory_bytes": 134_217_728}, "network": "none",
+        "backend": "native", "image": null, "findings": [], "decision": null, "decider": null, "status": "exited",
+        "exit_code": 0, "error": null, "stdout": "1\n", "stderr": "", "stdout_bytes": 2, "stderr_bytes": 0,
+        "produced": [],
+        "usage": {"wall_ms": 1.9, "cpu_ms": 1.1, "memory_peak_bytes": 9_437_184, "queue_ms": 0.0},
+        "start": "warm", "runtime": "CPython 3.11.7", "kept": ["filesystem", "network"], "waived": [], "redactions": 0,
+        "previous": hash, "hash": hash,
+    })
+}
+
+fn verdict() -> Value {
+    json!({
+        "ok": false, "records": 41, "first": 1, "last": 41,
+        "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "pruned_through": 0,
+        "public_key": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+        "flaw": {"kind": "cut", "seq": 42, "message": "record 42 is missing at the end"},
+    })
 }
 
 fn text(operation: &str) -> Option<Value> {
@@ -89,6 +126,7 @@ fn result() -> Value {
         "start": "warm",
         "language": "python",
         "runtime": "CPython 3.11.7",
+        "cold_reason": null,
         "backend": "native",
         "image": null,
         "network": "none",

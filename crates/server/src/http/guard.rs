@@ -17,6 +17,7 @@ use belljar_wire::{Code, Problem};
 
 use super::{App, Refused, docs};
 use crate::caller::{Caller, Callers};
+use crate::listen::PeerAddress;
 
 /// Whether a path needs no key: how the server is, and the description of its interface.
 fn is_open(path: &str) -> bool {
@@ -30,7 +31,10 @@ pub(super) async fn identify(State(app): State<App>, mut request: Request, next:
         Callers::Anyone(_) | Callers::Holders(_) => caller(&callers, &request).map(Some),
     });
     match admitted {
-        Ok(caller) => caller.and_then(|caller| request.extensions_mut().insert(caller)),
+        Ok(caller) => {
+            let peer = request.extensions().get::<PeerAddress>().map(|PeerAddress(peer)| *peer);
+            caller.and_then(|caller| request.extensions_mut().insert(caller.at(peer)))
+        }
         Err(problem) => return Refused(problem).into_response(),
     };
     next.run(request).await

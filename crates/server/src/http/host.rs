@@ -7,11 +7,12 @@ use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::{Extension, Json};
 use belljar_core::request::BackendChoice;
-use belljar_wire::{Backends, Code, Languages, Pool, Problem, destination};
+use belljar_wire::{BackendChoiceName, Backends, Code, Languages, Pool, Problem, destination};
 use serde::Serialize;
 use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
+use super::query::Query;
 use super::{App, Refused};
 use crate::caller::Caller;
 use crate::runs::Runs;
@@ -75,10 +76,10 @@ pub(super) struct Health {
 /// The languages that the caller may use, what runs each, and how to install what is missing.
 #[utoipa::path(
     get, path = "/v1/languages", tag = "server", operation_id = "listLanguages",
-    params(("backend" = Option<String>, Query, description = "The backend to ask, instead of the default one", example = "native")),
+    params(("backend" = Option<BackendChoiceName>, Query, description = "The backend to ask, instead of the default one", example = "native")),
     responses(
         (status = 200, description = "The languages", body = Languages),
-        (status = 400, description = "There is no backend of that name", body = Problem),
+        (status = 400, description = "There is no backend or no parameter of that name", body = Problem),
         (status = 403, description = "The Host or Origin is not allowed, or the caller may not use that backend", body = Problem),
         (status = 500, description = "Belljar failed", body = Problem),
         (status = 503, description = "The backend is not available", body = Problem),
@@ -90,15 +91,8 @@ pub(super) async fn languages(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<Json<Languages>, Refused> {
-    let of = named_backend(&uri)?.unwrap_or_else(|| caller.defaults().backend());
+    let of = Query::of(&uri).backend()?.unwrap_or_else(|| caller.defaults().backend());
     Ok(Json(app.languages.of(&app.runs, &caller, of).await?))
-}
-
-/// `?backend=NAME`. The names are plain words, so that nothing has to be unescaped.
-fn named_backend(uri: &Uri) -> Result<Option<BackendChoice>, Problem> {
-    let mut pairs = uri.query().unwrap_or_default().split('&');
-    let named = pairs.find_map(|pair| pair.strip_prefix("backend="));
-    Ok(named.map(BackendChoice::parse).transpose()?)
 }
 
 /// List backends

@@ -2,23 +2,27 @@
 
 mod access_log;
 pub(crate) mod answer;
+mod audit;
 pub(crate) mod body;
 mod docs;
 mod events;
 mod examples;
 mod guard;
+pub(crate) mod held;
 pub(crate) mod host;
 mod problem;
 mod query;
 mod router;
 mod runs;
 pub(crate) mod text;
+mod unions;
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use belljar_wire::Problem;
 use tokio::sync::{Semaphore, watch};
 
-use crate::caller::Callers;
+use crate::caller::{Caller, Callers, Wait};
 use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
@@ -28,7 +32,7 @@ use body::Memory;
 pub use docs::openapi;
 pub(crate) use host::LastAnswer;
 pub use problem::Refused;
-pub(crate) use router::router;
+pub(crate) use router::{mark, router};
 
 /// What every handler can reach. A clone is the same.
 #[derive(Debug, Clone)]
@@ -44,6 +48,8 @@ pub struct App {
     pub(crate) languages: LastAnswer,
     /// Places for WebSockets, which are no connections any more to those who count them.
     pub(crate) sockets: Arc<Semaphore>,
+    /// Places for questions to the audit log.
+    pub(crate) audits: Arc<Semaphore>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
 }
@@ -56,13 +62,24 @@ impl App {
         App {
             callers: Arc::new(RwLock::new(Arc::new(callers))),
             replays: Arc::new(Replays::new(config.kept)),
-            memory: Memory::new(config.body_memory),
+            memory: Memory::new(config.body_memory, config.max_body),
             languages: LastAnswer::default(),
-            sockets: Arc::new(Semaphore::new(config.max_connections.min(Semaphore::MAX_PERMITS))),
+            sockets: Arc::new(Semaphore::new(config.max_sockets())),
+            audits: Arc::new(Semaphore::new(audit::AT_A_TIME)),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,
         }
+    }
+
+    /// The same for the requests of one caller, who has a part of the memory.
+    pub(crate) fn of(&self, caller: &Caller) -> App {
+        App { memory: self.memory.of(caller.name()), ..self.clone() }
+    }
+
+    /// Counts a request of this caller's that waits for a run which it did not start.
+    pub(crate) fn wait(&self, caller: &Caller) -> Result<Wait, Problem> {
+        caller.wait(self.config.max_waits())
     }
 
     /// Who may ask, as of now.

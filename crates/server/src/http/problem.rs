@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem};
+use belljar_wire::{Code, Problem, Surface};
 
 /// A problem that answers a request.
 #[derive(Debug)]
@@ -23,6 +23,7 @@ pub(super) fn with_status(status: StatusCode, problem: &Problem) -> Response {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         let Refused(problem) = self;
+        let problem = problem.over(Surface::Http);
         let status = StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = with_status(status, &problem);
         let headers = response.headers_mut();

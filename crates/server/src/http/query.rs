@@ -2,11 +2,12 @@
 //! refused by the parameter's name.
 
 use std::borrow::Cow;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use axum::http::Uri;
 use belljar_core::language::Language;
-use belljar_wire::{Code, Problem, RunStatus};
+use belljar_core::request::BackendChoice;
+use belljar_wire::{Code, Problem, RunStatus, parse_moment};
 use serde_json::{Value, json};
 
 use crate::runs::Wanted;
@@ -65,6 +66,36 @@ impl<'a> Query<'a> {
         Ok(Page { wanted, limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE) })
     }
 
+    /// Which records of the audit log are to be listed, and how many.
+    pub(super) fn audit(&self, now: SystemTime) -> Result<(belljar_ledger::Query, usize), Problem> {
+        self.only(&["language", "status", "caller", "from", "to", "q", "limit", "cursor"])?;
+        let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
+        let text = |name| Ok::<_, Problem>(self.one(name)?.map(str::to_owned));
+        let most = i64::MAX.cast_unsigned();
+        let query = belljar_ledger::Query {
+            language: self.one("language")?.map(canonical),
+            status: text("status")?,
+            caller: text("caller")?,
+            from: self.moment("from", now)?,
+            to: self.moment("to", now)?,
+            words: text("q")?,
+            before: self.number("cursor", 1..=most, "the next_cursor of the page before")?,
+        };
+        Ok((query, limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE)))
+    }
+
+    fn moment(&self, name: &str, now: SystemTime) -> Result<Option<i64>, Problem> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let expected = "a time such as 2026-11-17T10:00:00Z, a date, or how long ago it is, such as 2h";
+        parse_moment(text, now).map(Some).ok_or_else(|| wrong(name, text, expected))
+    }
+
+    /// The backend that is meant.
+    pub(super) fn backend(&self) -> Result<Option<BackendChoice>, Problem> {
+        self.only(&["backend"])?;
+        Ok(self.one("backend")?.map(BackendChoice::parse).transpose()?)
+    }
+
     fn status(&self) -> Result<Option<RunStatus>, Problem> {
         let Some(text) = self.one("status")? else { return Ok(None) };
         let named = RunStatus::ALL.into_iter().find(|status| status.name() == text);
@@ -114,6 +145,11 @@ impl<'a> Query<'a> {
             (_, Some(_)) => Err(at(name, format!("the parameter {name} is there twice"), "send it once")),
         }
     }
+}
+
+/// A language by its name. One that is not known is looked for as it is: a request that named it was recorded, too.
+fn canonical(text: &str) -> String {
+    Language::parse(text).map_or_else(|_| text.to_owned(), |language| language.name.to_owned())
 }
 
 /// Crockford's base 32 leaves out the letters that look like others.

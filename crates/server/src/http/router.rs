@@ -1,13 +1,16 @@
 //! What is where. The guard stands before all of it, the routers of other protocols included.
 
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Router, middleware};
+use belljar_engine::WayIn;
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, access_log, docs, guard, host, runs};
+use super::{App, Refused, access_log, audit, docs, guard, host, runs};
+use crate::caller::Caller;
 
 pub(crate) fn router(app: &App) -> Router {
     let contract = Router::new()
@@ -18,18 +21,31 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
         .route("/v1/pool", get(host::pool))
+        .route("/v1/audit", get(audit::list))
+        .route("/v1/audit/verify", get(audit::verify))
+        .route("/v1/audit/{id}", get(audit::find))
         .route("/healthz", get(host::health))
         .route("/readyz", get(host::readiness))
         .route("/metrics", get(host::metrics))
         .with_state(app.clone());
     contract
         .merge(docs::router())
-        .merge(crate::mcp::router(app))
+        .merge(mark(crate::mcp::router(app), WayIn::Mcp))
         .merge(crate::compat::router(app))
         .fallback(nothing_here)
         .method_not_allowed_fallback(not_that_way)
         .layer(middleware::from_fn_with_state(app.clone(), guard::identify))
         .layer(middleware::from_fn_with_state(app.clone(), access_log::record))
+}
+
+/// Says of every request through this router that it came in here. The guard has identified the caller before.
+pub(crate) fn mark(router: Router, surface: WayIn) -> Router {
+    router.layer(middleware::map_request(move |mut request: Request| async move {
+        if let Some(caller) = request.extensions_mut().remove::<Caller>() {
+            request.extensions_mut().insert(caller.through(surface));
+        }
+        request
+    }))
 }
 
 async fn nothing_here() -> Refused {

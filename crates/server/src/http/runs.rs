@@ -90,6 +90,7 @@ pub(super) async fn create(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Response, Response> {
+    let app = app.of(&caller);
     let (head, body) = request.into_parts();
     Query::of(&head.uri).none().map_err(|problem| Refused(problem).into_response())?;
     let reply = Reply::wanted(&head.headers);
@@ -147,6 +148,8 @@ pub(super) async fn list(
         (status = 202, description = "The run has not ended yet", body = RunState),
         (status = 400, description = "A parameter is not valid; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
+        (status = 429, description = "Too many requests of this caller wait for runs, or there is no memory for the answer; `Retry-After` says when to try again", body = Problem,
+            headers(("Retry-After" = u64, description = "Seconds"))),
         (status = 500, description = "Belljar failed to run it", body = Problem),
         (status = 503, description = "The language was not available", body = Problem),
     ),
@@ -159,7 +162,8 @@ pub(super) async fn find(
     uri: Uri,
 ) -> Result<Response, Refused> {
     let id = identifier(id)?;
-    let wait = Query::of(&uri).wait()?;
+    let (app, wait) = (app.of(&caller), Query::of(&uri).wait()?);
+    let _waiting = if wait.is_zero() { None } else { Some(app.wait(&caller)?) };
     match app.runs.wait(&caller, &id, wait).await? {
         Found::Unfinished(status) => {
             Ok((StatusCode::ACCEPTED, Json(RunState { id, status })).into_response())
@@ -179,6 +183,8 @@ pub(super) async fn find(
         (status = 200, description = "The events", body = RunEvent, content_type = "text/event-stream"),
         (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
+        (status = 429, description = "Too many requests of this caller wait for runs, or there is no memory for the answer; `Retry-After` says when to try again", body = Problem,
+            headers(("Retry-After" = u64, description = "Seconds"))),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -190,7 +196,7 @@ pub(super) async fn follow(
 ) -> Result<Response, Refused> {
     Query::of(&uri).none()?;
     let events = app.runs.events(&caller, &identifier(id)?)?;
-    events::follow(&app, events).await
+    events::follow(&app.of(&caller), &caller, events).await
 }
 
 /// Cancel a run
@@ -243,9 +249,10 @@ async fn start_once(
         match app.replays.start(&app.runs, caller, key, &received.bytes, request)? {
             Origin::New(run) => return Ok(answer_new(app, run, received.share, reply).await),
             Origin::Known(id) => {
+                let waiting = app.wait(caller)?;
                 if let Some(earlier) = earlier(app, caller, &id, reply).await {
-                    drop(received);
-                    return Ok(answer_again(app, &id, earlier, reply).await);
+                    drop((received, waiting));
+                    return Ok(answer_again(app, caller, &id, earlier, reply).await);
                 }
             }
         }
@@ -293,13 +300,13 @@ async fn earlier(app: &App, caller: &Caller, id: &str, reply: Reply) -> Option<E
     Some(Earlier::Ended(events, finished))
 }
 
-async fn answer_again(app: &App, id: &str, earlier: Earlier, reply: Reply) -> Response {
+async fn answer_again(app: &App, caller: &Caller, id: &str, earlier: Earlier, reply: Reply) -> Response {
     let answered = match (earlier, reply) {
         (Earlier::Accepted(status), _) => Ok(accepted(id, status)),
         (Earlier::Ended(_, finished), Reply::Accepted) => {
             Ok(accepted(id, RunStatus::of(finished.report.outcome)))
         }
-        (Earlier::Ended(events, _), Reply::Events) => events::follow(app, events).await,
+        (Earlier::Ended(events, _), Reply::Events) => events::follow(app, caller, events).await,
         (Earlier::Ended(_, finished), Reply::Result) => {
             answer::result(app, finished, Duration::ZERO).await.map_err(Refused)
         }

@@ -1,5 +1,6 @@
 //! What a model gets to read: the first line says how it ended, then comes what the program wrote. The structured
-//! content is the contract's result object, with as much of the output as the text has.
+//! content is the contract's result object, with as much of the output as the text has. A model pays for every token, so
+//! what is as usual is left out of it, unless the call asks for all.
 
 use std::time::Duration;
 
@@ -8,11 +9,12 @@ use base64::engine::general_purpose::STANDARD;
 use belljar_core::backend::Stream;
 use belljar_core::limits::show_duration;
 use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
-use belljar_wire::{Code, Languages, Problem, RunResult};
+use belljar_wire::{Code, Languages, Problem, RunResult, Surface};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::call::Part;
+use super::changes;
 use super::excerpt::{Page, Window, head_and_tail, page, share};
 use super::tools::GET_RUN;
 use crate::runs::Finished;
@@ -27,13 +29,44 @@ pub(super) fn most_bytes(max_text: usize) -> usize {
     max_text.saturating_mul(2 * 3 * 6) + MAX_IMAGES / 3 * 4
 }
 
+/// How much of a result is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Detail {
+    /// All of it.
+    Full,
+    /// What is not as usual.
+    Short,
+}
+
 /// A run that took place.
-pub(super) fn finished(run: &Finished, max_text: usize) -> CallToolResult {
+pub(super) fn finished(run: &Finished, max_text: usize, detail: Detail) -> CallToolResult {
     let mut result = run.result();
     shorten(&mut result, max_text);
+    if let Some(changes) = &mut result.changes {
+        changes::shorten(changes, max_text);
+    }
     let mut content = vec![ContentBlock::text(told(&run.report, &result, max_text))];
     content.extend(images(&run.report));
-    with_content(content, structured(&result, &run.report, max_text))
+    let mut structured = structured(&result, &run.report, max_text);
+    if let (Detail::Short, Some(members)) = (detail, structured.as_object_mut()) {
+        members.retain(|name, value| ALWAYS.contains(&name.as_str()) || !is_usual(name, value));
+    }
+    with_content(content, structured)
+}
+
+/// The members of a result that a finished run always has.
+pub(super) const ALWAYS: [&str; 7] = ["id", "status", "exit_code", "stdout", "stderr", "language", "backend"];
+
+/// Whether a member of a result says nothing that a model could need: nothing at all, or what is so for almost every run.
+fn is_usual(name: &str, value: &Value) -> bool {
+    match name {
+        "usage" | "start" | "cold_reason" | "runtime" => true,
+        "isolation" => value["waived"].as_array().is_some_and(Vec::is_empty),
+        "network" => value == "none",
+        "stage" => value == "run",
+        "findings" => value.as_array().is_some_and(Vec::is_empty),
+        _ => matches!(value, Value::Null | Value::Bool(false)),
+    }
 }
 
 /// A run that goes on.
@@ -87,7 +120,7 @@ pub(super) fn languages(languages: &Languages) -> CallToolResult {
 
 /// That Belljar could not or would not.
 pub(super) fn problem(problem: &Problem) -> CallToolResult {
-    let Problem { error, .. } = problem;
+    let Problem { error, .. } = problem.clone().over(Surface::Mcp);
     let mut text = format!("error ({}): {}\nhint: {}", code(error.code), error.message, error.hint);
     if let Some(field) = &error.field {
         text += &format!("\nargument: {}", field.escape_debug());
@@ -133,6 +166,9 @@ fn told(report: &Report, result: &RunResult, budget: usize) -> String {
     }
     if let Some(files) = &report.files {
         text += &listed(&report.id, files, budget);
+    }
+    if let Some(changes) = &result.changes {
+        text += &changes::told(changes);
     }
     text
 }
@@ -257,6 +293,30 @@ mod tests {
         assert!(many.len() < 3000 && many.contains("\n- and 49"), "{many}");
         let hostile = listed("run_1", &files(5000, &"\u{1b}".repeat(4000)), 30_000);
         assert!(hostile.len() < 200 && hostile.ends_with("- and 5000 more"), "{hostile}");
+    }
+
+    #[test]
+    fn what_is_as_usual_is_not_worth_a_token() {
+        for (name, value) in [
+            ("signal", json!(null)),
+            ("timed_out", json!(false)),
+            ("isolation", json!({"kept": ["disk"], "waived": []})),
+            ("usage", json!({"wall_ms": 1})),
+            ("network", json!("none")),
+            ("findings", json!([])),
+        ] {
+            assert!(is_usual(name, &value), "{name}");
+        }
+        for (name, value) in [
+            ("signal", json!(9)),
+            ("stdout_truncated", json!(true)),
+            ("isolation", json!({"kept": [], "waived": ["disk"]})),
+            ("network", json!("full")),
+            ("files", json!([])),
+            ("image", json!("alpine:3.20")),
+        ] {
+            assert!(!is_usual(name, &value), "{name}");
+        }
     }
 
     #[test]

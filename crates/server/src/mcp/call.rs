@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::answer::Detail;
 use super::excerpt::Window;
 use super::{Config, tools};
 
@@ -20,6 +21,7 @@ pub(super) struct Lookup {
     pub(super) wait: Duration,
     /// A part of it instead of the whole.
     pub(super) part: Option<(Part, Window)>,
+    pub(super) detail: Detail,
 }
 
 /// What there are pages of.
@@ -29,15 +31,28 @@ pub(super) enum Part {
     File(String),
 }
 
-/// The request of a call.
-pub(super) fn run_request(arguments: JsonObject) -> Result<RunRequest, Problem> {
+/// The request of a call, and how much of its result is wanted.
+pub(super) fn run_request(arguments: JsonObject) -> Result<(RunRequest, Detail), Problem> {
     let mut arguments = known(arguments, &tools::run_arguments(&[]))?;
+    let detail = detail(arguments.remove("verbose"))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
     // A model can look at pictures and act on hints.
     arguments.entry("plots").or_insert(Value::Bool(true));
     arguments.insert("hints".to_owned(), Value::Bool(true));
-    understood(arguments)
+    Ok((understood(arguments)?, detail))
+}
+
+fn detail(verbose: Option<Value>) -> Result<Detail, Problem> {
+    match verbose {
+        None | Some(Value::Bool(false)) => Ok(Detail::Short),
+        Some(Value::Bool(true)) => Ok(Detail::Full),
+        Some(_) => {
+            let mut problem = invalid("verbose is neither true nor false", "write true, or leave it out");
+            problem.error.field = Some("verbose".to_owned());
+            Err(problem)
+        }
+    }
 }
 
 /// Which run `get_run` is about.
@@ -51,8 +66,9 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
         offset: Option<usize>,
         length: Option<usize>,
     }
-    let Asked { run_id, wait_ms, stream, file, offset, length } =
-        understood(known(arguments, &tools::lookup_arguments(config))?)?;
+    let mut arguments = known(arguments, &tools::lookup_arguments(config))?;
+    let detail = detail(arguments.remove("verbose"))?;
+    let Asked { run_id, wait_ms, stream, file, offset, length } = understood(arguments)?;
     let part = match (stream, file) {
         (None, None) => None,
         (Some(stream), None) => Some(Part::Output(stream.into())),
@@ -68,7 +84,7 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
     let window = Window { offset: offset.unwrap_or(0), length };
     let longest = tools::longest_wait(config);
     let wait = wait_ms.map_or(longest, Duration::from_millis).min(longest);
-    Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)) })
+    Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)), detail })
 }
 
 /// Which run `cancel_run` is about.
@@ -142,7 +158,8 @@ mod tests {
     #[test]
     fn limits_are_flat_for_a_model_and_nested_in_the_contract() {
         let call = object(json!({"language": "python", "code": "1", "timeout_ms": 500, "stdin": null}));
-        let request = run_request(call).unwrap();
+        let (request, detail) = run_request(call).unwrap();
+        assert_eq!(detail, Detail::Short);
         assert_eq!(request.limits.timeout_ms, Some(500));
         assert_eq!((request.language.as_str(), request.stdin), ("python", None));
     }
@@ -150,8 +167,8 @@ mod tests {
     #[test]
     fn a_model_gets_plots_unless_it_wants_none() {
         let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
-        assert!(run_request(call(Value::Null)).unwrap().plots);
-        assert!(!run_request(call(json!(false))).unwrap().plots);
+        assert!(run_request(call(Value::Null)).unwrap().0.plots);
+        assert!(!run_request(call(json!(false))).unwrap().0.plots);
     }
 
     #[test]
@@ -169,6 +186,10 @@ mod tests {
             (json!({"language": "python"}), "missing field `code`"),
             (json!({"language": 3, "code": ""}), "invalid type: integer `3`, expected a string"),
             (json!({"language": "python", "code": "1", "pids": -1}), "not negative"),
+            (
+                json!({"language": "python", "code": "1", "verbose": "yes"}),
+                "verbose is neither true nor false",
+            ),
         ] {
             let message = run_request(object(call)).unwrap_err().error.message;
             assert!(message.contains(expected), "{message}");
@@ -181,14 +202,15 @@ mod tests {
             "string" => json!("none"),
             "integer" | "number" => json!(1),
             "array" => json!([]),
+            "boolean" => json!(true),
             "object" => json!({}),
-            "boolean" => json!(false),
             other => panic!("no sample of {other}"),
         };
         let described = tools::run_arguments(&[]);
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
-        let request = run_request(call).unwrap();
+        let (request, detail) = run_request(call).unwrap();
+        assert_eq!(detail, Detail::Full);
         let limits = json!(request.limits);
         assert!(
             tools::LIMITS.iter().all(|name| limits[name] == json!(1) || limits[name] == json!(1.0)),

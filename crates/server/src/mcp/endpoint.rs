@@ -21,14 +21,16 @@ use belljar_core::allowance::Allowance;
 use belljar_engine::{Engine, Prepared};
 use futures_util::StreamExt;
 use rmcp::ServerHandler;
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage};
 use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
 use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::refusal;
 use super::service::{Held, Service, Who};
+use super::{call, refusal};
+use crate::bodies::is_affordable;
 use crate::caller::Caller;
 use crate::config::Config;
 use crate::defaults::Defaults;
@@ -124,14 +126,14 @@ async fn serve<S: ServerHandler + Clone>(
     request: Request,
 ) -> Response {
     let (mut parts, body) = request.into_parts();
-    let Received { bytes, share } = match receive(&endpoint.app, body).await {
+    let Received { bytes, share } = match receive(&endpoint.app.of(&caller), body).await {
         Ok(received) => received,
         Err(problem) => return refusal::problem(&problem),
     };
     if let Some(refusal) = refusal::no_json(&bytes) {
         return refusal;
     }
-    let message = Message::read(&bytes);
+    let Some(message) = Message::read(&bytes) else { return refusal::no_message() };
     if message.has_a_long_name() {
         return refusal::long_name();
     }
@@ -146,7 +148,7 @@ async fn serve<S: ServerHandler + Clone>(
     let held = Held::default();
     held.set(Some(share));
     parts.extensions.insert(held.clone());
-    let (id, is_initialize) = (refusal::id_of(message.id), message.is_initialize());
+    let (id, is_initialize) = (refusal::id_of(message.id), message.is("initialize"));
     let request = Request::from_parts(parts.clone(), Body::from(bytes));
     let response = endpoint.protocol.handle(request).await.map(Body::new);
     let mut response = refusal::worded(response, &parts, id).await;
@@ -159,51 +161,77 @@ async fn serve<S: ServerHandler + Clone>(
     until_cancelled(response, ticket, held)
 }
 
-/// What has to be known of a message here. Names stay in the text: a client may send anything in their place.
+/// Whether a body is a message, with arguments that a tool takes if it calls one.
+pub(crate) fn understands(body: &[u8]) -> bool {
+    if !is_affordable(body) || refusal::no_json(body).is_some() {
+        return false;
+    }
+    if Message::read(body).is_none_or(|message| message.has_a_long_name()) {
+        return false;
+    }
+    let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return false };
+    let JsonRpcMessage::Request(asked) = message else { return true };
+    let ClientRequest::CallToolRequest(asked) = asked.request else { return true };
+    call::run_request(asked.params.arguments.unwrap_or_default()).is_ok()
+}
+
+/// What has to be known of a message here. Everything stays in the text: a client may send anything in its place.
 #[derive(Debug, Default, Deserialize)]
 struct Message<'a> {
-    #[serde(default, borrow)]
-    method: Cow<'a, str>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
     #[serde(borrow)]
     id: Option<&'a RawValue>,
     #[serde(borrow)]
-    params: Option<Params<'a>>,
+    params: Option<&'a RawValue>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Params<'a> {
     #[serde(rename = "requestId", borrow)]
     request_id: Option<&'a RawValue>,
+    #[serde(rename = "protocolVersion", borrow)]
+    protocol_version: Option<&'a RawValue>,
     #[serde(rename = "_meta", borrow)]
-    meta: Option<Meta<'a>>,
+    meta: Option<&'a RawValue>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 struct Meta<'a> {
     #[serde(rename = "progressToken", borrow)]
     progress_token: Option<&'a RawValue>,
 }
 
+/// Reads as much as there is of it; a value of another kind has nothing of it.
+fn part<'a, T: Deserialize<'a> + Default>(value: Option<&'a RawValue>) -> T {
+    value.and_then(|value| serde_json::from_str(value.get()).ok()).unwrap_or_default()
+}
+
 impl<'a> Message<'a> {
-    /// What is no message is for the protocol to refuse.
-    fn read(bytes: &'a [u8]) -> Message<'a> {
-        serde_json::from_slice(bytes).unwrap_or_default()
+    /// What is no message is for the protocol to refuse, if it is short: the same name twice hides which of the two is meant.
+    fn read(bytes: &'a [u8]) -> Option<Message<'a>> {
+        match serde_json::from_slice(bytes) {
+            Ok(message) => Some(message),
+            Err(_) => (bytes.len() <= MAX_NAME).then(Message::default),
+        }
     }
 
-    /// What the client calls a request and its progress comes back in every answer, and is kept until then.
+    /// What the client calls a request, its progress, a method or a version of the protocol comes back in answers, and
+    /// goes into the log.
     fn has_a_long_name(&self) -> bool {
-        let token = self.params.as_ref().and_then(|params| params.meta.as_ref()?.progress_token);
-        let names = [self.id, token, self.cancelled()];
+        let params: Params<'_> = part(self.params);
+        let meta: Meta<'_> = part(params.meta);
+        let names = [self.id, self.method, params.request_id, params.protocol_version, meta.progress_token];
         // Two more for the quotation marks.
         names.into_iter().flatten().any(|name| name.get().len() > MAX_NAME + 2)
     }
 
-    fn is_initialize(&self) -> bool {
-        self.method == "initialize"
+    fn is(&self, method: &str) -> bool {
+        part::<Option<Cow<'_, str>>>(self.method).is_some_and(|own| own == method)
     }
 
     fn cancelled(&self) -> Option<&'a RawValue> {
-        let params = self.params.as_ref().filter(|_| self.method == "notifications/cancelled")?;
+        let params: Params<'a> = part(self.params.filter(|_| self.is("notifications/cancelled")));
         params.request_id
     }
 }

@@ -7,6 +7,7 @@
 
 mod answer;
 mod call;
+mod changes;
 mod endpoint;
 mod excerpt;
 mod progress;
@@ -23,7 +24,7 @@ use belljar_wire::{Code, Problem};
 pub use endpoint::serve_handler;
 pub use stdio::serve_stdio;
 
-pub(crate) use endpoint::router;
+pub(crate) use endpoint::{router, understands};
 
 /// How MCP is to behave.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use serde_json::json;
 use serde_json::value::RawValue;
 
-/// The longest id and the longest progress token, in bytes of JSON.
+/// The longest name that a client gives to something, such as a request or its progress, in bytes of JSON.
 pub(super) const MAX_NAME: usize = 256;
 /// The most of a plain text that is read; those of the library are short.
 const MAX_TEXT: usize = 4096;
@@ -27,7 +27,13 @@ pub(super) fn no_json(body: &[u8]) -> Option<Response> {
 
 /// The answer to a request that is called something longer than anybody needs.
 pub(super) fn long_name() -> Response {
-    let message = format!("an id or a progress token has at most {MAX_NAME} bytes");
+    let message = format!("an id, a method, a version or a progress token has at most {MAX_NAME} bytes");
+    answer(StatusCode::BAD_REQUEST, None, ErrorData::invalid_request(message, None))
+}
+
+/// The answer to JSON that is no message.
+pub(super) fn no_message() -> Response {
+    let message = "the body is no message of JSON-RPC: an object that has each name once";
     answer(StatusCode::BAD_REQUEST, None, ErrorData::invalid_request(message, None))
 }
 

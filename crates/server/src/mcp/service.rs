@@ -14,6 +14,7 @@ use rmcp::model::{
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 
+use super::answer::Detail;
 use super::call::{self, Lookup};
 use super::progress::Progress;
 use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
@@ -41,6 +42,8 @@ struct Shared {
     who: Who,
     languages: LastAnswer,
     memory: Memory,
+    /// How many requests of one caller may wait at a time.
+    waits: usize,
 }
 
 /// The memory that an answer takes until it has been sent, held by whoever sends it. Before there is an answer, it is the
@@ -84,9 +87,9 @@ impl Service {
             Who::Always(caller) => caller.defaults().backend_choice(),
             Who::OfTheRequest => config.defaults.backend_choice(),
         };
-        let (config, kept) = (config.mcp.clone(), config.kept.age);
+        let (waits, config, kept) = (config.max_waits(), config.mcp.clone(), config.kept.age);
         let tools = tools::all(&config, kept, &backends, default);
-        Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory }))
+        Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory, waits }))
     }
 
     async fn call(
@@ -106,10 +109,10 @@ impl Service {
     async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let request = call::run_request(arguments)?;
+        let (request, detail) = call::run_request(arguments)?;
         let mut run = runs.start(caller, request).await?;
         match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
-            Ok(end) => self.tell(end?, &held).await,
+            Ok(end) => self.tell(caller, end?, &held, detail).await,
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
@@ -121,14 +124,16 @@ impl Service {
     async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
         let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let Lookup { id, wait, part } = call::lookup(arguments, config)?;
+        let Lookup { id, wait, part, detail } = call::lookup(arguments, config)?;
+        let _counted = if wait.is_zero() { None } else { Some(caller.wait(self.0.waits)?) };
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
             (Found::Unfinished(_), _) => Ok(answer::running(&id, *kept)),
-            (Found::Finished(end), None) => self.tell(end?, &held).await,
+            (Found::Finished(end), None) => self.tell(caller, end?, &held, detail).await,
             (Found::Finished(end), Some((part, window))) => {
-                self.render(end?, &held, move |finished| answer::part(finished, &part, window)).await?
+                let render = move |finished: &Finished| answer::part(finished, &part, window);
+                self.render(caller, end?, &held, render).await?
             }
         }
     }
@@ -140,25 +145,33 @@ impl Service {
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
         match runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await? {
             Found::Unfinished(_) => Ok(answer::running(&id, *kept)),
-            Found::Finished(end) => self.tell(end?, &held).await,
+            Found::Finished(end) => self.tell(caller, end?, &held, Detail::Short).await,
         }
     }
 
-    async fn tell(&self, finished: Arc<Finished>, held: &Held) -> Result<CallToolResult, Problem> {
+    async fn tell(
+        &self,
+        caller: &Caller,
+        finished: Arc<Finished>,
+        held: &Held,
+        detail: Detail,
+    ) -> Result<CallToolResult, Problem> {
         let max_text = self.0.config.max_text;
-        self.render(finished, held, move |finished| answer::finished(finished, max_text)).await
+        self.render(caller, finished, held, move |finished| answer::finished(finished, max_text, detail))
+            .await
     }
 
     /// Makes an answer of a run, if there is memory for it. What was read from the request is of no use any more.
     async fn render<T: Send + 'static>(
         &self,
+        caller: &Caller,
         finished: Arc<Finished>,
         held: &Held,
         render: impl FnOnce(&Finished) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         held.set(None);
         let bytes = finished.rendered_bytes();
-        let mut share = self.0.memory.share_within(bytes, PATIENCE).await?;
+        let mut share = self.0.memory.of(caller.name()).share_within(bytes, PATIENCE).await?;
         let rendered = elsewhere(bytes, move || render(&finished)).await?;
         share.shrink_to(answer::most_bytes(self.0.config.max_text));
         held.set(Some(share));

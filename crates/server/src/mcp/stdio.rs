@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use belljar_engine::{Engine, Slots};
+use belljar_engine::{Engine, Slots, WayIn};
 use rmcp::RoleServer;
 use rmcp::service::{RunningService, ServerInitializeError, serve_server};
 use rmcp::transport::stdio_pipes;
@@ -31,8 +31,14 @@ pub fn serve_stdio(
     let front = threads("belljar-mcp", 1)?;
     let engine = engine.with_slots(Slots::new(config.slots, config.queue));
     let runs = Runs::new(engine, config, work.handle().clone());
-    let memory = Memory::new(config.body_memory);
-    let service = Service::new(runs.clone(), config, Who::Always(caller), LastAnswer::default(), memory);
+    let memory = Memory::new(config.body_memory, config.max_body);
+    let service = Service::new(
+        runs.clone(),
+        config,
+        Who::Always(caller.through(WayIn::McpStdio)),
+        LastAnswer::default(),
+        memory,
+    );
     let served = front.block_on(async {
         let served = tokio::select! {
             served = converse(service) => served,

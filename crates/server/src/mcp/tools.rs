@@ -10,6 +10,7 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::Config;
+use super::answer::ALWAYS;
 
 pub(super) const LIST_LANGUAGES: &str = "list_languages";
 pub(super) const GET_RUN: &str = "get_run";
@@ -69,6 +70,7 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
     );
     let whole = |least: u64, description: &str| json!({"type": "integer", "minimum": least, "description": description});
     let text = |description: &str| json!({"type": "string", "description": description});
+    let flag = |description: &str| json!({"type": "boolean", "description": description});
     let strings =
         |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
     arguments(
@@ -99,6 +101,10 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
             "image": text("An OCI image to run in. Needs the docker backend."),
             "workspace": text("A directory of the host to show read-only at /work, and to work in. \
                                Only those that the operator has allowed."),
+            "writable": flag("With workspace: let the program write there. The host's files stay as they are; what was \
+                              written is gone afterwards, except what collect brings back."),
+            "changes": flag("With writable: answer with the files that were added, changed and removed, and a patch."),
+            "verbose": verbose(),
         }),
     )
 }
@@ -119,6 +125,7 @@ pub(super) fn lookup_arguments(config: &Config) -> JsonObject {
                 "Where the part begins, in characters. Default 0."},
             "length": {"type": "integer", "minimum": 1, "description":
                 format!("How many characters. Default and most: {}.", config.max_text)},
+            "verbose": verbose(),
         }),
     )
 }
@@ -203,8 +210,14 @@ fn input_file() -> Value {
             "executable": {"type": "boolean", "description": "Whether it may be executed. Default false."},
         },
         "required": ["path"],
+        "anyOf": [{"required": ["content"]}, {"required": ["content_base64"]}],
         "additionalProperties": false,
     })
+}
+
+fn verbose() -> Value {
+    json!({"type": "boolean", "description":
+        "Whether the structured result also has what is as usual, such as usage and isolation. Default false."})
 }
 
 fn arguments(required: &[&str], properties: Value) -> JsonObject {
@@ -216,26 +229,21 @@ fn arguments(required: &[&str], properties: Value) -> JsonObject {
     }))
 }
 
-/// The contract's result object; or that the run goes on; or a page of it.
+/// The contract's result object, from which may be missing what is as usual; or that the run goes on; or a page of it.
 fn run_output() -> JsonObject {
     let mut properties = result_properties();
-    let finished: Vec<_> =
-        properties.keys().filter(|key| !OPTIONAL.contains(&key.as_str())).cloned().collect();
     properties.insert("page".to_owned(), page());
     object(json!({
         "type": "object",
         "properties": properties,
         "required": ["id", "status"],
         "anyOf": [
-            {"required": finished},
+            {"required": ALWAYS},
             {"properties": {"status": {"const": "running"}}},
             {"required": ["page"]},
         ],
     }))
 }
-
-/// The members of a result that need not be there.
-const OPTIONAL: [&str; 1] = ["files"];
 
 fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});
@@ -261,6 +269,7 @@ fn result_properties() -> JsonObject {
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
+        "cold_reason": text_or_null(),
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
@@ -272,6 +281,13 @@ fn result_properties() -> JsonObject {
             "path": text(), "size": {"type": "integer", "minimum": 0},
             "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
         }), &["path", "size"])},
+        "changes": record(json!({
+            "added": {"type": "array", "items": text()},
+            "changed": {"type": "array", "items": text()},
+            "removed": {"type": "array", "items": text()},
+            "patch": text(),
+            "truncated": flag(),
+        }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
     }))
 }

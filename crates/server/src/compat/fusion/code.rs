@@ -100,6 +100,7 @@ pub(super) async fn run_code(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     let answer = match asked.job(&caller.allowance().ceilings)? {
@@ -125,6 +126,11 @@ pub(super) async fn conduct(
     let run = app.runs.start_with(caller, request, local).await?;
     let run = Staged::watch(run, language, clocks, &app.runs, caller);
     Ok(to_the_end(run).await?.0)
+}
+
+/// Whether a body says what is to be run.
+pub(super) fn understands(body: &[u8]) -> bool {
+    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.job(&Ceilings::default()).is_ok())
 }
 
 /// The body is kept until the run has ended: what was read from it is as large.
@@ -167,7 +173,7 @@ impl Asked {
         let timeout_ms = millis(clocks.whole(is_compiled(language), ceilings.timeout));
         let request = RunRequest {
             language: language.name.to_owned(),
-            code: if language.name == "php" { with_php_tag(code) } else { code },
+            code,
             env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
             stdin,
             collect: fetch.patterns(),
@@ -188,11 +194,6 @@ fn language(name: String) -> Result<(String, Option<Language>), Fault> {
             Err(Fault::at(&["language"], "literal_error", message))
         }
     }
-}
-
-/// Their server runs PHP without its opening tag, too.
-fn with_php_tag(code: String) -> String {
-    if code.contains("<?") { code } else { format!("<?php {code}") }
 }
 
 impl Answer {
@@ -259,11 +260,5 @@ mod tests {
         assert!(with(r#""files": {"../x": ""}"#).contains(r#""loc":["body","files","../x"]"#));
         assert!(fault(r#"{"code": "", "language": "cobol"}"#).contains("Input should be 'python', 'cpp'"));
         assert!(fault(r#"{"code": 1, "language": "cpp"}"#).contains("string_type"));
-    }
-
-    #[test]
-    fn php_may_leave_out_its_tag() {
-        assert_eq!(with_php_tag("echo 1;".into()), "<?php echo 1;");
-        assert_eq!(with_php_tag("<?php echo 1;".into()), "<?php echo 1;");
     }
 }

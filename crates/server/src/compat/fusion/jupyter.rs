@@ -65,6 +65,8 @@ struct Job {
     results: String,
     /// How many cells there are.
     cells: usize,
+    /// All of them, for the record.
+    source: String,
 }
 
 /// What the program is told.
@@ -111,6 +113,7 @@ pub(super) async fn run_jupyter(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
     match run(&app, &caller, asked.job(&caller.allowance().ceilings)?, received).await {
@@ -120,10 +123,16 @@ pub(super) async fn run_jupyter(
     }
 }
 
+/// Whether a body says what is to be run.
+pub(super) fn understands(body: &[u8]) -> bool {
+    serde_json::from_slice::<Asked>(body).is_ok_and(|asked| asked.job(&Ceilings::default()).is_ok())
+}
+
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { request, local, clocks, fetch, results, cells } = job;
-    let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
+    let Job { request, local, clocks, fetch, results, cells, source } = job;
+    let caller = caller.clone().writing(source.into());
+    let concluded = conduct(app, &caller, python()?, request, local, clocks).await?;
     drop(received);
     let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
     let make = move || Answer::new(&concluded, &fetch, &results, cells);
@@ -168,6 +177,7 @@ impl Asked {
             fetch,
             results,
             cells: cells.len(),
+            source: cells.join("\n\n"),
         })
     }
 }

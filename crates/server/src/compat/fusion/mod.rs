@@ -15,6 +15,7 @@ use axum::routing::{get, post};
 use belljar_wire::{Code, Problem};
 use serde::Serialize;
 
+use crate::bodies::is_affordable;
 use crate::http::App;
 
 /// What is mounted.
@@ -24,6 +25,16 @@ pub(super) fn router(app: &App) -> Router {
         .route("/run_jupyter", post(jupyter::run_jupyter))
         .route("/v1/ping", get(ping))
         .with_state(app.clone())
+}
+
+/// Whether a body of `/run_code` says what is to be run.
+pub(crate) fn understands_code(body: &[u8]) -> bool {
+    is_affordable(body) && code::understands(body)
+}
+
+/// The same of `/run_jupyter`.
+pub(crate) fn understands_cells(body: &[u8]) -> bool {
+    is_affordable(body) && jupyter::understands(body)
 }
 
 /// `GET /v1/ping`: a string, in JSON.

@@ -50,6 +50,7 @@ pub(super) async fn connect(
                 .into_response();
         }
     };
+    let app = app.of(&caller);
     let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
     let share = match app.memory.share(COST) {
         Ok(share) => share,
@@ -290,6 +291,12 @@ fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
     belljar_wire::cost(text.as_bytes()).map_err(Refusal::from)?;
     serde_json::from_str(text)
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
+}
+
+/// Whether a message can be read, and one that wants a job says which.
+pub(super) fn understands(text: &str) -> bool {
+    let Ok(said) = Said::read(text) else { return false };
+    said.kind() != "init" || read::<Asked>(text).is_ok_and(|asked| asked.draft().is_ok())
 }
 
 /// Does what the client says to a job that runs.

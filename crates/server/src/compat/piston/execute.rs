@@ -66,6 +66,7 @@ pub(super) async fn execute(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
+    let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked = read(&headers, &received.bytes)?;
     let (runtime, Job { request, local, clocks }) = prepare(&app, &caller, asked).await?;

@@ -141,8 +141,11 @@ impl Draft {
             let path = file.path(at)?;
             let content = file.bytes(at)?;
             if at == main {
-                local.code =
-                    Some(LocalCode { bytes: content, file_name: main_name(path, file.name, runtime) });
+                local.code = Some(LocalCode {
+                    bytes: content,
+                    file_name: main_name(path, file.name, runtime),
+                    in_workspace: false,
+                });
             } else {
                 local.files.push(LocalFile { path, content, executable: false });
             }
@@ -350,7 +353,8 @@ mod tests {
             {"name": "data.bin", "content": "/w==", "encoding": "base64"}, {"name": "a.c", "content": "int x;"},
             {"content": "00ff", "encoding": "hex"}, {"name": "b.h", "content": "h", "encoding": "latin1"}]}"#;
         let job = job("c", json, &Ceilings::default()).unwrap();
-        let code = LocalCode { bytes: b"int x;".to_vec(), file_name: Some("a.c".into()) };
+        let code =
+            LocalCode { bytes: b"int x;".to_vec(), file_name: Some("a.c".into()), in_workspace: false };
         assert_eq!(job.local.code, Some(code));
         let beside: Vec<_> =
             job.local.files.iter().map(|file| (file.path.as_str(), file.content.as_slice())).collect();

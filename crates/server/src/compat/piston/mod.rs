@@ -17,6 +17,7 @@ use axum::{Json, Router};
 use belljar_wire::Problem;
 use serde::Serialize;
 
+use crate::bodies::is_affordable;
 use crate::http::App;
 
 /// What is mounted.
@@ -27,6 +28,16 @@ pub(super) fn router(app: &App) -> Router {
         .route("/connect", any(connect::connect))
         .route("/packages", get(packages::list).post(packages::install).delete(packages::uninstall));
     Router::new().nest("/api/v2", routes.with_state(app.clone()))
+}
+
+/// Whether a body of `/execute` says which job it wants.
+pub(crate) fn understands(body: &[u8]) -> bool {
+    is_affordable(body) && serde_json::from_slice::<job::Asked>(body).is_ok_and(|asked| asked.draft().is_ok())
+}
+
+/// Whether a message of `/connect` can be read.
+pub(crate) fn understands_message(body: &[u8]) -> bool {
+    str::from_utf8(body).is_ok_and(connect::understands)
 }
 
 /// A refusal in Piston's words.

@@ -1,0 +1,203 @@
+//! Every option of `belljar run`, on every backend: it has an effect, or the run is refused, or the result lists that it was
+//! not kept. None is ignored in silence.
+
+use belljar_conformance::{Cell, Scratch, Status, promise, secret};
+
+/// What shows that an option was honoured or refused.
+type Check = fn(&Cell);
+
+/// `None`: it is about how Belljar itself talks, not about the run, and other tests cover it.
+const OPTIONS: &[(&str, Option<Check>)] = &[
+    ("--help", None),
+    ("--color", None),
+    ("--verbose", None),
+    ("--quiet", None),
+    ("--base64", None),
+    ("--json", None),
+    ("--config", Some(a_configuration_counts)),
+    ("--code", Some(|cell| assert_eq!(cell.run("echo ran").ok(), "ran\n"))),
+    ("--language", Some(|cell| assert_eq!(cell.language("sh").run("echo $0").ok().lines().count(), 1))),
+    ("--stdin", Some(stdin_arrives)),
+    ("--env", Some(|cell| assert_eq!(cell.option("--env", "A=b c").run("echo \"$A\"").ok(), "b c\n"))),
+    ("--workspace", Some(a_workspace_is_there)),
+    ("--writable", Some(writes_to_a_workspace_are_lost)),
+    ("--file", Some(a_file_is_there)),
+    ("--collect", Some(a_file_comes_back)),
+    ("--collect-to", Some(a_file_is_written)),
+    ("--overwrite", Some(a_file_is_replaced)),
+    ("--timeout", Some(a_timeout_ends_it)),
+    ("--cpu-time", Some(cpu_time_ends_it)),
+    ("--memory", Some(memory_is_limited)),
+    ("--cpus", Some(|cell| is_kept_or_listed(&cell.limit("cpus", "0.5"), "cpu"))),
+    ("--pids", Some(processes_are_limited)),
+    ("--disk", Some(the_disk_is_limited)),
+    ("--output-limit", Some(output_is_cut)),
+    ("--network", Some(a_network_is_named_in_the_result)),
+    ("--backend", Some(|cell| assert_eq!(cell.run("true").backend, cell.backend()))),
+    ("--image", Some(an_image_is_used_or_refused)),
+    ("--runtime", Some(a_runtime_is_used_or_refused)),
+    ("--waive", Some(a_waiver_is_listed)),
+    ("--explain", Some(an_explanation_runs_nothing)),
+];
+
+fn every_option_is_honoured_refused_or_listed(cell: &Cell) {
+    let help = cell.belljar(&["run", "--help"]).stdout_text();
+    let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+    let named: Vec<_> = words.filter(|word| word.starts_with("--") && word.len() > 2).collect();
+    assert!(named.contains(&"--memory"), "the control: {help}");
+    for name in &named {
+        assert!(OPTIONS.iter().any(|(known, _)| known == name), "{name} has no check: add one to OPTIONS");
+    }
+    for (name, check) in OPTIONS {
+        if let Some(check) = check.filter(|_| named.contains(name)) {
+            check(cell);
+        }
+    }
+}
+
+promise!(every_option_is_honoured_refused_or_listed; cold: "it is about the command line");
+
+/// What a backend does not keep, a result says.
+fn is_kept_or_listed(cell: &Cell, guarantee: &str) {
+    let ran = cell.run("true");
+    let isolation = &ran.isolation;
+    let kept = isolation.kept.iter().any(|name| name == guarantee);
+    let waived = isolation.waived.iter().any(|name| name == guarantee);
+    assert!(kept != waived, "{guarantee}: {isolation:?}");
+    assert_eq!(kept, cell.keeps(guarantee), "{guarantee}: {isolation:?}");
+}
+
+fn a_configuration_counts(cell: &Cell) {
+    let scratch = Scratch::new();
+    let file = scratch.file("belljar.toml", "env = 1\n");
+    let refusal = cell.option("--config", file.to_str().unwrap()).refuse("true");
+    assert!(refusal.error.message.contains("belljar.toml"), "{refusal:?}");
+}
+
+fn stdin_arrives(cell: &Cell) {
+    let word = secret();
+    let ran = cell.option("--stdin", "-").caller_stdin(word.as_bytes()).run("cat");
+    assert_eq!(ran.ok(), word);
+}
+
+fn a_workspace_is_there(cell: &Cell) {
+    let scratch = Scratch::new();
+    let _here = scratch.file("here.txt", "there\n");
+    let ran = cell.option("--workspace", scratch.path().to_str().unwrap()).run("cat here.txt");
+    assert_eq!(ran.ok(), "there\n");
+}
+
+fn writes_to_a_workspace_are_lost(cell: &Cell) {
+    let scratch = Scratch::new();
+    let file = scratch.file("here.txt", "before\n");
+    let at = cell.option("--workspace", scratch.path().to_str().unwrap());
+    let plain = at.flag("--writable").start_json("echo after > here.txt; cat here.txt").finish();
+    // A backend that cannot do it refuses.
+    assert!(plain.code() == 0 || plain.code() == 125, "{}", plain.stderr_text());
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "before\n");
+}
+
+fn a_file_is_there(cell: &Cell) {
+    let scratch = Scratch::new();
+    let file = scratch.file("given", "content\n");
+    let ran = cell.option("--file", &format!("{}:taken/by.txt", file.display())).run("cat taken/by.txt");
+    assert_eq!(ran.ok(), "content\n");
+}
+
+fn a_file_comes_back(cell: &Cell) {
+    let ran = cell.option("--collect", "*.txt").run("echo one > one.txt; echo two > two.log");
+    let names: Vec<_> = ran.files.iter().flatten().map(|file| file.path.as_str()).collect();
+    assert_eq!(names, ["one.txt"]);
+}
+
+fn a_file_is_written(cell: &Cell) {
+    let scratch = Scratch::new();
+    let to = scratch.path().to_str().unwrap();
+    let cell = cell.option("--collect", "one.txt").option("--collect-to", to);
+    assert_eq!(cell.plain("echo one > one.txt").code(), 0);
+    assert_eq!(std::fs::read_to_string(scratch.path().join("one.txt")).unwrap(), "one\n");
+}
+
+fn a_file_is_replaced(cell: &Cell) {
+    let scratch = Scratch::new();
+    let kept = scratch.file("one.txt", "before\n");
+    let to = scratch.path().to_str().unwrap();
+    let cell = cell.option("--collect", "one.txt").option("--collect-to", to);
+    assert_eq!(cell.plain("echo after > one.txt").code(), 125);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "before\n", "the control");
+    assert_eq!(cell.flag("--overwrite").plain("echo after > one.txt").code(), 0);
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "after\n");
+}
+
+fn a_timeout_ends_it(cell: &Cell) {
+    assert_eq!(cell.limit("timeout", "500ms").run("sleep 1000").status, Status::TimedOut);
+}
+
+fn cpu_time_ends_it(cell: &Cell) {
+    let cell = cell.limit("cpu-time", "300ms");
+    is_kept_or_listed(&cell, "cpu");
+    if cell.keeps("cpu") {
+        assert_eq!(cell.limit("timeout", "60s").run("while :; do :; done").status, Status::TimedOut);
+    }
+}
+
+fn memory_is_limited(cell: &Cell) {
+    let cell = cell.limit("memory", "32M");
+    is_kept_or_listed(&cell, "memory");
+    if cell.keeps("memory") {
+        let hungry = "a=0123456789abcdef; while :; do a=$a$a; done";
+        assert!(cell.limit("timeout", "60s").run(hungry).oom_killed);
+    }
+}
+
+fn processes_are_limited(cell: &Cell) {
+    let cell = cell.limit("pids", "20");
+    is_kept_or_listed(&cell, "pids");
+    if cell.keeps("pids") {
+        let many = "i=0; while [ $i -lt 100 ]; do sleep 5 & i=$((i+1)); done; echo all";
+        assert!(!cell.run(many).stdout.contains("all"));
+    }
+}
+
+fn the_disk_is_limited(cell: &Cell) {
+    let cell = cell.limit("disk", "1M");
+    is_kept_or_listed(&cell, "disk");
+    if cell.keeps("disk") {
+        assert_ne!(cell.run("head -c 2000000 /dev/zero > big").exit_code, 0);
+    }
+}
+
+fn output_is_cut(cell: &Cell) {
+    let ran = cell.limit("output-limit", "1K").run("head -c 100000 /dev/zero | tr '\\0' x");
+    assert!(ran.stdout_truncated && ran.stdout.len() < 2000, "{}", ran.stdout.len());
+}
+
+fn a_network_is_named_in_the_result(cell: &Cell) {
+    let ran = cell.option("--network", "none").run("true");
+    let kept = ran.isolation.kept.iter().any(|name| name == "network");
+    assert_eq!((ran.network.as_str(), kept), ("none", cell.keeps("network")), "{ran:?}");
+}
+
+fn an_image_is_used_or_refused(cell: &Cell) {
+    let refusal = cell.option("--image", "not a name").refuse("true");
+    assert!(refusal.error.message.contains("not a name"), "{refusal:?}");
+}
+
+fn a_runtime_is_used_or_refused(cell: &Cell) {
+    let refusal = cell.option("--runtime", "bogus").refuse("true");
+    assert!(refusal.error.message.contains("bogus"), "{refusal:?}");
+}
+
+fn a_waiver_is_listed(cell: &Cell) {
+    let ran = cell.option("--waive", "disk").run("true");
+    let isolation = &ran.isolation;
+    let named = |names: &[String]| names.iter().any(|name| name == "disk");
+    assert!(named(&isolation.kept) || named(&isolation.waived), "{isolation:?}");
+}
+
+fn an_explanation_runs_nothing(cell: &Cell) {
+    let word = secret();
+    let plain = cell.flag("--explain").plain(&format!("echo {word} | rev"));
+    let reversed: String = word.chars().rev().collect();
+    assert!(!plain.stdout_text().contains(&reversed), "{}", plain.stdout_text());
+}

@@ -1,0 +1,105 @@
+//! Measures a ledger with many records: how long it takes to append one, in batches as the server writes them, and how long
+//! a search takes. `bench/ledger` runs it.
+
+#![allow(clippy::print_stdout, reason = "a measurement prints its result")]
+
+use std::error::Error;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use belljar_core::outcome::{Outcome, Start, Usage};
+use belljar_core::request::Code;
+use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, RunId, WayIn};
+use belljar_ledger::{Book, Entry, Key, Query, Reader, Redactor, Sync};
+
+/// How many records a busy server writes at once.
+const BATCH: usize = 16;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let dir = args.next().ok_or("usage: million DIRECTORY [RECORDS]")?;
+    let records: usize = args.next().map_or(Ok(1_000_000), |text| text.parse())?;
+    let dir = Path::new(&dir);
+    append(dir, records)?;
+    search(dir)?;
+    let began = Instant::now();
+    let verdict = Reader::open(dir)?.verify(&Key::find(dir)?.public())?;
+    println!("verify {:.1} s, whole: {}", began.elapsed().as_secs_f64(), verdict.ok);
+    println!("size {} MiB", std::fs::metadata(dir.join(belljar_ledger::FILE))?.len() >> 20);
+    Ok(())
+}
+
+fn append(dir: &Path, records: usize) -> Result<(), Box<dyn Error>> {
+    let mut book = Book::open(dir, Key::find_or_make(dir)?, Sync::Later)?;
+    let redactor = Redactor::new(&[])?;
+    let mut times = Vec::with_capacity(records / BATCH + 1);
+    for first in (0..records).step_by(BATCH) {
+        let accounts: Vec<_> =
+            (first..(first + BATCH).min(records)).map(account).collect::<Result<_, _>>()?;
+        let began = Instant::now();
+        let entries: Vec<_> = accounts.iter().map(|account| Entry::new(account, &redactor)).collect();
+        book.append(&entries)?;
+        times.push(began.elapsed() / u32::try_from(entries.len())?);
+    }
+    book.sync()?;
+    times.sort();
+    let at = |share: usize| times[(times.len() - 1) * share / 100].as_secs_f64() * 1e3;
+    println!("append {records} records: p50 {:.3} ms, p99 {:.3} ms each", at(50), at(99));
+    Ok(())
+}
+
+fn search(dir: &Path) -> Result<(), Box<dyn Error>> {
+    let mut reader = Reader::open(dir)?;
+    let text = |text: &str| Some(text.to_owned());
+    let queries = [
+        ("newest", Query::default()),
+        ("one word of one record", Query { words: text("number_77"), ..Query::default() }),
+        ("a word of every record", Query { words: text("import"), ..Query::default() }),
+        ("two words", Query { words: text("import number_4"), ..Query::default() }),
+        ("no such word", Query { words: text("nothing_like_this"), ..Query::default() }),
+        ("a rare caller", Query { caller: text("rare"), ..Query::default() }),
+        ("a status that there is not", Query { status: text("timed_out"), ..Query::default() }),
+        ("a word of a caller", Query { words: text("import"), caller: text("rare"), ..Query::default() }),
+        ("a time", Query { from: Some(5_000_000), to: Some(5_100_000), ..Query::default() }),
+    ];
+    for (name, query) in queries {
+        let began = Instant::now();
+        let found = reader.search(&query, 50)?.len();
+        println!("search for {name}: {:.1} ms, {found} found", began.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(())
+}
+
+fn account(number: usize) -> Result<Account, Box<dyn Error>> {
+    let code = format!(
+        "import json, sys\nnumber_{number} = json.load(sys.stdin)\nfor row in number_{number}:\n    print(row['name'], row['value'] * 2)\n"
+    );
+    let ran = Ran {
+        outcome: Outcome::Exited(0),
+        stdout: Excerpt {
+            head: format!("alpha {number}\nbeta {}\n", number * 2).into_bytes(),
+            ..Excerpt::default()
+        },
+        stderr: Excerpt::default(),
+        usage: Usage::default(),
+        start: Start::Warm,
+        runtime: "CPython 3.11.7".to_owned(),
+        image: None,
+        network: "none".to_owned(),
+        kept: Vec::new(),
+        waived: Vec::new(),
+        produced: Vec::new(),
+    };
+    let caller = if number.is_multiple_of(10_007) { "rare".into() } else { "ci".into() };
+    Ok(Account {
+        id: RunId::new().to_string(),
+        at: SystemTime::UNIX_EPOCH + Duration::from_millis(number as u64 * 10),
+        origin: Origin { caller, surface: WayIn::Http, peer: None, source: None },
+        asked: Asked {
+            language: "python".to_owned(),
+            code: Some(Code::parse(code.into_bytes(), None).map_err(|invalid| invalid.message)?),
+            ..Asked::default()
+        },
+        fate: Fate::Ran(Box::new(ran)),
+    })
+}

@@ -1,0 +1,307 @@
+//! What an account of the engine's becomes in the ledger: the values of its columns, without secrets, and of limited size.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use belljar_core::guarantee::Guarantee;
+use belljar_core::limits::{BoxLimits, ExecutionLimits};
+use belljar_core::request::Code;
+use belljar_engine::{Account, Asked, Digested, Excerpt, Fate, Origin, Ran, RunId};
+use belljar_wire::{AuditFile, AuditRequest, Limits, RunResult, Usage};
+use rusqlite::types::Value;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use crate::chain::hex;
+use crate::redact::Redactor;
+
+/// How much of the code is kept. Its digest covers all of it.
+const MOST_CODE: usize = 256 << 10;
+/// What is read beyond the end of what is kept, so that a secret across that end is recognized.
+const MARGIN: usize = 4 << 10;
+/// How many files are listed.
+const MOST_FILES: usize = 1000;
+/// How much of each argument, name or message is kept, and of how many arguments.
+const MOST_TEXT: usize = 4 << 10;
+const MOST_ARGS: usize = 64;
+
+/// The values of a record's columns, apart from those that its place in the chain gives it.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    pub(crate) values: Vec<(&'static str, Value)>,
+    /// What it is found by.
+    pub(crate) words: String,
+}
+
+impl Entry {
+    /// What is kept of an account.
+    #[must_use]
+    pub fn new(account: &Account, redactor: &Redactor) -> Entry {
+        let secrets: Vec<&str> = account.asked.env.iter().map(belljar_core::request::EnvVar::value).collect();
+        Draft { redactor, secrets, redactions: 0 }.entry(account)
+    }
+
+    /// A note that attempts were not recorded.
+    #[must_use]
+    pub fn unrecorded(count: u64, redactor: &Redactor) -> Entry {
+        let plural = if count == 1 { "attempt was" } else { "attempts were" };
+        let account = Account {
+            id: RunId::new().to_string(),
+            at: SystemTime::now(),
+            origin: Origin { caller: "belljar".into(), ..Origin::default() },
+            asked: Asked::default(),
+            fate: Fate::Failed(format!("{count} {plural} not recorded, because the ledger was full")),
+        };
+        let mut entry = Entry::new(&account, redactor);
+        for (name, value) in &mut entry.values {
+            if *name == "status" {
+                *value = Value::Text("unrecorded".to_owned());
+            }
+        }
+        entry
+    }
+}
+
+struct Draft<'a> {
+    redactor: &'a Redactor,
+    secrets: Vec<&'a str>,
+    redactions: u64,
+}
+
+impl Draft<'_> {
+    fn entry(mut self, account: &Account) -> Entry {
+        let Account { id, at, origin, asked, fate } = account;
+        let error = match fate {
+            Fate::Refused(why) | Fate::Failed(why) => Some(self.short(why)),
+            Fate::Ran(_) => None,
+        };
+        let ran = match fate {
+            Fate::Ran(ran) => Some(&**ran),
+            Fate::Refused(_) | Fate::Failed(_) => None,
+        };
+        let code = asked.code.as_ref().map(|code| self.code(code));
+        let [stdout, stderr] = [ran.map(|ran| &ran.stdout), ran.map(|ran| &ran.stderr)]
+            .map(|excerpt| excerpt.map(|excerpt| self.stream(excerpt)));
+        let request = self.request(asked);
+        let words = [code.as_ref(), stdout.as_ref(), stderr.as_ref(), error.as_ref()];
+        let words = words.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("\n");
+        let mut values = vec![
+            ("id", text(id)),
+            ("at", Value::Integer(millis(*at))),
+            ("caller", text(&origin.caller)),
+            ("surface", text(origin.surface.name())),
+            ("peer", optional(origin.peer.map(|peer| peer.to_string()))),
+            ("language", text(&self.short(&asked.language))),
+            ("code", optional(code)),
+            ("code_bytes", count(asked.code.as_ref().map(|code| code.bytes().len() as u64))),
+            ("code_sha256", optional(asked.code.as_ref().map(|code| hex(&Sha256::digest(code.bytes()))))),
+            ("request", json(&request)),
+            ("files", json(&asked.files.iter().take(MOST_FILES).map(digested).collect::<Vec<_>>())),
+            ("limits", asked.limits.map_or(Value::Null, |limits| json(&stated(limits)))),
+            ("network", optional(ran.map(|ran| ran.network.clone()).or_else(|| asked.network.clone()))),
+            ("backend", optional(asked.backend.map(|name| name.name().to_owned()))),
+            ("image", optional(ran.and_then(|ran| ran.image.clone()).or_else(|| asked.image.clone()))),
+            // The scan, the policy and approvals will fill these in.
+            ("findings", text("[]")),
+            ("decision", Value::Null),
+            ("decider", Value::Null),
+            ("status", text(status(fate))),
+            ("exit_code", ran.map_or(Value::Null, |ran| Value::Integer(ran.outcome.exit_code().into()))),
+            ("error", optional(error)),
+            ("stdout", optional(stdout)),
+            ("stderr", optional(stderr)),
+            ("stdout_bytes", count(ran.map(|ran| length(&ran.stdout)))),
+            ("stderr_bytes", count(ran.map(|ran| length(&ran.stderr)))),
+        ];
+        values.extend(outcome(ran, asked));
+        values.push(("redactions", count(Some(self.redactions))));
+        Entry { values, words }
+    }
+
+    fn code(&mut self, code: &Code) -> String {
+        let bytes = &code.bytes()[..code.bytes().len().min(MOST_CODE + MARGIN)];
+        let text = String::from_utf8_lossy(bytes);
+        let most = text.len().min(MOST_CODE);
+        let mut kept = self.part(&text, 0..most);
+        if code.bytes().len() > MOST_CODE {
+            kept.push_str("\n[... the rest is not recorded ...]\n");
+        }
+        kept
+    }
+
+    /// Beginning and end, without the margins that were read for the sake of secrets.
+    fn stream(&mut self, excerpt: &Excerpt) -> String {
+        let Excerpt { head, tail, missing } = excerpt;
+        let head = String::from_utf8_lossy(head);
+        if *missing == 0 {
+            return self.part(&head, 0..head.len());
+        }
+        let tail = String::from_utf8_lossy(tail);
+        let first = self.part(&head, 0..head.len().saturating_sub(MARGIN));
+        let last = self.part(&tail, MARGIN.min(tail.len())..tail.len());
+        let missing = missing + (2 * MARGIN) as u64;
+        format!("{first}\n[... about {missing} bytes are not recorded ...]\n{last}")
+    }
+
+    fn request(&mut self, asked: &Asked) -> AuditRequest {
+        AuditRequest {
+            args: asked.args.iter().take(MOST_ARGS).map(|arg| self.short(arg)).collect(),
+            env: asked.env.iter().take(MOST_FILES).map(|variable| self.short(variable.name())).collect(),
+            stdin: asked.stdin.as_ref().map(digested),
+            collect: asked.collect.clone(),
+            workspace: asked.workspace.as_deref().map(|path| self.short(path)),
+            files_omitted: asked.files.len().saturating_sub(MOST_FILES) as u64,
+        }
+    }
+
+    fn short(&mut self, text: &str) -> String {
+        let window = &text[..text.floor_char_boundary(MOST_TEXT + MARGIN)];
+        self.part(window, 0..window.len().min(MOST_TEXT))
+    }
+
+    fn part(&mut self, text: &str, part: std::ops::Range<usize>) -> String {
+        let (clean, count) = self.redactor.clean_part(text, part, &self.secrets);
+        self.redactions += count;
+        clean.into_owned()
+    }
+}
+
+/// What is known only of runs that took place.
+fn outcome(ran: Option<&Ran>, asked: &Asked) -> [(&'static str, Value); 6] {
+    let names = |guarantees: &[Guarantee]| json(&guarantees.iter().map(|one| one.name()).collect::<Vec<_>>());
+    let produced = ran.map(|ran| ran.produced.iter().take(MOST_FILES)).into_iter().flatten();
+    let produced =
+        produced.map(|(path, size)| AuditFile { path: path.clone(), size: Some(*size), sha256: None });
+    [
+        ("produced", json(&produced.collect::<Vec<_>>())),
+        ("usage", ran.map_or(Value::Null, |ran| json(&Usage::from(ran.usage)))),
+        ("start", optional(ran.map(|ran| RunResult::start_of(ran.start).to_owned()))),
+        ("runtime", optional(ran.map(|ran| ran.runtime.clone()))),
+        ("kept", names(ran.map_or(&[], |ran| &ran.kept))),
+        ("waived", names(ran.map_or(&asked.waived, |ran| &ran.waived))),
+    ]
+}
+
+fn status(fate: &Fate) -> &'static str {
+    match fate {
+        Fate::Refused(_) => "refused",
+        Fate::Failed(_) => "failed",
+        Fate::Ran(ran) => RunResult::status_of(ran.outcome),
+    }
+}
+
+fn length(excerpt: &Excerpt) -> u64 {
+    (excerpt.head.len() + excerpt.tail.len()) as u64 + excerpt.missing
+}
+
+fn stated((sandbox, execution): (BoxLimits, ExecutionLimits)) -> Limits {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    Limits {
+        timeout_ms: Some(millis(execution.timeout)),
+        cpu_ms: execution.cpu_time.map(millis),
+        memory_bytes: Some(sandbox.memory.get()),
+        cpus: Some(f64::from(sandbox.cpus.milli()) / 1000.0),
+        pids: Some(sandbox.pids.into()),
+        disk_bytes: Some(sandbox.disk.get()),
+        output_bytes: Some(execution.output.get()),
+    }
+}
+
+fn digested(bytes: &Digested) -> AuditFile {
+    let Digested { path, size, sha256 } = bytes;
+    AuditFile { path: path.clone(), size: *size, sha256: sha256.as_ref().map(|digest| hex(digest)) }
+}
+
+pub(crate) fn millis(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+}
+
+fn text(text: &str) -> Value {
+    Value::Text(text.to_owned())
+}
+
+fn optional(text: Option<String>) -> Value {
+    text.map_or(Value::Null, Value::Text)
+}
+
+fn count(number: Option<u64>) -> Value {
+    number.map_or(Value::Null, |number| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX)))
+}
+
+/// None of the types has a `Serialize` that can fail.
+fn json(value: &impl Serialize) -> Value {
+    Value::Text(serde_json::to_string(value).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema;
+
+    fn account(code: &str, stdout: Excerpt) -> Account {
+        let ran = Ran {
+            outcome: belljar_core::outcome::Outcome::Exited(0),
+            stdout,
+            stderr: Excerpt::default(),
+            usage: belljar_core::outcome::Usage::default(),
+            start: belljar_core::outcome::Start::Cold,
+            runtime: "Python".to_owned(),
+            image: None,
+            network: "none".to_owned(),
+            kept: vec![Guarantee::Disk],
+            waived: Vec::new(),
+            produced: Vec::new(),
+        };
+        Account {
+            id: "run_1".to_owned(),
+            at: SystemTime::now(),
+            origin: Origin::default(),
+            asked: Asked {
+                language: "python".to_owned(),
+                code: Some(Code::parse(code.into(), None).unwrap()),
+                env: belljar_core::request::EnvVar::parse_all(vec![("TOKEN".into(), "open sesame".into())])
+                    .unwrap(),
+                ..Asked::default()
+            },
+            fate: Fate::Ran(Box::new(ran)),
+        }
+    }
+
+    fn value(entry: &Entry, wanted: &str) -> String {
+        let found = entry.values.iter().find(|(name, _)| *name == wanted).unwrap();
+        match &found.1 {
+            Value::Text(text) => text.clone(),
+            Value::Integer(number) => number.to_string(),
+            other => format!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_entry_has_every_column_in_its_order() {
+        let entry = Entry::new(&account("1", Excerpt::default()), &Redactor::new(&[]).unwrap());
+        let names: Vec<_> = entry.values.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, schema::filled().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_value_of_a_variable_is_stored_nowhere() {
+        let printed = Excerpt { head: b"it is open sesame!".to_vec(), ..Excerpt::default() };
+        let entry = Entry::new(&account("print('open sesame')", printed), &Redactor::new(&[]).unwrap());
+        assert!(value(&entry, "request").contains("TOKEN"), "the control");
+        assert_eq!(value(&entry, "stdout"), "it is [redacted:env]!");
+        assert_eq!(value(&entry, "redactions"), "2");
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+
+    #[test]
+    fn what_is_long_is_cut_and_its_digest_is_not() {
+        let code = "x".repeat(MOST_CODE + 10);
+        let (head, tail) = (vec![b'a'; 36 << 10], vec![b'b'; 36 << 10]);
+        let entry =
+            Entry::new(&account(&code, Excerpt { head, tail, missing: 7 }), &Redactor::new(&[]).unwrap());
+        assert!(value(&entry, "code").len() < MOST_CODE + 100);
+        assert_eq!(value(&entry, "code_bytes"), code.len().to_string());
+        assert_eq!(value(&entry, "code_sha256"), hex(&Sha256::digest(code.as_bytes())));
+        assert_eq!(value(&entry, "stdout_bytes"), (72 * 1024 + 7).to_string());
+        assert!(value(&entry, "stdout").contains("aa\n[... about 8199 bytes are not recorded ...]\nbb"));
+    }
+}

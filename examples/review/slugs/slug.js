@@ -1,0 +1,1 @@
+exports.slug = (title) => title.toLowerCase().replace(' ', '-')
