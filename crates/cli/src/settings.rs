@@ -133,6 +133,8 @@ pub(crate) struct Host {
     /// How many boxes of crashed servers were removed already.
     pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
+    /// Runtimes that were found before the server gave up root's rights.
+    pub(crate) found_runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
 
@@ -552,6 +554,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         swept: 0,
         runtimes,
+        found_runtimes: Vec::new(),
         docker: DockerChoices::default(),
     }
 }
