@@ -138,6 +138,8 @@ pub(crate) struct Host {
     /// How many boxes of crashed servers were removed already.
     pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
+    /// Runtimes that were found before the server gave up root's rights.
+    pub(crate) found_runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
 
@@ -576,6 +578,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         swept: 0,
         runtimes,
+        found_runtimes: Vec::new(),
         docker: DockerChoices::default(),
     }
 }
