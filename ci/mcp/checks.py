@@ -16,7 +16,7 @@ async def check(client, what):
     assert tools["run_code"]["outputSchema"]["type"] == "object"
     assert tools["run_code"]["annotations"]["destructiveHint"] is False
     checks = {
-        "everything": [runs, fails, refuses, pages, shows_pictures, progresses, cancels],
+        "everything": [runs, fails, refuses, pages, shows_pictures, passes_files_on, progresses, cancels],
         "handover": [hands_over],
     }
     for each in checks[what]:
@@ -85,6 +85,23 @@ async def shows_pictures(client):
     assert "- dot.png (17 bytes)" in text(answer) and "- a.csv (3 bytes)" in text(answer), text(answer)
     page = await client.call("get_run", {"run_id": answer["structuredContent"]["id"], "file": "a.csv"})
     assert page["structuredContent"]["page"]["content"] == "a,b"
+
+
+async def passes_files_on(client):
+    """A file goes from one run into the next, and what was not there to collect is said."""
+    code = "open('big', 'w').write('x' * 300_000)"
+    first = await client.call("run_code", {"language": "python", "code": code, "collect": ["big", "*.svg"]})
+    assert len(json.dumps(first)) < 5_000, first
+    assert "Nothing to collect: no file matches '*.svg'" in text(first), text(first)
+    file = {"path": "in", "from_run": first["structuredContent"]["id"], "from_path": "big"}
+    answer = await client.call("run_code", {"language": "bash", "code": "wc -c < in", "files": [file]})
+    assert text(answer) == "exit code 0\nstdout:\n300000", text(answer)
+    dot = r"open('dot.png', 'wb').write(b'\x89PNG\r\n\x1a\n' + bytes(9))"
+    shown = await client.call("run_code", {"language": "python", "code": dot, "collect": ["dot.png"]})
+    again = await client.call("get_run", {"run_id": shown["structuredContent"]["id"], "file": "dot.png"})
+    for answer in (shown, again):
+        picture = answer["content"][1]["data"]
+        assert json.dumps(answer).count(picture) == 1, answer
 
 
 async def progresses(client):

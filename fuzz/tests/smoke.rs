@@ -58,7 +58,9 @@ fn understood(path: &str) -> &'static str {
             r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_code","arguments":{"language":"sh","code":""}}}"#
         }
         "/api/v2/execute" => r#"{"language":"bash","version":"*","files":[{"content":"true"}],"args":["a"]}"#,
-        "/api/v2/connect" => r#"{"type":"init","language":"bash","version":"*","files":[{"content":"true"}]}"#,
+        "/api/v2/connect" => {
+            r#"{"type":"init","language":"bash","version":"*","files":[{"content":"true"}]}"#
+        }
         "/run_code" => r#"{"language":"bash","code":"true","files":{"a":"YQ=="},"fetch_files":["b"]}"#,
         "/run_jupyter" => r#"{"cells":["1"],"files":{"a":"YQ=="}}"#,
         other => panic!("no body for {other}"),
@@ -81,7 +83,7 @@ fn bodies_of_many_small_values_stay_small() {
         let values = item.matches(['"', '[', '{']).count();
         format!("[{}]", vec![item; 32_000 / values].join(","))
     });
-    let large = [format!("\"{}\"", "x".repeat(4 << 20)), format!("\"{}\"", "\\n".repeat(2 << 20))];
+    let large = [format!("\"{}\"", "x".repeat(512 << 10)), format!("\"{}\"", "\\n".repeat(256 << 10))];
     for (path, read) in ALL {
         let body = understood(path);
         for (at, _) in body.match_indices(['"', '[', '{']) {

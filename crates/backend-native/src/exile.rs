@@ -180,6 +180,7 @@ fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
         home: from.home.clone(),
         manager_env: Vec::new(),
         overrides: from.overrides.clone(),
+        found: Vec::new(),
         cache_dir: from.state_dir.clone(),
     });
     let found = Language::all().filter_map(|language| Some((language, runtimes.find(language).ok()?)));

@@ -157,7 +157,8 @@ fn ids_in(uid_map: &str) -> (u32, u32) {
     if first <= ID_BASE && first.saturating_add(count) >= ID_BASE + ID_COUNT {
         return (ID_BASE, ID_SLOTS);
     }
-    let is_leased = first > ID_BASE && (first - ID_BASE) % (2 * UNIT) == 0 && count % (2 * UNIT) == 0;
+    let is_leased =
+        first > ID_BASE && (first - ID_BASE).is_multiple_of(2 * UNIT) && count.is_multiple_of(2 * UNIT);
     if is_leased { (first, count / 2) } else { (first + count / 2, (count / 4).max(1)) }
 }
 

@@ -71,6 +71,8 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
+    /// Interpreters that were found before the server gave up root's rights.
+    pub found: Vec<(Language, PathBuf)>,
     /// A PID 1 for the first run, if the program made one early.
     pub standby: Option<Standby>,
     /// Whether there will be many runs, or only one.
@@ -112,6 +114,7 @@ impl Native {
             home: settings.home,
             manager_env: Vec::new(),
             overrides: settings.overrides,
+            found: settings.found,
             cache_dir: settings.state_dir,
         });
         // On cgroup v2, PID 1 must be cloned into its cgroup, so an existing one is of no use.

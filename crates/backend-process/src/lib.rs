@@ -47,6 +47,8 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
+    /// Interpreters that were found before the server gave up root's rights.
+    pub found: Vec<(Language, PathBuf)>,
     /// Where the directories of runs are made.
     pub temp_dir: PathBuf,
 }
@@ -92,6 +94,7 @@ impl Subprocess {
                 home: settings.home,
                 manager_env: Vec::new(),
                 overrides: settings.overrides,
+                found: settings.found,
                 cache_dir: settings.state_dir,
             }),
             temp_dir: settings.temp_dir,

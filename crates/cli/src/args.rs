@@ -333,6 +333,30 @@ pub(crate) struct Choices {
     pub(crate) waive: Vec<String>,
 }
 
+impl Choices {
+    /// The words that say the same on another command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let Choices { timeout, cpu_time, memory, cpus, pids, disk, output_limit, .. } = self;
+        let Choices { network, backend, image, runtime, waive, .. } = self;
+        let chosen = [
+            ("--timeout", timeout),
+            ("--cpu-time", cpu_time),
+            ("--memory", memory),
+            ("--cpus", cpus),
+            ("--pids", pids),
+            ("--disk", disk),
+            ("--output-limit", output_limit),
+            ("--network", network),
+            ("--backend", backend),
+            ("--image", image),
+            ("--runtime", runtime),
+        ];
+        let chosen = chosen.into_iter().filter_map(|(option, value)| Some((option, value.as_ref()?)));
+        let waived = waive.iter().map(|guarantee| ("--waive", guarantee));
+        chosen.chain(waived).flat_map(|(option, value)| [option.to_owned(), value.clone()]).collect()
+    }
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct HostArgs {
     /// Print JSON instead of a table
@@ -399,6 +423,17 @@ mod tests {
         assert_eq!(args.choices.timeout.as_deref(), Some("1s"));
         assert_eq!(args.choices.pids.as_deref(), Some("3"));
         assert_eq!(args.env, ["A=b", "C=d"]);
+    }
+
+    #[test]
+    fn choices_read_back_as_they_were_said() {
+        let words = "--timeout 30s --cpu-time 5s --memory 1G --cpus 0.5 --pids 9 --disk 1M --output-limit 2M \
+                     --network none --backend native --image a:1 --runtime runsc --waive memory --waive cpu";
+        let words: Vec<_> = words.split_whitespace().collect();
+        let said = run(&words).unwrap().choices.words();
+        assert_eq!(said, words);
+        let all = Choices::augment_args(clap::Command::new("all"));
+        assert_eq!(said.len() / 2, all.get_arguments().count() + 1, "every option, and one of them twice");
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn visible(command: &clap::Command) -> clap::Command {
     if command.get_version().is_some() {
         copy = copy.version(env!("CARGO_PKG_VERSION"));
     }
-    copy.args(command.get_arguments().cloned()).subcommands(shown)
+    copy.args(command.get_arguments().cloned()).groups(command.get_groups().cloned()).subcommands(shown)
 }
 
 fn offer_languages(words: clap::Arg) -> clap::Arg {

@@ -56,6 +56,7 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
         runtime_dir: host.runtime_dir,
         state_dir: host.state_dir,
         overrides: host.runtimes,
+        found: host.found_runtimes,
         standby,
         many_runs,
         pool,
@@ -70,6 +71,7 @@ fn subprocess(host: &Host) -> belljar_process::Settings {
         home: host.home.clone(),
         state_dir: host.state_dir.clone(),
         overrides: host.runtimes.clone(),
+        found: host.found_runtimes.clone(),
         temp_dir: host.temp_dir.clone(),
     }
 }

@@ -87,7 +87,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     let folder = FolderFile::find(args.config.as_deref(), environment)?;
     let settings = Settings::gather_with(&args.choices, &|| Ok(configuration.clone()), &folder, environment)?;
     let written = Written::read(&configuration)?;
-    let mut server = tables::config(&settings.server, &settings.keys, &settings.limits, &settings.config)?;
+    let mut server = tables::config(&settings)?;
     server.defaults = settings.defaults();
     let mut listed = Lines { written, settings: &settings, lines: Vec::new() };
     listed.of_runs()?;
@@ -214,12 +214,14 @@ impl Lines<'_> {
     }
 
     fn of_mcp_and_docker(&mut self) {
-        let Settings { mcp, host, .. } = self.settings;
+        let Settings { mcp, host, workspace_roots, .. } = self.settings;
         self.chosen("docker.runtime", host.docker.runtime.clone());
         self.chosen("docker.host", host.docker.host.clone());
         self.chosen("mcp.tool-name", Some(mcp.tool_name.to_string()));
         self.chosen("mcp.answer-within", Some(show_duration(mcp.answer_within)));
         self.chosen("mcp.max-text", Some(mcp.max_text.to_string()));
+        let roots: Vec<_> = workspace_roots.iter().map(|root| root.display().to_string()).collect();
+        self.chosen("mcp.workspace-roots", (!roots.is_empty()).then(|| roots.join(", ")));
     }
 
     fn of_server(&mut self, config: &Config) {
@@ -243,6 +245,9 @@ impl Lines<'_> {
         self.configured("server.keep-runs", config.kept.runs);
         self.configured("server.keep-bytes", size(config.kept.bytes));
         self.configured("server.keep-for", show_duration(config.kept.age));
+        self.configured("server.max-upload", size(config.max_upload));
+        self.configured("server.upload-memory", size(config.uploads.bytes));
+        self.configured("server.keep-uploads-for", show_duration(config.uploads.age));
     }
 
     fn of_pool(&mut self, config: &Config) -> Result<(), Problem> {

@@ -52,6 +52,12 @@ impl Configuration {
     }
 }
 
+/// The file in which a setting would be changed: the one that is read, else the user's.
+pub(crate) fn to_write(read: &Path, exists: bool, environment: Environment<'_>) -> String {
+    let path = if exists { std::path::absolute(read).ok() } else { users_file(environment) };
+    path.unwrap_or_else(|| PathBuf::from(SYSTEM_FILE)).display().to_string()
+}
+
 /// Where the settings of this user are.
 pub(crate) fn users_file(environment: Environment<'_>) -> Option<PathBuf> {
     user_directory(environment, "XDG_CONFIG_HOME", ".config").map(|dir| dir.join(FILE_NAME))

@@ -101,14 +101,15 @@ fn verdict(backends: &Backends) -> String {
 fn section(backend: &BackendStatus) -> String {
     let mut text = format!("{}: {}\n", backend.name, state(backend));
     for (label, line) in [("why", &backend.reason), ("fix", &backend.hint)] {
-        if let Some(line) = line {
+        // The table below says why a guarantee is not kept, and how to change that.
+        if let Some(line) = line.as_ref().filter(|_| !backend.available) {
             text += &format!("  {label}: {}\n", inert(line));
         }
     }
     if backend.only_by_name {
         text += &format!("  used only with --backend {}\n", backend.name);
     }
-    if backend.ready {
+    if backend.available {
         text += "\n";
         text += &details(&backend.guarantees);
         if !backend.only_by_name {
@@ -132,7 +133,7 @@ fn overview(backends: &[BackendStatus]) -> String {
 fn kept(backend: &BackendStatus, guarantee: Guarantee) -> &'static str {
     let found = backend.guarantees.iter().find(|status| status.name == guarantee.name());
     match found {
-        Some(status) if backend.ready => {
+        Some(status) if backend.available => {
             if status.kept {
                 "yes"
             } else {
@@ -157,10 +158,14 @@ fn details(guarantees: &[GuaranteeStatus]) -> String {
 
 fn state(backend: &BackendStatus) -> &'static str {
     let keeps_anything = backend.guarantees.iter().any(|guarantee| guarantee.kept);
-    match (backend.ready, keeps_anything || !backend.only_by_name) {
-        (false, _) => "not available",
-        (true, true) => "ready",
-        (true, false) => "not a sandbox",
+    if !backend.available {
+        "not available"
+    } else if !keeps_anything && backend.only_by_name {
+        "not a sandbox"
+    } else if !backend.ready {
+        "refuses runs"
+    } else {
+        "ready"
     }
 }
 
@@ -205,7 +210,8 @@ mod tests {
     fn every_guarantee_is_kept_and_how_or_not_and_why_with_one_remedy() {
         let native = BackendStatus {
             name: "native",
-            ready: true,
+            ready: false,
+            available: true,
             only_by_name: false,
             reason: None,
             hint: None,
@@ -228,7 +234,7 @@ mod tests {
         syscalls    -
         privileges  -
 
-        native: ready
+        native: refuses runs
 
         GUARANTEE   KEPT  HOW OR WHY NOT
         filesystem  yes   pivot_root
@@ -245,6 +251,7 @@ mod tests {
         let native = BackendStatus {
             name: "native",
             ready: false,
+            available: false,
             only_by_name: false,
             reason: Some("user namespaces are forbidden".into()),
             hint: Some("sysctl -w user.max_user_namespaces=10000".into()),
@@ -253,6 +260,7 @@ mod tests {
         let docker = BackendStatus {
             name: "docker",
             ready: true,
+            available: true,
             only_by_name: false,
             reason: None,
             hint: None,
@@ -261,6 +269,7 @@ mod tests {
         let none = BackendStatus {
             name: "none",
             ready: true,
+            available: true,
             only_by_name: true,
             reason: None,
             hint: None,

@@ -3,15 +3,15 @@
 mod install;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-use belljar_core::allowance::{Allowance, Permitted};
+use belljar_core::allowance::{Allowance, Permitted, Workspaces};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
-use belljar_wire::Problem;
+use belljar_wire::{Code, Problem};
 use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
@@ -31,9 +31,21 @@ pub(crate) struct McpArgs {
     #[command(subcommand)]
     command: Option<McpCommand>,
 
+    #[command(flatten)]
+    options: ServerOptions,
+}
+
+// Not a doc comment: clap would take it for the description of the commands that this is flattened into.
+// What the server takes, and what `install` passes on to it.
+#[derive(Debug, Args)]
+pub(crate) struct ServerOptions {
     /// Name of the tool that runs code [default: run_code]
     #[arg(long, value_name = "NAME")]
     tool_name: Option<String>,
+
+    /// Directory that a call may show to its code, read-only, with what is beneath it; repeatable [default: none]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    workspace_root: Vec<PathBuf>,
 
     #[command(flatten)]
     choices: Choices,
@@ -41,6 +53,58 @@ pub(crate) struct McpArgs {
     /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
+}
+
+impl ServerOptions {
+    /// The settings in effect. A list of roots on the command line is the whole list.
+    fn settings(&self, environment: Environment<'_>) -> Result<Settings, Problem> {
+        let mut settings = Settings::gather(&self.choices, self.config.as_deref(), environment)?;
+        if let Some(name) = &self.tool_name {
+            settings.mcp.tool_name = ToolName::parse(name)?;
+        }
+        if !self.workspace_root.is_empty() {
+            settings.workspace_roots = self.roots()?;
+        }
+        Ok(settings)
+    }
+
+    /// The roots as absolute paths, because clients start the server in any directory.
+    fn roots(&self) -> Result<Vec<PathBuf>, Problem> {
+        self.workspace_root.iter().map(|root| absolute("--workspace-root", root)).collect()
+    }
+
+    /// The words that say the same on another command line.
+    fn words(&self) -> Result<Vec<String>, Problem> {
+        let mut words = Vec::new();
+        if let Some(name) = &self.tool_name {
+            words.extend(["--tool-name".to_owned(), name.clone()]);
+        }
+        for root in self.roots()? {
+            words.extend(["--workspace-root".to_owned(), text_of("--workspace-root", root)?]);
+        }
+        words.extend(self.choices.words());
+        if let Some(config) = &self.config {
+            words.extend(["--config".to_owned(), text_of("--config", absolute("--config", config)?)?]);
+        }
+        Ok(words)
+    }
+}
+
+/// The path keeps its symbolic links, because clients know a directory by that name; only `..` is resolved.
+fn absolute(option: &str, path: &Path) -> Result<PathBuf, Problem> {
+    let goes_up = path.components().any(|part| part == Component::ParentDir);
+    let found = if goes_up { path.canonicalize() } else { std::path::absolute(path) };
+    found.map_err(|cause| {
+        let message = format!("{option}: cannot tell where '{}' is: {cause}", path.display());
+        Problem::new(Code::InvalidRequest, message, "write an absolute path")
+    })
+}
+
+fn text_of(option: &str, path: PathBuf) -> Result<String, Problem> {
+    path.into_os_string().into_string().map_err(|path| {
+        let message = format!("{option}: the path {} is not UTF-8", path.display());
+        Problem::new(Code::InvalidRequest, message, "use a path that is")
+    })
 }
 
 #[derive(Debug, Subcommand)]
@@ -64,19 +128,19 @@ pub(crate) fn run(args: &McpArgs, verbosity: Verbosity, environment: Environment
 }
 
 fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<(), Problem> {
-    let settings = Settings::gather(&args.choices, args.config.as_deref(), environment)?;
+    let settings = args.options.settings(environment)?;
+    for root in settings.workspace_roots.iter().filter(|root| !root.is_dir()) {
+        problem::warn(&format!("the workspace root {} is not a directory", root.display()), verbosity);
+    }
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
     let ledger = Planned::of(&settings, Unless::Configured, 1024)?;
-    let Settings { mcp: mut protocol, mut host, scan, .. } = settings;
+    let Settings { mcp: protocol, mut host, scan, .. } = settings;
     host.docker.for_others = true;
-    if let Some(name) = &args.tool_name {
-        protocol.tool_name = ToolName::parse(name)?;
-    }
     let config = Config { mcp: protocol, ..Config::default() };
     let scanning = scan.scanning();
     let mut engine = compose::engine(host, None).with_scanner(scanner::warm(scanning), scanning);
-    let scribe = ledger.map(|ledger| ledger.unlock()?.start()).transpose()?;
+    let scribe = ledger.map(|ledger| ledger.of_ones_own()?.unlock()?.start()).transpose()?;
     if let Some(scribe) = &scribe {
         engine = engine.with_recorder(scribe.clone());
     }
@@ -112,6 +176,7 @@ fn greet() {
 fn allowance(settings: &Settings) -> Result<Allowance, Problem> {
     let mut allowance = usual_allowance(&settings.limits);
     allowance.waivers = Permitted::Only(parse_waivers(&settings.waive)?);
+    allowance.workspaces = Workspaces::Beneath(settings.workspace_roots.clone());
     if let (Some(chosen), Permitted::Only(names)) = (&settings.backend, &mut allowance.backends)
         && let BackendChoice::Named(name) = BackendChoice::parse(chosen)?
         && !names.contains(&name)

@@ -170,7 +170,7 @@ fn fault(usage: &clap::Error, found: &dyn Fn(ContextKind) -> String) -> String {
             let why = usage.source().map(|cause| format!(": {cause}")).unwrap_or_default();
             format!("'{value}' is not a value for {arg}{why}")
         }
-        ErrorKind::MissingRequiredArgument => format!("{arg} is required"),
+        ErrorKind::MissingRequiredArgument => format!("{} is required", alternatives(&arg)),
         ErrorKind::ArgumentConflict if arg == found(ContextKind::PriorArg) => format!("{arg} is given twice"),
         ErrorKind::ArgumentConflict => {
             format!("{arg} cannot be used together with {}", found(ContextKind::PriorArg))
@@ -206,6 +206,14 @@ fn described(problem: &Problem) -> String {
     format!("{ERROR}error:{ERROR:#} {message}\n{NOTE}hint:{NOTE:#} {hint}\n")
 }
 
+/// One of several arguments, which clap writes as `<--one|--other>`.
+fn alternatives(arg: &str) -> String {
+    match arg.strip_prefix('<').and_then(|arg| arg.strip_suffix('>')) {
+        Some(several) if several.contains('|') => several.replace('|', " or "),
+        _ => arg.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -239,7 +247,7 @@ mod tests {
         hint: did you mean 'doctor'? See belljar --help
         ");
         insta::assert_snapshot!(usage(&["run", "python", "--collect-to", "x"]), @"
-        error: --collect <GLOB> is required
+        error: --collect <GLOB> or --plots is required
         hint: see belljar run --help
         ");
         insta::assert_snapshot!(usage(&["run", "--json", "--json"]), @"

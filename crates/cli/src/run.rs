@@ -179,7 +179,7 @@ fn drive(
 /// Who runs something from the command line.
 fn origin() -> Origin {
     let caller = format!("uid:{}", rustix::process::getuid().as_raw());
-    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None }
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, source: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.
@@ -340,7 +340,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         // Whoever reads JSON may compare what a program wrote.
         hints: !args.json,
     };
-    Ok((request.parse(Local { code, stdin, files })?, settings.host))
+    Ok((request.parse(Local { code, stdin, files, ..Local::default() })?, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.

@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::args::Choices;
 use crate::audit::configured::AuditTable;
-use crate::configuration::{Configuration, FolderFile, users_file};
+use crate::configuration::{Configuration, FolderFile, to_write, users_file};
 use crate::docker::{DockerChoices, DockerTable};
 use crate::folder::{Restriction, refuse_other_keys};
 use crate::serve::pool::PoolTable;
@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) image: Option<String>,
     pub(crate) waive: Vec<String>,
     pub(crate) mcp: mcp::Config,
+    /// The directories that a call to `belljar mcp` may show to its code.
+    pub(crate) workspace_roots: Vec<PathBuf>,
     pub(crate) host: Host,
     pub(crate) server: ServerTable,
     pub(crate) keys: Vec<KeyTable>,
@@ -45,6 +47,8 @@ pub(crate) struct Settings {
     pub(crate) audit: AuditTable,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
+    /// The file in which a setting would be changed: that one, or the user's if there is none.
+    pub(crate) config_to_write: String,
     pub(crate) origins: Origins,
 }
 
@@ -121,6 +125,7 @@ const DOCKER_HOST: &str = "DOCKER_HOST";
 const TOOL_NAME: Names = names_without_flag("mcp.tool-name", "BELLJAR_MCP_TOOL_NAME");
 const ANSWER_WITHIN: Names = names_without_flag("mcp.answer-within", "BELLJAR_MCP_ANSWER_WITHIN");
 const MAX_TEXT: Names = names_without_flag("mcp.max-text", "BELLJAR_MCP_MAX_TEXT");
+const WORKSPACE_ROOTS: Names = names_without_flag("mcp.workspace-roots", "BELLJAR_MCP_WORKSPACE_ROOTS");
 
 /// What a backend needs to know about this host and its user.
 #[derive(Debug)]
@@ -135,6 +140,8 @@ pub(crate) struct Host {
     /// How many boxes of crashed servers were removed already.
     pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
+    /// Runtimes that were found before the server gave up root's rights.
+    pub(crate) found_runtimes: Vec<(Language, PathBuf)>,
     pub(crate) docker: DockerChoices,
 }
 
@@ -157,7 +164,8 @@ impl Settings {
         environment: Environment<'_>,
     ) -> Result<Settings, Problem> {
         let Configuration { path, text } = choose()?;
-        let file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
+        let config_to_write = to_write(&path, text.is_some(), environment);
+        let mut file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
         let shown = path.display().to_string();
         let mut sources = Sources { environment, config: &shown, origins: Origins::default() };
         let backend = sources.backend(flags, file.backend)?;
@@ -172,6 +180,7 @@ impl Settings {
             image: flags.image.clone(),
             waive: sources.waivers(&flags.waive, file.waive)?,
             limits: sources.limits(flags, file.limits)?,
+            workspace_roots: sources.workspace_roots(file.mcp.workspace_roots.take())?,
             mcp: sources.mcp(file.mcp)?,
             host: Host { docker, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
@@ -180,6 +189,7 @@ impl Settings {
             scan: file.scan,
             audit: file.audit,
             config: shown.clone(),
+            config_to_write,
             origins: sources.origins,
         };
         if let FolderFile::Read(Configuration { path, text: Some(text) }) = folder {
@@ -342,6 +352,21 @@ impl Sources<'_> {
         Ok(config)
     }
 
+    /// In the variable, they are separated by colons, as in `PATH`.
+    fn workspace_roots(&mut self, file: Option<Vec<String>>) -> Result<Vec<PathBuf>, Problem> {
+        let file = file.filter(|roots| !roots.is_empty()).map(|roots| roots.join(":"));
+        let Some(given) = self.pick(&WORKSPACE_ROOTS, None, file)? else { return Ok(Vec::new()) };
+        let roots: Vec<PathBuf> = given.text.split(':').map(PathBuf::from).collect();
+        match roots.iter().find(|root| !root.is_absolute()) {
+            None => Ok(roots),
+            Some(root) => {
+                let message = format!("{}: '{}' is not an absolute path", given.place, root.display());
+                let hint = "write absolute paths, such as workspace-roots = [\"/home/me/project\"]";
+                Err(Problem::new(Code::InvalidRequest, message, hint))
+            }
+        }
+    }
+
     /// Waivers do not add up across sources: a list on the command line is the whole list.
     fn waivers(&mut self, flags: &[String], file: Option<Vec<String>>) -> Result<Vec<String>, Problem> {
         let flag = (!flags.is_empty()).then(|| flags.join(","));
@@ -484,6 +509,7 @@ struct McpTable {
     tool_name: Option<String>,
     answer_within: Option<Scalar>,
     max_text: Option<Scalar>,
+    workspace_roots: Option<Vec<String>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -570,6 +596,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         temp_dir: absolute(environment("TMPDIR")).unwrap_or_else(|| PathBuf::from("/tmp")),
         swept: 0,
         runtimes,
+        found_runtimes: Vec::new(),
         docker: DockerChoices::default(),
     }
 }

@@ -189,6 +189,16 @@ fn files_go_in_and_come_back() {
 }
 
 #[test]
+fn a_pattern_that_no_file_matches_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = belljar(&["bash", "-c", "echo 1 > a.txt", "--collect", "*.txt", "--collect", "*.png"]);
+    let output = command.current_dir(folder.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "Nothing to collect: no file matches '*.png'\n");
+    assert_eq!(fs::read_to_string(folder.path().join("a.txt")).unwrap(), "1\n");
+}
+
+#[test]
 fn a_file_that_is_not_written_is_named() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("a"), "old").unwrap();

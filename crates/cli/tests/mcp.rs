@@ -232,7 +232,11 @@ fn what_will_not_run_is_an_error_that_a_model_can_act_upon() {
         (with("limits", json!({"pids": 3})), "there is no argument 'limits'"),
         (with("waive", json!(["memory"])), "there is no argument 'waive'"),
         (with("backend", json!("process")), "error (forbidden): the backend 'process' is not allowed here"),
-        (with("workspace", json!("/usr/share")), "error (forbidden): "),
+        (with("workspace", json!("/usr/share")), "there is no argument 'workspace'"),
+        (
+            with("files", json!([{"path": "x", "from_run": "run_0"}])),
+            "error (not_found): there is no run 'run_0'",
+        ),
         (with("timeout_ms", json!(0)), "argument: "),
         (with("files", json!([{"path": "../x", "content": ""}])), "argument: files"),
     ] {
@@ -250,6 +254,118 @@ fn the_operator_may_choose_what_a_model_may_not() {
     let result = client.call("run_code", json!({"language": "sh", "code": "sleep 20"}));
     assert_eq!(text(&result).lines().next(), Some("timed out after 300ms (exit code 124)"));
     assert_eq!(result["structuredContent"]["isolation"]["waived"], json!(["disk"]));
+}
+
+/// What the schema of `run_code` says of the argument `workspace`.
+fn offered_workspace(client: &mut Client) -> Value {
+    let tools = client.request("tools/list", json!({}));
+    tools["result"]["tools"][0]["inputSchema"]["properties"]["workspace"].clone()
+}
+
+#[test]
+fn a_workspace_is_offered_and_shown_where_the_operator_has_named_a_root() {
+    let folder = tempfile::tempdir().unwrap();
+    let (root, other) = (folder.path().join("root"), folder.path().join("other"));
+    for dir in [&root.join("project"), &other] {
+        fs::create_dir_all(dir).unwrap();
+        fs::write(dir.join("a.txt"), "from the host").unwrap();
+    }
+    symlink(&other, root.join("link")).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let named = root.to_str().unwrap();
+    assert!(offered_workspace(&mut Client::start(&[], "")).is_null());
+    let flags = Client::start(&["--workspace-root", named], "");
+    let file = Client::start(&[], &format!("[mcp]\nworkspace-roots = ['{named}']\n"));
+    for mut client in [flags, file] {
+        let offered = offered_workspace(&mut client)["description"].as_str().unwrap().to_owned();
+        assert!(offered.contains(named), "{offered}");
+        let mut cat = |workspace: &Path| {
+            let code = "pwd; cat a.txt; touch b";
+            client.call("run_code", json!({"language": "sh", "code": code, "workspace": workspace}))
+        };
+        let shown = cat(&root.join("project"));
+        assert!(text(&shown).contains("stdout:\n/work\nfrom the host\nstderr:\n"), "{shown}");
+        for refused in [&other, &root.join("link"), Path::new("/usr/share"), &root.join("../other")] {
+            let refused = cat(refused);
+            assert!(refused["isError"] == true && text(&refused).contains("workspace"), "{refused}");
+        }
+    }
+    assert!(!root.join("project/b").exists());
+}
+
+#[test]
+fn a_run_that_goes_on_shows_the_end_of_what_it_has_written() {
+    let mut client = Client::initialized("[mcp]\nanswer-within = \"100ms\"\n");
+    let code = "echo one; echo two >&2; read x < <(sleep 300)";
+    let arguments = json!({"language": "bash", "code": code, "timeout_ms": 300_000});
+    let mut answer = client.call("run_code", arguments);
+    let id = answer["structuredContent"]["id"].clone();
+    let deadline = Instant::now() + PATIENCE;
+    while answer["structuredContent"]["stderr"] != "two\n" {
+        assert!(Instant::now() < deadline, "{answer}");
+        answer = client.call("get_run", json!({"run_id": id, "wait_ms": 10}));
+    }
+    let content = &answer["structuredContent"];
+    assert_eq!((&content["status"], &content["stdout"]), (&json!("running"), &json!("one\n")));
+    assert!(text(&answer).starts_with("still running\n"), "{answer}");
+    assert!(text(&answer).ends_with("\nstdout so far:\none\nstderr so far:\ntwo"), "{answer}");
+    client.call("cancel_run", json!({"run_id": id}));
+
+    // The end is that of what was written, and not of the part that is kept from the start.
+    let code = "for i in $(seq 5000); do echo line $i; done; read x < <(sleep 300)";
+    let arguments = json!({"language": "bash", "code": code, "timeout_ms": 300_000, "output_bytes": 2000});
+    let mut answer = client.call("run_code", arguments);
+    let id = answer["structuredContent"]["id"].clone();
+    while !answer["structuredContent"]["stdout"].as_str().unwrap().ends_with("\nline 5000\n") {
+        assert!(Instant::now() < deadline, "{answer}");
+        answer = client.call("get_run", json!({"run_id": id, "wait_ms": 10}));
+    }
+    assert_eq!(answer["structuredContent"]["stdout_truncated"], true);
+    assert!(text(&answer).contains("\nstdout so far, without the first "), "{answer}");
+    assert!(text(&answer).len() < 6000, "{}", text(&answer).len());
+    client.call("cancel_run", json!({"run_id": id}));
+}
+
+#[test]
+fn a_picture_is_in_an_answer_once() {
+    let mut client = Client::initialized("");
+    let code = r"printf '\x89PNG\r\n\x1a\n123' > dot.png; echo 1 > a.csv";
+    let arguments = json!({"language": "bash", "code": code, "collect": ["*.png", "*.csv", "*.svg"]});
+    let answer = client.call("run_code", arguments);
+    let base64 = "iVBORw0KGgoxMjM=";
+    assert_eq!(answer["content"][1]["data"], base64);
+    assert_eq!(answer.to_string().matches(base64).count(), 1, "{answer}");
+    let files = &answer["structuredContent"]["files"];
+    assert_eq!(files[0], json!({"path": "a.csv", "size": 2, "content_base64": "MQo="}));
+    assert_eq!(files[1], json!({"path": "dot.png", "size": 11}));
+    assert!(
+        text(&answer).ends_with("\n- a.csv (2 bytes)\n- dot.png (11 bytes), shown as an image"),
+        "{answer}"
+    );
+    assert!(text(&answer).contains("\nNothing to collect: no file matches '*.svg'\n"), "{answer}");
+    let id = &answer["structuredContent"]["id"];
+    let whole = client.call("get_run", json!({"run_id": id, "file": "dot.png"}));
+    assert_eq!(
+        (&whole["content"][1]["data"], &whole["content"][1]["mimeType"]),
+        (&json!(base64), &json!("image/png"))
+    );
+    assert_eq!(whole.to_string().matches(base64).count(), 1, "{whole}");
+    let part = client.call("get_run", json!({"run_id": id, "file": "dot.png", "length": 4}));
+    assert_eq!(part["structuredContent"]["page"]["content"], "iVBO");
+}
+
+#[test]
+fn a_file_goes_from_one_run_into_the_next_without_passing_through_the_model() {
+    let mut client = Client::initialized("");
+    let first = json!({"language": "bash", "code": "head -c 300000 /dev/zero > big", "collect": ["big"]});
+    let first = client.call("run_code", first);
+    assert!(first.to_string().len() < 5000);
+    let file = json!({"path": "data/in", "from_run": first["structuredContent"]["id"], "from_path": "big"});
+    let next = json!({"language": "bash", "code": "wc -c < data/in", "files": [file]});
+    assert_eq!(text(&client.call("run_code", next)), "exit code 0\nstdout:\n300000");
+    let tools = client.request("tools/list", json!({}))["result"]["tools"].clone();
+    let file = &tools[0]["inputSchema"]["properties"]["files"]["items"]["properties"];
+    assert!(file["from_run"].is_object() && file["upload"].is_null(), "there is no way to upload: {file}");
 }
 
 /// The schema that is published, held to the letter: whatever a result has that the schema does not know fails.
@@ -294,6 +410,7 @@ fn every_kind_of_answer_is_as_its_schema_says() {
     let files = run("echo a > a; head -c 99999 /dev/zero > b", json!({"collect": ["a", "b"]}));
     assert_eq!(files["files"][0], json!({"path": "a", "size": 2, "content_base64": "YQo="}));
     assert_eq!(files["files"][1], json!({"path": "b", "size": 99_999}));
+    let picture = run(r"printf '\x89PNG\r\n\x1a\n' > a.png", json!({"collect": ["*.png"]}));
     let endless = check("run_code", json!({"language": "bash", "code": "sleep 300", "timeout_ms": 300_000}));
     let mut cancelled = check("cancel_run", json!({"run_id": endless["id"]}));
     while cancelled["status"] == "running" {
@@ -307,6 +424,7 @@ fn every_kind_of_answer_is_as_its_schema_says() {
         arguments["run_id"] = files["id"].clone();
         assert!(check("get_run", arguments)["page"].is_object());
     }
+    assert_eq!(check("get_run", json!({"run_id": picture["id"], "file": "a.png"}))["files"][0]["size"], 8);
     check("list_languages", json!({}));
 }
 
@@ -607,6 +725,51 @@ fn over_http_a_server_with_keys_wants_one_and_shows_each_its_own_runs() {
     assert!(read(served.post(&headers(&second), &call_message(2, find))).contains("there is no run"));
 }
 
+#[test]
+fn over_http_each_key_is_offered_what_it_may_have_and_files_can_be_uploaded() {
+    let (root, home) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(root.path().join("a.txt"), "from the host").unwrap();
+    let key = |name: &str| {
+        let output = belljar(&["key", "new", "--name", name], home.path()).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let (secret, rest) = said.split_once('\n').unwrap();
+        (secret.to_owned(), rest[rest.find("[[keys]]").unwrap()..].to_owned())
+    };
+    let ((with, with_entry), (without, without_entry)) = (key("with"), key("without"));
+    let roots = format!("allow.workspace-roots = ['{}']\n", root.path().display());
+    let served = Served::with_config(&format!("{with_entry}{roots}{without_entry}"));
+    let headers = |key: &str| format!("MCP-Protocol-Version: 2025-11-25\r\nAuthorization: Bearer {key}\r\n");
+    let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
+    let offered = read(served.post(&headers(&with), &list));
+    assert!(offered.contains("\"workspace\":") && offered.contains("\"upload\":"), "{offered}");
+    let offered = read(served.post(&headers(&without), &list));
+    assert!(!offered.contains("\"workspace\":") && offered.contains("\"upload\":"), "{offered}");
+    let run = |more: Value| {
+        let mut arguments = json!({"language": "sh", "code": "cat a.txt"});
+        arguments.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        call_message(2, json!({"name": "run_code", "arguments": arguments}))
+    };
+    let shown = read(served.post(&headers(&with), &run(json!({"workspace": root.path()}))));
+    assert!(shown.contains("stdout:\\nfrom the host"), "{shown}");
+
+    let mut stream = TcpStream::connect(&served.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (address, body) = (&served.address, "uploaded");
+    write!(
+        stream,
+        "PUT /v1/files HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nAuthorization: Bearer {with}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len(),
+    )
+    .unwrap();
+    let answer = read(stream);
+    let id = &answer[answer.find("\"file_").unwrap() + 1..][..31];
+    let files = json!({"files": [{"path": "a.txt", "upload": id}]});
+    assert!(read(served.post(&headers(&with), &run(files.clone()))).contains("stdout:\\nuploaded"));
+    assert!(read(served.post(&headers(&without), &run(files))).contains("there is no uploaded file"));
+}
+
 fn install(home: &Path, words: &[&str]) -> Output {
     belljar(&[&["mcp", "install", "--client"], words].concat(), home).output().unwrap()
 }
@@ -656,7 +819,9 @@ fn a_configuration_keeps_what_it_has_and_is_written_once() {
     let again = install(home.path(), &["claude-code", "--name", "box"]);
     assert!(String::from_utf8(again.stdout).unwrap().contains("already"));
     assert_eq!(fs::metadata(&real).unwrap().ino(), inode);
-    let names: Vec<_> = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names = fs::read_dir(home.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    // What Belljar has found out about the host is in .local.
+    let names: Vec<_> = names.filter(|name| name != ".local").collect();
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
@@ -672,6 +837,35 @@ fn a_configuration_that_cannot_be_understood_is_left_alone() {
         assert!(said.contains("cannot add to the configuration") && said.contains("--print"), "{said}");
         assert_eq!(fs::read_to_string(&path).unwrap(), content);
     }
+}
+
+#[test]
+fn a_client_starts_the_server_with_the_options_that_install_was_given() {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("project")).unwrap();
+    fs::write(home.path().join("belljar.toml"), "").unwrap();
+    let options = ["--timeout", "30s", "--memory", "1G", "--waive", "memory", "--waive", "cpu"];
+    let more = ["--workspace-root", "project", "--config", "belljar.toml", "--tool-name", "code_run"];
+    let output = install(home.path(), &[&["cursor"][..], &options, &more].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let entry = &written(&home.path().join(".cursor/mcp.json"))["mcpServers"]["belljar"];
+    let path = |name: &str| home.path().join(name).to_str().unwrap().to_owned();
+    let (project, config) = (path("project"), path("belljar.toml"));
+    let roots = ["mcp", "--tool-name", "code_run", "--workspace-root", &project];
+    let expected = [&roots[..], &options, &["--config", &config]].concat();
+    assert_eq!(entry["args"], json!(expected));
+    // Whatever it would not start with is refused now.
+    for wrong in [
+        &["--timeout", "soon"][..],
+        &["--waive", "everything"],
+        &["--workspace-root", "missing"],
+        &["--tool-name", "run code"],
+        &["--config", "missing.toml"],
+    ] {
+        let refused = install(home.path(), &[&["cursor"][..], wrong].concat());
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {refused:?}");
+    }
+    assert_eq!(written(&home.path().join(".cursor/mcp.json"))["mcpServers"]["belljar"], *entry);
 }
 
 #[test]

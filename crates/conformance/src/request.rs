@@ -13,8 +13,10 @@ use crate::served::Start;
 /// The languages of which boxes can wait.
 const WAITING: [&str; 11] =
     ["python", "javascript", "typescript", "bash", "sh", "zsh", "ruby", "php", "perl", "lua", "r"];
-/// Less than what a waiting box takes, by what else counts.
-const MOST_INPUT: usize = 240 << 10;
+/// Less than a server takes in a body, in base64 and with what else is in it.
+const MOST_INPUT: usize = 8 << 20;
+/// Less code than is written into a waiting box.
+const MOST_CODE: usize = 240 << 10;
 /// Less than the kernel takes as one argument.
 const MOST_SCRIPT: usize = 120 << 10;
 /// Less than a waiting Python has already.
@@ -39,7 +41,8 @@ pub(crate) fn of(cell: &Cell, start: Start, code: &str) -> Result<Asked, Obstacl
     if !cell.waived.is_empty() {
         return Err("something is waived");
     }
-    if !cell.args.is_empty() {
+    let takes_extras = start == Start::Zygote && cell.language == "python";
+    if !cell.args.is_empty() && !takes_extras {
         return Err("arguments are on the command line that the runtime was started with");
     }
     if cell.cwd != Path::new("/") {
@@ -47,16 +50,18 @@ pub(crate) fn of(cell: &Cell, start: Start, code: &str) -> Result<Asked, Obstacl
     }
     let (language, code) = spoken(&cell.language, start, code)?;
     let mut body = json!({"language": language, "code": code, "backend": cell.backend});
-    let mut options = Options::default();
+    let mut options = Options { takes_extras, ..Options::default() };
     options.read(cell)?;
-    let Options { fields, limits, files, collect, bytes } = options;
-    if bytes + code.len() > MOST_INPUT {
+    let Options { fields, limits, files, collect, env, bytes, .. } = options;
+    if bytes > MOST_INPUT || code.len() > MOST_CODE {
         return Err("it brings more than is written into a box from outside");
     }
     let object = body.as_object_mut().expect("it is one");
     object.extend(fields);
     object.insert("limits".into(), Value::Object(limits));
     object.insert("files".into(), Value::Array(files));
+    object.insert("env".into(), Value::Object(env));
+    object.insert("args".into(), json!(cell.args));
     if let Some(collect) = collect {
         object.insert("collect".into(), Value::Array(collect));
     }
@@ -99,6 +104,9 @@ struct Options {
     limits: Map<String, Value>,
     files: Vec<Value>,
     collect: Option<Vec<Value>>,
+    env: Map<String, Value>,
+    /// Whether a zygote's child gets arguments and variables.
+    takes_extras: bool,
     bytes: usize,
 }
 
@@ -123,6 +131,10 @@ impl Options {
                 "--plots" => drop(self.fields.insert("plots".into(), true.into())),
                 "--base64" => drop(self.fields.insert("output_base64".into(), true.into())),
                 "--disk" => return Err("the disk is made with the box"),
+                "--env" if self.takes_extras => {
+                    let (name, value) = value().split_once('=').expect("a variable of a test has a value");
+                    self.env.insert(name.into(), value.into());
+                }
                 "--env" => return Err("the environment is what the runtime was started with"),
                 "--workspace" => return Err("a workspace is mounted while the box is made"),
                 _ => return Err("the option is the command line's"),

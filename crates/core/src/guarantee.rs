@@ -133,6 +133,20 @@ pub struct Unmet {
     pub missing: Vec<(Guarantee, String, String)>,
 }
 
+impl Unmet {
+    /// What would help, each once: several guarantees often need the same.
+    #[must_use]
+    pub fn remedies(&self) -> Vec<&str> {
+        let mut remedies: Vec<&str> = Vec::new();
+        for (_, _, fix) in &self.missing {
+            if !remedies.contains(&fix.as_str()) {
+                remedies.push(fix);
+            }
+        }
+        remedies
+    }
+}
+
 /// Compares what is demanded (everything that is not waived) with what is offered.
 ///
 /// # Errors

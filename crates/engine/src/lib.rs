@@ -272,8 +272,7 @@ impl Engine {
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
-        let (language, limits, collects) =
-            (execution.language, execution.limits, !execution.collect.is_empty());
+        let (language, limits, collect) = (execution.language, execution.limits, execution.collect.clone());
         let slot = turn?;
         transcript.left_queue();
         let preparing = self.prepare(Draft::of(&sandbox, &execution), slot);
@@ -298,7 +297,7 @@ impl Engine {
         let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
-        if collects {
+        if !collect.is_empty() {
             transcript.make_room(limits.collected).await?;
         }
         let finished = running.finish().await.map_err(RunError::from)?;
@@ -307,6 +306,9 @@ impl Engine {
         }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
         transcript.note_files(finished.left_out, limits.collected);
+        if !matches!(outcome, Outcome::Cancelled(_)) {
+            transcript.note_unmatched(&collect, &finished.files, finished.left_out);
+        }
         let usage = Usage {
             wall: spent.wall + wall,
             cpu: spent.cpu + finished.cpu,

@@ -26,7 +26,7 @@ fn could_draw(sandbox: &SandboxRequest, execution: &ExecutionRequest) -> bool {
 fn add(sandbox: &mut SandboxRequest, execution: &mut ExecutionRequest) -> Option<String> {
     let beside = execution.code.file_name().and_then(|name| name.as_str().rsplit_once('/'));
     let module = beside.map_or(plots::FILE.to_owned(), |(dir, _)| format!("{dir}/{}", plots::FILE));
-    let pictures = Glob::parse(plots::PICTURES).ok()?;
+    let pictures = Glob::parse(plots::PICTURES).ok()?.optional();
     let mut files = vec![file(&module, plots::SOURCE)?];
     // A workspace takes the place of the home as the working directory, and may have a configuration of its own.
     if sandbox.workspace.is_some() {

@@ -13,7 +13,7 @@ use belljar_core::backend::BoxFuture;
 use belljar_core::guarantee::Guarantee;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::outcome::{Outcome, Report, Start, Usage};
-use belljar_core::request::{BackendChoice, BackendName, Code, EnvVar, RunRequest, Stdin};
+use belljar_core::request::{BackendChoice, BackendName, Code, EnvVar, MAX_CODE, RunRequest, Stdin};
 use sha2::{Digest, Sha256};
 
 use crate::{RunError, RunId};
@@ -66,11 +66,13 @@ pub struct Origin {
     pub surface: WayIn,
     /// The address that the request came from.
     pub peer: Option<IpAddr>,
+    /// What the caller wrote, if the program of the run is one of Belljar's own that reads it: the cells of a notebook.
+    pub source: Option<Arc<str>>,
 }
 
 impl Default for Origin {
     fn default() -> Origin {
-        Origin { caller: "unknown".into(), surface: WayIn::Unknown, peer: None }
+        Origin { caller: "unknown".into(), surface: WayIn::Unknown, peer: None, source: None }
     }
 }
 
@@ -299,7 +301,11 @@ impl Open {
         }
         let fate = Fate::Failed("the run was given up before it began".to_owned());
         let (id, at, origin) = (RunId::new().to_string(), SystemTime::now(), origin.clone());
-        Ok(Open(Some((recorder.clone(), Box::new(Account { id, at, origin, asked: asked(), fate })))))
+        let mut asked = asked();
+        if let Some(source) = &origin.source {
+            asked.code = written(source);
+        }
+        Ok(Open(Some((recorder.clone(), Box::new(Account { id, at, origin, asked, fate })))))
     }
 
     pub(crate) fn identify(&mut self, id: &RunId) {
@@ -353,6 +359,13 @@ impl Drop for Open {
     }
 }
 
+/// What a caller wrote is recorded even where it could not be a program.
+fn written(source: &str) -> Option<Code> {
+    let source = source.replace('\0', "\u{fffd}");
+    let end = source.floor_char_boundary(MAX_CODE);
+    Code::parse(source[..end].into(), None).ok()
+}
+
 pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |cause| cause.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
@@ -381,6 +394,14 @@ mod tests {
             assert_eq!((head.len() + tail.len()) as u64 + missing, written as u64, "{limit} {written}");
         }
         assert_eq!(excerpt(1 << 20, 72 << 10).missing, 0);
+    }
+
+    #[test]
+    fn what_a_caller_wrote_is_recorded_whatever_it_is() {
+        let long = "ä".repeat(MAX_CODE);
+        for (source, bytes) in [("a\0b", 5), ("", 0), (long.as_str(), MAX_CODE)] {
+            assert_eq!(written(source).unwrap().bytes().len(), bytes);
+        }
     }
 
     #[test]

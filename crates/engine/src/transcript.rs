@@ -7,11 +7,14 @@ use std::time::Duration;
 use belljar_core::backend::{BoxFuture, PullEvent, Stream};
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
-use belljar_core::outcome::{Outcome, Start, TimeLimit};
-use belljar_core::request::BackendName;
+use belljar_core::outcome::{CollectedFile, Outcome, Start, TimeLimit};
+use belljar_core::request::{BackendName, Glob};
 use belljar_core::{Captured, Collector};
 
 use crate::{RunError, advice};
+
+/// How many patterns that no file matches are named.
+const MAX_NAMED: usize = 8;
 
 /// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
@@ -33,6 +36,9 @@ pub trait Observer: Send + Debug {
     fn make_room(&mut self, _: Bytes) -> BoxFuture<'_, ControlFlow<()>> {
         Box::pin(std::future::ready(ControlFlow::Continue(())))
     }
+
+    /// The next bytes beyond the head, as the program wrote them. The report has the last of them.
+    fn beyond_head(&mut self, _: Stream, _: &[u8]) {}
 
     /// The next bytes, exactly as the program wrote them. `Break` cancels the run: nobody is listening any more.
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()>;
@@ -107,6 +113,10 @@ impl<'a> Transcript<'a> {
                 self.stderr.push(bytes)
             }
         };
+        let beyond = &bytes[head.len()..];
+        if !beyond.is_empty() {
+            self.observer.beyond_head(stream, beyond);
+        }
         // Called even if nothing of it is shown live, so that a listener that has left can say so.
         self.observer.output(stream, head)
     }
@@ -139,6 +149,18 @@ impl<'a> Transcript<'a> {
     pub(crate) fn note_files(&mut self, left_out: usize, most: Bytes) {
         if left_out > 0 {
             self.note(&format!("Files not collected: {left_out} (all files together may have {most})"));
+        }
+    }
+
+    /// Names the patterns that no file matches. A file that was left out for want of room may have matched any of them.
+    pub(crate) fn note_unmatched(&mut self, patterns: &[Glob], files: &[CollectedFile], left_out: usize) {
+        let matches = |glob: &Glob| files.iter().any(|file| glob.matches(&file.path));
+        let unmatched = patterns.iter().filter(|glob| !glob.is_optional() && !matches(glob));
+        let names: Vec<_> = unmatched.map(|glob| format!("'{}'", glob.as_str().escape_debug())).collect();
+        if left_out == 0 && !names.is_empty() {
+            let (shown, more) = (names.len().min(MAX_NAMED), names.len().saturating_sub(MAX_NAMED));
+            let more = if more > 0 { format!(" and {more} more patterns") } else { String::new() };
+            self.note(&format!("Nothing to collect: no file matches {}{more}", names[..shown].join(", ")));
         }
     }
 

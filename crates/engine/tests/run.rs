@@ -603,6 +603,29 @@ async fn files_are_in_the_report_only_if_asked_for() {
     assert_eq!(play(script, defaults()).await.unwrap().files, None);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_pattern_that_no_file_matches_is_named_on_stderr() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.files = vec![CollectedFile { path: "a.txt".into(), content: b"a".to_vec() }];
+    let collecting = |patterns: &[&str]| {
+        let mut asked = defaults();
+        asked.execution.collect = patterns.iter().map(|pattern| Glob::parse(pattern).unwrap()).collect();
+        asked
+    };
+    let said = async |asked| {
+        String::from_utf8(play(script.clone(), asked).await.unwrap().stderr.to_bytes()).unwrap()
+    };
+    assert_eq!(said(collecting(&["*.txt"])).await, "", "the control");
+    let expected = "Nothing to collect: no file matches '*.png', 'out/**'\n";
+    assert_eq!(said(collecting(&["*.png", "*.txt", "out/**"])).await, expected);
+    let many: Vec<_> = (0..20).map(|n| n.to_string()).collect();
+    let many: Vec<_> = many.iter().map(String::as_str).collect();
+    assert!(said(collecting(&many)).await.ends_with("'6', '7' and 12 more patterns\n"));
+    let mut optional = collecting(&["*.png"]);
+    optional.execution.collect[0] = Glob::parse("*.png").unwrap().optional();
+    assert_eq!(said(optional).await, "");
+}
+
 #[test]
 fn explaining_starts_nothing() {
     let backend = Script::of(vec![], Ending::Exited(0)).backend();

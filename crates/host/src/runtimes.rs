@@ -57,6 +57,8 @@ pub struct RuntimeSettings {
     pub manager_env: Vec<(OsString, OsString)>,
     /// Programs that the configuration names; they are taken instead of searching.
     pub overrides: Vec<(Language, PathBuf)>,
+    /// Programs that a search found while more could be reached; they are taken before all others.
+    pub found: Vec<(Language, PathBuf)>,
     /// Where answers are cached. Without it, every search asks.
     pub cache_dir: Option<PathBuf>,
 }
@@ -109,8 +111,9 @@ impl Runtimes {
     /// a virtual environment is recognised by its directory, so links to it elsewhere would not do. One that cannot be
     /// used is no reason not to run the shell.
     fn add_others(&self, language: Language, runtime: &mut Runtime) {
-        let others = self.settings.overrides.iter().filter(|(of, _)| *of != language);
-        for other in others.filter_map(|(of, path)| self.examine(*of, path).ok()) {
+        let configured = self.settings.overrides.iter().map(|(of, _)| *of).filter(|of| *of != language);
+        let others = configured.filter_map(|of| self.examine(of, self.override_for(of)?).ok());
+        for other in others {
             let dir = other.program.parent().filter(|dir| !reach::is_in_base_system(dir));
             runtime.beside.extend(dir.map(Path::to_owned));
             runtime.mounts.extend(other.mounts);
@@ -144,10 +147,9 @@ impl Runtimes {
 
     /// TypeScript uses the runtime of JavaScript, even if only the latter is configured.
     fn override_for(&self, language: Language) -> Option<&Path> {
-        let overrides = &self.settings.overrides;
-        let exact = overrides.iter().find(|(of, _)| *of == language);
-        let same_runtime =
-            || overrides.iter().find(|(of, _)| of.runtime.programs == language.runtime.programs);
+        let mut overrides = self.settings.found.iter().chain(&self.settings.overrides);
+        let exact = overrides.clone().find(|(of, _)| *of == language);
+        let same_runtime = || overrides.find(|(of, _)| of.runtime.programs == language.runtime.programs);
         exact.or_else(same_runtime).map(|(_, path)| path.as_path())
     }
 

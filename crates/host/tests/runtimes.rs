@@ -401,7 +401,7 @@ fn a_candidate_has_nothing_to_lose() {
     let script =
         "id -u; id -G; echo x >$1 && echo wrote; kill -0 1 && kill -CONT $PPID && echo signalled; exit 1";
     let script = script.replace("$1", place.path("planted").to_str().unwrap()) + " 2>/dev/null";
-    place.script("bin/lua", &format!("({}) | tr '\\n' ' '; exit 1", script));
+    place.script("bin/lua", &format!("({script}) | tr '\\n' ' '; exit 1"));
     let mut settings = place.settings("bin");
     settings.search_path = format!("{}:/usr/bin:/bin", place.path("bin").display()).into();
     settings.overrides = vec![(language("lua"), place.path("bin/lua"))];

@@ -94,7 +94,7 @@ fn account(number: usize) -> Result<Account, Box<dyn Error>> {
     Ok(Account {
         id: RunId::new().to_string(),
         at: SystemTime::UNIX_EPOCH + Duration::from_millis(number as u64 * 10),
-        origin: Origin { caller, surface: WayIn::Http, peer: None },
+        origin: Origin { caller, surface: WayIn::Http, peer: None, source: None },
         asked: Asked {
             language: "python".to_owned(),
             code: Some(Code::parse(code.into_bytes(), None).map_err(|invalid| invalid.message)?),

@@ -65,7 +65,6 @@ impl Book {
         let dir = dir.canonicalize().map_err(file("find", dir))?;
         let path = dir.join(FILE);
         make_private(&path).map_err(file("make", &path))?;
-        refuse_others(&path).map_err(file("write to", &path))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
             | OpenFlags::SQLITE_OPEN_NOFOLLOW
             | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -190,16 +189,25 @@ fn make_private(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A database that somebody else can write, such as a server in exile, is read with care, and never written to by root.
-fn refuse_others(path: &Path) -> io::Result<()> {
-    let (owner, us) = (path.symlink_metadata()?.uid(), rustix::process::geteuid().as_raw());
+/// Refuses a ledger that somebody else can write, such as a server in exile: that is for reading, with care. A server that
+/// is to stay root has been told so.
+///
+/// # Errors
+/// That it belongs to another user.
+pub fn refuse_others(dir: &Path) -> Result<(), LedgerError> {
+    let path = dir.join(FILE);
+    let owner = match path.symlink_metadata() {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(file("find", &path))?.uid(),
+    };
+    let us = rustix::process::geteuid().as_raw();
     if owner == us {
         return Ok(());
     }
     let why = format!(
         "it belongs to the user {owner}; use another state directory, or give the file to the user {us}"
     );
-    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    Err(file("write to", &path)(io::Error::new(io::ErrorKind::PermissionDenied, why)))
 }
 
 fn configure(db: &Connection, sync: Sync) -> rusqlite::Result<()> {

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::request::Code;
-use belljar_engine::{Account, Asked, Digested, Excerpt, Fate, Origin, Ran, RunId, WayIn};
+use belljar_engine::{Account, Asked, Digested, Excerpt, Fate, Origin, Ran, RunId};
 use belljar_wire::{AuditFile, AuditRequest, Limits, RunResult, Usage};
 use rusqlite::types::Value;
 use serde::Serialize;
@@ -47,7 +47,7 @@ impl Entry {
         let account = Account {
             id: RunId::new().to_string(),
             at: SystemTime::now(),
-            origin: Origin { caller: "belljar".into(), surface: WayIn::Unknown, peer: None },
+            origin: Origin { caller: "belljar".into(), ..Origin::default() },
             asked: Asked::default(),
             fate: Fate::Failed(format!("{count} {plural} not recorded, because the ledger was full")),
         };

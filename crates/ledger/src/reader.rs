@@ -261,17 +261,13 @@ fn value<'a>(row: &'a Row<'_>, column: &str) -> ValueRef<'a> {
 }
 
 fn text(row: &Row<'_>, column: &str) -> Option<String> {
-    match value(row, column) {
-        ValueRef::Text(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        _ => None,
-    }
+    let ValueRef::Text(text) = value(row, column) else { return None };
+    Some(String::from_utf8_lossy(text).into_owned())
 }
 
 fn integer(row: &Row<'_>, column: &str) -> Option<i64> {
-    match value(row, column) {
-        ValueRef::Integer(number) => Some(number),
-        _ => None,
-    }
+    let ValueRef::Integer(number) = value(row, column) else { return None };
+    Some(number)
 }
 
 fn number(row: &Row<'_>, column: &str) -> Option<u64> {
@@ -279,10 +275,8 @@ fn number(row: &Row<'_>, column: &str) -> Option<u64> {
 }
 
 fn blob(row: &Row<'_>, column: &str) -> String {
-    match value(row, column) {
-        ValueRef::Blob(bytes) => hex(&bytes[..bytes.len().min(64)]),
-        _ => String::new(),
-    }
+    let ValueRef::Blob(bytes) = value(row, column) else { return String::new() };
+    hex(&bytes[..bytes.len().min(64)])
 }
 
 fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Option<T> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_engine::{Account, Fate, Kept, Place, Recorder, Unrecordable};
 use tokio::sync::oneshot;
 
-use crate::book::{Book, Retention, Sync};
+use crate::book::{Book, Retention, Sync, refuse_others};
 use crate::entry::Entry;
 use crate::error::LedgerError;
 use crate::key::Key;
@@ -294,7 +294,14 @@ impl Writer {
                 self.shared.waiting.fetch_sub(bytes, Ordering::AcqRel);
                 told.into_iter().for_each(|told| drop(told.send(Ok(()))));
             }
-            Err(error) => self.failed(&error),
+            Err(error) => {
+                // The note is made anew when it can be written, with all that are lost by then.
+                if lost > 0 {
+                    self.batch.entries.pop();
+                    self.shared.lost.fetch_add(lost, Ordering::AcqRel);
+                }
+                self.failed(&error);
+            }
         }
     }
 
@@ -360,7 +367,9 @@ impl Written {
     /// # Errors
     /// That it cannot be opened.
     pub fn open(dir: &Path, settings: ScribeSettings) -> Result<Written, LedgerError> {
-        let book = Book::open(dir, Key::find_or_make(dir)?, settings.sync())?;
+        let key = Key::find_or_make(dir)?;
+        refuse_others(dir)?;
+        let book = Book::open(dir, key, settings.sync())?;
         Ok(Written { book: Mutex::new(book), settings })
     }
 

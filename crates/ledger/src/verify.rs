@@ -231,17 +231,17 @@ fn bytes<'a>(row: &'a Row<'_>, at: usize) -> &'a [u8] {
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {
-    match error {
-        rusqlite::Error::SqliteFailure(failure, _) => {
-            use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, TooBig, TypeMismatch};
-            matches!(failure.code, DatabaseCorrupt | NotADatabase | TooBig | TypeMismatch)
-        }
-        rusqlite::Error::FromSqlConversionFailure(..)
-        | rusqlite::Error::IntegralValueOutOfRange(..)
-        | rusqlite::Error::InvalidColumnType(..)
-        | rusqlite::Error::QueryReturnedNoRows => true,
-        _ => false,
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, TooBig, TypeMismatch};
+    if let rusqlite::Error::SqliteFailure(failure, _) = error {
+        return matches!(failure.code, DatabaseCorrupt | NotADatabase | TooBig | TypeMismatch);
     }
+    matches!(
+        error,
+        rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::QueryReturnedNoRows
+    )
 }
 
 /// Whether the database has exactly the tables, indices and triggers of a ledger.

@@ -10,7 +10,8 @@ use belljar_core::request::Code;
 use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, WayIn};
 use belljar_ledger::schema::{HASHED, SEALS};
 use belljar_ledger::{
-    Book, Entry, FILE, HEAD_FILE, Key, LedgerError, Query, Reader, Redactor, Retention, Sync,
+    Book, Entry, FILE, HEAD_FILE, Key, LedgerError, OnFull, Query, Reader, Redactor, Retention,
+    ScribeSettings, Sync, Written,
 };
 use belljar_wire::{AuditFlawKind, AuditVerdict};
 use ed25519_dalek::{Signer, SigningKey};
@@ -36,6 +37,7 @@ fn account(number: usize, code: &str) -> Account {
         caller: if number.is_multiple_of(2) { "even".into() } else { "odd".into() },
         surface: WayIn::Http,
         peer: Some([127, 0, 0, 1].into()),
+        source: None,
     };
     let asked = Asked {
         language: "python".to_owned(),
@@ -421,7 +423,15 @@ fn the_ledger_of_another_user_is_not_written_to() {
     }
     let dir = ledger(2);
     std::os::unix::fs::chown(dir.path().join(FILE), Some(12345), None).unwrap();
-    assert!(open(dir.path()).unwrap_err().with_causes().contains("belongs to the user 12345"));
+    let settings = ScribeSettings {
+        durable: false,
+        on_full: OnFull::Refuse,
+        retention: Retention::default(),
+        redactor: Redactor::new(&[]).unwrap(),
+        places: 1,
+    };
+    let refused = Written::open(dir.path(), settings).unwrap_err().with_causes();
+    assert!(refused.contains("belongs to the user 12345"), "{refused}");
     assert!(verdict(dir.path()).ok, "it can be read");
 }
 

@@ -7,6 +7,8 @@ use crate::view::Dialect;
 /// A command, taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Command {
+    /// The programs that run it, such as `sudo`.
+    pub(crate) wrappers: Vec<Rc<str>>,
     /// The program, without its directory.
     pub(crate) name: Rc<str>,
     /// Options. Short ones that were written together are apart.
@@ -17,10 +19,24 @@ pub(crate) struct Command {
     pub(crate) code: Option<(Dialect, Rc<str>, usize)>,
 }
 
-/// Programs that run the program in their next words.
-const WRAPPERS: [&str; 16] = [
-    "sudo", "doas", "env", "nohup", "time", "timeout", "nice", "ionice", "exec", "command", "builtin",
-    "busybox", "xargs", "setsid", "stdbuf", "unbuffer",
+/// Programs that run the program in their next words, with the letters of their options that take a value.
+const WRAPPERS: [(&str, &str); 16] = [
+    ("sudo", "ugCDhprtTU"),
+    ("doas", "uC"),
+    ("env", "uCS"),
+    ("nohup", ""),
+    ("time", "fo"),
+    ("timeout", "sk"),
+    ("nice", "n"),
+    ("ionice", "cnpP"),
+    ("exec", "a"),
+    ("command", ""),
+    ("builtin", ""),
+    ("busybox", ""),
+    ("xargs", "adEILnPs"),
+    ("setsid", ""),
+    ("stdbuf", "ioe"),
+    ("unbuffer", ""),
 ];
 
 /// Interpreters by the beginning of their names, and the options that take code.
@@ -63,7 +79,10 @@ impl Command {
             }
         }
         let code = inline_code(name, words, first + 1);
-        Some(Command { name: name.into(), flags, operands, code })
+        let wrappers = words[..first].iter().map(|word| base_name(word));
+        let wrappers =
+            wrappers.filter(|word| WRAPPERS.iter().any(|(name, _)| name == word)).map(Rc::from).collect();
+        Some(Command { wrappers, name: name.into(), flags, operands, code })
     }
 
     /// The language of what this program reads from its standard input and runs.
@@ -75,21 +94,29 @@ impl Command {
     }
 }
 
+/// The number of the first word that is not a wrapper's.
 fn first_of_program(words: &[Rc<str>]) -> usize {
     let mut first = 0;
-    let mut wrapped = false;
+    let mut options: Option<&str> = None;
     while let Some(word) = words.get(first) {
-        let is_wrapper = WRAPPERS.contains(&base_name(word));
-        let is_skipped =
-            word.starts_with('-') || word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
-        if !(is_wrapper || (wrapped && is_skipped)) {
+        if let Some((_, with_value)) = WRAPPERS.iter().find(|(name, _)| *name == base_name(word)) {
+            options = Some(with_value);
+        } else if let Some(with_value) = options {
+            let is_setting = word.contains('=') || word.starts_with(|c: char| c.is_ascii_digit());
+            match word.strip_prefix('-') {
+                // Its value is the next word.
+                Some(option) if option.len() == 1 && with_value.contains(option) => first += 1,
+                Some(_) => {}
+                None if is_setting => {}
+                None => break,
+            }
+        } else {
             break;
         }
-        wrapped = true;
         first += 1;
     }
     // A wrapper alone is a program, too.
-    if first == words.len() && first > 0 { 0 } else { first }
+    if first >= words.len() { 0 } else { first }
 }
 
 fn base_name(word: &str) -> &str {
@@ -146,6 +173,8 @@ mod tests {
     fn wrappers_are_looked_through() {
         assert_eq!(of("sudo|-E|env|A=b|timeout|10|rm|x").name.as_ref(), "rm");
         assert_eq!(of("sudo").name.as_ref(), "sudo");
+        assert_eq!(of("sudo|-u|x|bash").name.as_ref(), "bash");
+        assert_eq!(of("env|-i|nice|-n|5|ls").wrappers, ["env".into(), "nice".into()]);
     }
 
     #[test]

@@ -228,6 +228,12 @@ impl<'a> Matcher<'a> {
 
     fn command(&mut self, span: Span, command: &Command) {
         self.all_hits(span, Detail::Name(&command.name), |rules, found| rules.of_command(command, found));
+        // Other wrappers are of interest only if they run nothing.
+        for wrapper in command.wrappers.iter().filter(|name| matches!(name.as_ref(), "sudo" | "doas")) {
+            if let Some(alone) = Command::of(std::slice::from_ref(wrapper)) {
+                self.all_hits(span, Detail::Name(wrapper), |rules, found| rules.of_command(&alone, found));
+            }
+        }
         if let Some((dialect, code, _)) = &command.code {
             self.code(span, *dialect, code, None);
         }

@@ -87,8 +87,13 @@ impl<'t> Reader<'t, '_> {
                     let operator =
                         self.slice(node).trim_start_matches(|c: char| c.is_ascii_digit() || c == '&');
                     let name = if operator.starts_with('>') { ">" } else { "<" };
-                    let command =
-                        Command { name: name.into(), flags: Vec::new(), operands: vec![path], code: None };
+                    let command = Command {
+                        wrappers: Vec::new(),
+                        name: name.into(),
+                        flags: Vec::new(),
+                        operands: vec![path],
+                        code: None,
+                    };
                     self.sink.see(span(node), Fact::Command(command));
                 }
             }

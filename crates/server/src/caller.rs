@@ -25,10 +25,11 @@ pub(crate) const ANONYMOUS: &str = "anonymous";
 pub struct Caller(Arc<Account>, Entrance);
 
 /// Where a request came in.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Entrance {
     surface: WayIn,
     peer: Option<IpAddr>,
+    source: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -49,6 +50,8 @@ pub struct Quota {
     pub concurrent: Option<usize>,
     /// Requests in a minute.
     pub per_minute: Option<u32>,
+    /// Bytes of uploaded files that are kept.
+    pub uploads: Option<usize>,
 }
 
 /// What a caller is at, which outlives a reload of the configuration.
@@ -86,7 +89,7 @@ impl Caller {
     }
 
     fn new(account: Account) -> Caller {
-        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None })
+        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None, source: None })
     }
 
     /// The same caller, of whom this request came from this address.
@@ -100,10 +103,15 @@ impl Caller {
         Caller(self.0, Entrance { surface, ..self.1 })
     }
 
+    /// The same caller, who wrote this: it is what the record has for the code, instead of the program that reads it.
+    pub(crate) fn writing(self, source: Arc<str>) -> Caller {
+        Caller(self.0, Entrance { source: Some(source), ..self.1 })
+    }
+
     /// Who asks, for the record.
     pub(crate) fn origin(&self) -> Origin {
-        let Entrance { surface, peer } = self.1;
-        Origin { caller: self.0.name.clone(), surface, peer }
+        let Entrance { surface, peer, source } = self.1.clone();
+        Origin { caller: self.0.name.clone(), surface, peer, source }
     }
 
     /// Refuses who may not read the audit log.
@@ -130,6 +138,11 @@ impl Caller {
     /// What they get if they do not say.
     pub(crate) fn defaults(&self) -> &Defaults {
         &self.0.defaults
+    }
+
+    /// The most bytes of uploaded files, of so many that the server has room for.
+    pub(crate) fn upload_room(&self, all: usize) -> usize {
+        self.0.quota.uploads.map_or(all, |most| most.min(all))
     }
 
     /// Counts a run.
@@ -374,7 +387,7 @@ mod tests {
     #[test]
     fn requests_beyond_the_rate_are_refused_until_time_has_passed() {
         let (secret, now) = (Secret::random().unwrap(), Instant::now());
-        let quota = Quota { per_minute: Some(2), concurrent: None };
+        let quota = Quota { per_minute: Some(2), ..Quota::default() };
         let callers = callers(&[key("a", &secret, quota)], None);
         let caller = callers.holder(secret.reveal()).unwrap();
         assert!(caller.spend(now).is_ok() && caller.spend(now).is_ok());
@@ -387,7 +400,7 @@ mod tests {
     #[test]
     fn what_a_caller_is_at_outlives_a_reload() {
         let secret = Secret::random().unwrap();
-        let quota = Quota { concurrent: Some(1), per_minute: None };
+        let quota = Quota { concurrent: Some(1), ..Quota::default() };
         let keys = [key("a", &secret, quota)];
         let before = callers(&keys, None);
         let presence = before.holder(secret.reveal()).unwrap().enter().unwrap();

@@ -39,6 +39,10 @@ pub struct Config {
     pub drain: Duration,
     /// How many results are kept, and for how long.
     pub kept: Keep,
+    /// The most bytes of one file that is uploaded.
+    pub max_upload: usize,
+    /// How many uploaded files are kept, and for how long.
+    pub uploads: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,
     /// The keys. Without any, the server is for this machine alone.
@@ -62,7 +66,7 @@ pub struct Audit {
     pub key: PublicKey,
 }
 
-/// How many finished runs are remembered, how much of them, and for how long: whichever is reached first.
+/// How many finished runs, or uploaded files, are remembered, how much of them, and for how long: whichever is reached first.
 #[derive(Debug, Clone, Copy)]
 #[allow(missing_docs, reason = "the doc comment above says it")]
 pub struct Keep {
@@ -149,6 +153,13 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The most bytes that an uploaded file can have: it has to fit where it is read, and where it is kept.
+    pub(crate) fn largest_upload(&self) -> usize {
+        self.max_upload.min((self.body_memory / 2).max(self.max_body)).min(self.uploads.bytes)
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -164,6 +175,8 @@ impl Default for Config {
             heartbeat: Duration::from_secs(10),
             drain: Duration::from_secs(10),
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
+            max_upload: 32 << 20,
+            uploads: Keep { runs: 1000, bytes: 128 << 20, age: Duration::from_secs(3600) },
             anonymous: usual_allowance(&Limits::default()),
             keys: Vec::new(),
             defaults: Defaults::default(),

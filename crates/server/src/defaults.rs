@@ -19,14 +19,6 @@ pub struct Defaults {
 }
 
 impl Defaults {
-    /// The backend of a request that names none. A name that is none is refused when a request uses it.
-    pub(crate) fn backend_choice(&self) -> BackendChoice {
-        self.backend
-            .as_deref()
-            .and_then(|name| BackendChoice::parse(name).ok())
-            .unwrap_or(BackendChoice::Auto)
-    }
-
     /// Makes sure that a request which says nothing is one that can be understood. Otherwise every caller would be blamed
     /// for what none of them has written.
     ///

@@ -8,6 +8,7 @@
 //! the two streams is kept for the first [`MAX_TURNS`] changes between them. Of an image that is being pulled, only the
 //! latest event of each layer is kept, because it replaces the earlier ones.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,6 +28,8 @@ const MAX_TURNS: usize = 1024;
 const MAX_LAYERS: usize = 256;
 /// The most bytes of output in one event.
 pub(crate) const MAX_PIECE: usize = 4 << 10;
+/// How many bytes at the end of a stream are kept beyond its head, while the run goes on.
+const MAX_TAIL: usize = 16 << 10;
 /// About what an event about an image takes.
 const PULL_BYTES: usize = 256;
 
@@ -60,7 +63,25 @@ struct State {
     /// Which stream was written to, in order, and how long it was afterwards.
     turns: Vec<(Stream, usize)>,
     output: Output,
+    /// What followed the head of stdout, and of stderr.
+    tails: [Tail; 2],
     closed: bool,
+}
+
+/// The end of what a stream had beyond its head.
+#[derive(Debug, Default)]
+struct Tail {
+    last: VecDeque<u8>,
+    seen: u64,
+}
+
+/// The end of what a run has written to a stream so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SoFar {
+    /// Bytes that are not UTF-8 are replaced.
+    pub(crate) text: String,
+    /// How many bytes came before.
+    pub(crate) before: u64,
 }
 
 /// Where the heads of the two streams are.
@@ -103,6 +124,23 @@ impl EventLog {
         self.0.stage.subscribe()
     }
 
+    /// The last 16 KiB that were written to a stream, at most.
+    pub(crate) fn so_far(&self, stream: Stream) -> SoFar {
+        let state = self.state();
+        let (head, tail) = (state.output.of(stream), &state.tails[index(stream)]);
+        let total = head.len() as u64 + tail.seen;
+        let mut last: Vec<u8> = tail.last.iter().copied().collect();
+        if tail.seen == last.len() as u64 {
+            let more = head.len().min(MAX_TAIL - last.len());
+            last.splice(0..0, head[head.len() - more..].iter().copied());
+        }
+        let whole = last.len() as u64 == total;
+        // What was cut may have been cut within a character.
+        let is_rest = |byte: &&u8| !whole && **byte & 0xc0 == 0x80;
+        let text = &last[last.iter().take(3).take_while(is_rest).count()..];
+        SoFar { text: String::from_utf8_lossy(text).into_owned(), before: total - text.len() as u64 }
+    }
+
     /// Ends the log. With a result, the output is read from there from now on.
     pub(crate) fn close(&self, result: Option<&Arc<Finished>>) {
         let mut state = self.state();
@@ -111,6 +149,7 @@ impl EventLog {
         if let Some(finished) = result {
             state.output = Output::InResult(finished.clone());
         }
+        state.tails = Default::default();
         drop(state);
         self.0.grown.notify_waiters();
     }
@@ -123,6 +162,7 @@ impl EventLog {
             Output::InResult(_) => 0,
         };
         let turns = state.turns.len() * size_of::<(Stream, usize)>();
+        let output = output + state.tails.iter().map(|tail| tail.last.len()).sum::<usize>();
         output + turns + state.pulls.len() * PULL_BYTES
     }
 
@@ -217,6 +257,23 @@ impl State {
     }
 }
 
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.seen += bytes.len() as u64;
+        let bytes = &bytes[bytes.len().saturating_sub(MAX_TAIL)..];
+        let excess = (self.last.len() + bytes.len()).saturating_sub(MAX_TAIL);
+        self.last.drain(..excess);
+        self.last.extend(bytes);
+    }
+}
+
+fn index(stream: Stream) -> usize {
+    match stream {
+        Stream::Stdout => 0,
+        Stream::Stderr => 1,
+    }
+}
+
 impl Output {
     fn of(&self, stream: Stream) -> &[u8] {
         match (self, stream) {
@@ -298,6 +355,10 @@ impl Observer for Reporter {
         })
     }
 
+    fn beyond_head(&mut self, stream: Stream, bytes: &[u8]) {
+        self.log.state().tails[index(stream)].push(bytes);
+    }
+
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         if !bytes.is_empty() {
             self.log.change(|state| state.write(stream, bytes));
@@ -375,6 +436,24 @@ mod tests {
         let early = outputs(early).await;
         assert_eq!(joined(&early, Stream::Stdout), vec![b'o'; 9_999]);
         assert_eq!(joined(&early, Stream::Stderr), vec![b'e'; 10_000]);
+    }
+
+    #[test]
+    fn the_end_of_what_was_written_so_far_is_known_whatever_came_before() {
+        let mut reporter = reporter();
+        let so_far = |reporter: &Reporter| reporter.log.so_far(Stream::Stdout);
+        assert_eq!(so_far(&reporter), SoFar { text: String::new(), before: 0 });
+        let _ = reporter.output(Stream::Stdout, "ä1".as_bytes());
+        assert_eq!(so_far(&reporter), SoFar { text: "ä1".into(), before: 0 });
+        reporter.beyond_head(Stream::Stdout, b"2");
+        assert_eq!(so_far(&reporter), SoFar { text: "ä12".into(), before: 0 });
+        reporter.beyond_head(Stream::Stdout, &vec![b'x'; MAX_TAIL - 3]);
+        let SoFar { text, before } = so_far(&reporter);
+        assert!(before == 2 && text.starts_with("12xx"), "no half of a character: {before} {}", text.len());
+        reporter.beyond_head(Stream::Stdout, &vec![b'y'; 3 * MAX_TAIL]);
+        let SoFar { text, before } = so_far(&reporter);
+        assert_eq!((text, before), ("y".repeat(MAX_TAIL), 3 * MAX_TAIL as u64 + 1));
+        assert_eq!(reporter.log.so_far(Stream::Stderr).before, 0);
     }
 
     #[tokio::test]

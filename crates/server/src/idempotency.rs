@@ -19,7 +19,7 @@ use crate::store::Store;
 /// The longest key.
 const MAX_KEY: usize = 255;
 /// What remembering a key costs, near enough.
-const KEY_BYTES: usize = 512;
+pub(crate) const KEY_BYTES: usize = 512;
 /// Longer than any run can take, with its time in the queue.
 const LONGEST_RUN: Duration = Duration::from_secs(48 * 3600);
 
@@ -39,6 +39,12 @@ impl Key {
                 Err(Problem::new(Code::InvalidRequest, message, hint))
             }
         }
+    }
+}
+
+impl Key {
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
     }
 }
 
@@ -122,7 +128,7 @@ pub(crate) fn is_result(end: &End) -> bool {
     end.as_ref().is_ok_and(|finished| !matches!(finished.report.outcome, Outcome::Cancelled(_)))
 }
 
-fn used_otherwise(key: &Key) -> Problem {
+pub(crate) fn used_otherwise(key: &Key) -> Problem {
     let message = format!("the Idempotency-Key '{}' was used for another request", key.0);
     Problem::new(Code::Conflict, message, "use a new key for every new request")
 }

@@ -2,8 +2,8 @@
 //! mapping of errors.
 //!
 //! In reading order: [`caller`] says who asks and what they may do, and `defaults` what they get if they do not say;
-//! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, and `store` for results that
-//! may still be fetched; [`http`] is version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
+//! [`runs`] is the one path that every run takes, with `event_log` for those who follow a run, `store` for results that
+//! may still be fetched, and `uploads` and `references` for files that it gets from earlier; [`http`] is version 1 of the contract, [`mcp`] and [`compat`] are mounted beside it; `listen` is the loop that accepts
 //! connections. [`Server`] puts them together.
 //!
 //! One set of threads answers requests and drives runs: to hand a run over to another thread and its result back takes
@@ -27,9 +27,11 @@ mod idempotency;
 mod listen;
 mod metrics;
 mod places;
+mod references;
 mod repoll;
 mod server;
 mod store;
+mod uploads;
 mod watchdog;
 mod workspace;
 
@@ -37,4 +39,4 @@ pub use caller::Caller;
 pub use config::Config;
 pub use defaults::Defaults;
 pub use runs::{Events, Finished, Found, Run, RunEvent, Runs};
-pub use server::{ServeError, Server};
+pub use server::{Refusals, ServeError, Server};

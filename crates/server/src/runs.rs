@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::{Changes, Report};
+use belljar_core::outcome::{Changes, CollectedFile, Report};
 use belljar_engine::{Admitted, Asked, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
@@ -23,10 +23,12 @@ use tracing::Instrument;
 
 use crate::caller::{Caller, Presence};
 use crate::config::Config;
-use crate::event_log::{EventLog, LogEvent, Reader, Reporter};
+use crate::event_log::{EventLog, LogEvent, Reader, Reporter, SoFar};
 use crate::http::body::{Memory, Share};
 use crate::metrics::Metrics;
+use crate::references;
 use crate::store::Store;
+use crate::uploads::Uploads;
 use crate::workspace::refuse_detours;
 
 /// How long a run that has ended waits for the memory that its result takes.
@@ -48,7 +50,8 @@ struct Shared {
     /// Notified when there is a run.
     born: Condvar,
     kept: Mutex<Store<Arc<Record>>>,
-    /// Memory for results, kept or not.
+    uploads: Uploads,
+    /// Memory for results, kept or not, and for what runs get of earlier results and of uploads.
     memory: Memory,
     metrics: Metrics,
 }
@@ -90,8 +93,18 @@ struct Ticket {
     admitted: Admitted,
     presence: Presence,
     form: OutputForm,
+    /// For the files that it gets of earlier results and of uploads.
+    room: Share,
     /// When it was to be admitted.
     began: Instant,
+}
+
+/// A request that makes sense, of a caller that may make it.
+struct Understood {
+    request: belljar_core::request::RunRequest,
+    presence: Presence,
+    /// For the files that it gets of earlier results and of uploads.
+    room: Share,
 }
 
 /// How a run ended: as a run, or because Belljar could not run it.
@@ -114,6 +127,20 @@ impl Finished {
     #[must_use]
     pub fn result(&self) -> RunResult {
         RunResult::new(&self.report, self.form)
+    }
+
+    /// A file that it collected.
+    ///
+    /// # Errors
+    /// That there is none of that name.
+    pub(crate) fn file(&self, path: &str) -> Result<&CollectedFile, Problem> {
+        let found = self.report.files.iter().flatten().find(|file| file.path == path);
+        found.ok_or_else(|| {
+            let shown: String = path.chars().take(200).collect();
+            let message = format!("the run left no file '{}'", shown.escape_debug());
+            let hint = "collect it: the run's collect argument takes names and globs";
+            Problem::new(Code::NotFound, message, hint)
+        })
     }
 
     /// What keeping it costs, near enough.
@@ -193,8 +220,8 @@ impl Runs {
         let (living, born, kept) = (Mutex::default(), Condvar::new(), Mutex::new(Store::new(config.kept)));
         // Results that are kept leave as much for those that are on their way to a client.
         let memory = Memory::new(config.body_memory.saturating_add(config.kept.bytes), config.max_body);
-        let metrics = Metrics::new();
-        Runs(Arc::new(Shared { engine, threads, living, born, kept, memory, metrics }))
+        let (metrics, uploads) = (Metrics::new(), Uploads::new(config.uploads));
+        Runs(Arc::new(Shared { engine, threads, living, born, kept, uploads, memory, metrics }))
     }
 
     /// The engine that runs them.
@@ -225,6 +252,16 @@ impl Runs {
         self.begin(caller, request, local)
     }
 
+    /// The files that callers have uploaded.
+    pub(crate) fn uploads(&self) -> &Uploads {
+        &self.0.uploads
+    }
+
+    /// Memory for results, and for files that go from one run into another.
+    pub(crate) fn memory(&self) -> &Memory {
+        &self.0.memory
+    }
+
     /// What was counted.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.0.metrics
@@ -239,16 +276,35 @@ impl Runs {
         let (engine, origin) = (&self.0.engine, caller.origin());
         let sketch = engine.recorder().map(|_| sketch(&request, &local));
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
-        let (request, presence) = understood(caller, request, local).inspect_err(|problem| {
-            engine.refused(&origin, || sketch.unwrap_or_default(), &problem.error.message);
-        })?;
+        let Understood { request, presence, room } =
+            self.understood(caller, request, local).inspect_err(|problem| {
+                engine.refused(&origin, || sketch.unwrap_or_default(), &problem.error.message);
+            })?;
         let began = Instant::now();
         let admitted = engine.admit_from(&origin, caller.allowance(), request)?;
         let run = self.register(caller, admitted.language())?;
         let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
-        let ticket = Ticket { admitted, presence, form, began };
+        let ticket = Ticket { admitted, presence, form, room, began };
         self.0.threads.spawn(self.clone().drive(ticket, run.events.record.clone()).instrument(span));
         Ok(run)
+    }
+
+    /// The request in the terms of the domain, of a caller that may have one more run, with the files that it refers to.
+    fn understood(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        mut local: Local,
+    ) -> Result<Understood, Problem> {
+        if let Some(workspace) = &request.workspace {
+            refuse_detours(&caller.allowance().workspaces, workspace)?;
+        }
+        let mut request = caller.defaults().fill(request);
+        // Before there is a slot: one that is given back unused would count as a very short run.
+        let presence = caller.enter()?;
+        let room = references::fetch(self, caller, &mut request, &mut local)?;
+        let request = request.parse_within(&caller.allowance().ceilings, local)?;
+        Ok(Understood { request, presence, room })
     }
 
     /// What became of a run of this caller's.
@@ -267,6 +323,15 @@ impl Runs {
         let record = self.record(caller, id)?;
         let _ = tokio::time::timeout(at_most, record.ended()).await;
         Ok(record.found())
+    }
+
+    /// The end of what a run of this caller's has written so far: of stdout and of stderr.
+    ///
+    /// # Errors
+    /// As [`find`](Runs::find).
+    pub(crate) fn so_far(&self, caller: &Caller, id: &str) -> Result<(SoFar, SoFar), Problem> {
+        let record = self.record(caller, id)?;
+        Ok((record.log.so_far(Stream::Stdout), record.log.so_far(Stream::Stderr)))
     }
 
     /// The events of a run of this caller's, from its start.
@@ -356,7 +421,7 @@ impl Runs {
     }
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
-        let Ticket { admitted, presence, form, began } = ticket;
+        let Ticket { admitted, presence, form, began, room: _room } = ticket;
         let memory = self.0.memory.of(&record.owner);
         let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), memory.clone());
         let mut fate = record.fate.subscribe();
@@ -574,20 +639,6 @@ impl fmt::Debug for Run {
     }
 }
 
-/// The request in the terms of the domain, of a caller that may have one more run.
-fn understood(
-    caller: &Caller,
-    request: RunRequest,
-    local: Local,
-) -> Result<(belljar_core::request::RunRequest, Presence), Problem> {
-    if let Some(workspace) = &request.workspace {
-        refuse_detours(&caller.allowance().workspaces, workspace)?;
-    }
-    let request = caller.defaults().fill(request).parse_within(&caller.allowance().ceilings, local)?;
-    // Before there is a slot: one that is given back unused would count as a very short run.
-    Ok((request, caller.enter()?))
-}
-
 /// How much of the code is kept of a request that is not understood.
 const SKETCHED: usize = 256 << 10;
 
@@ -655,7 +706,7 @@ mod tests {
 
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
-        let quota = Quota { concurrent: Some(concurrent), per_minute: None };
+        let quota = Quota { concurrent: Some(concurrent), ..Quota::default() };
         let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota, audits: false }];
         Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }

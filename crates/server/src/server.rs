@@ -5,10 +5,12 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use belljar_engine::{Engine, Slots};
+use belljar_core::request::Network;
+use belljar_engine::{Engine, RunError, Slots};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
+use crate::caller::Caller;
 use crate::config::Config;
 use crate::http::{self, App};
 use crate::runs::Runs;
@@ -29,6 +31,15 @@ pub struct Server {
     app: App,
     /// The threads that answer requests and drive runs.
     threads: Runtime,
+}
+
+/// The callers whose runs would be refused.
+#[derive(Debug)]
+pub struct Refusals {
+    /// Each by its name, with the reason.
+    pub of: Vec<(String, RunError)>,
+    /// Whether there is no other caller.
+    pub is_everybody: bool,
 }
 
 /// Why the server cannot serve.
@@ -56,6 +67,25 @@ impl Server {
         engine.upkeep().for_each(|upkeep| drop(threads.spawn(upkeep)));
         let runs = Runs::new(engine, &config, threads.handle().clone());
         Ok(Server { app: App::new(runs, config), threads })
+    }
+
+    /// Finds out, in the background, which callers could not run anything on this host, because it cannot keep a guarantee or
+    /// has no backend. `tell` is called if there are any.
+    pub fn find_refusals(&self, tell: impl FnOnce(Refusals) + Send + 'static) {
+        let app = self.app.clone();
+        self.threads.spawn_blocking(move || {
+            let callers = app.callers();
+            let refused = |caller: &Caller| {
+                let defaults = caller.defaults();
+                let placed = app.runs.engine().place(defaults.backend(), &Network::None, &defaults.waived());
+                Some((caller.name().to_owned(), placed.err()?))
+            };
+            let of: Vec<_> = callers.all().filter_map(refused).collect();
+            let is_everybody = of.len() == callers.all().count();
+            if !of.is_empty() {
+                tell(Refusals { of, is_everybody });
+            }
+        });
     }
 
     /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way

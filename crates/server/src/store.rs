@@ -57,6 +57,32 @@ impl<T: Clone> Store<T> {
         self.shelves.get(owner)?.things.get(name).map(|thing| thing.value.clone())
     }
 
+    /// Forgets a thing.
+    pub(crate) fn remove(&mut self, owner: &str, name: &str) {
+        if let Some(shelf) = self.shelves.get_mut(owner) {
+            shelf.take(name);
+        }
+        self.forget(Instant::now());
+    }
+
+    /// How many bytes are kept for one caller.
+    pub(crate) fn held(&mut self, owner: &str, now: Instant) -> usize {
+        self.forget(now);
+        self.shelves.get(owner).map_or(0, Shelf::bytes)
+    }
+
+    /// Whether one more thing of about this size would push out another one of the same caller's.
+    pub(crate) fn is_full_for(&mut self, owner: &str, bytes: usize, now: Instant) -> bool {
+        self.forget(now);
+        let is_full = |of: fn(&Shelf<T>) -> usize, more: usize, most: usize| {
+            let own = self.shelves.get(owner).map_or(0, of) + more;
+            let others = self.shelves.iter().filter(|(name, _)| *name != owner).map(|(_, shelf)| of(shelf));
+            let (largest, sum) = (others.clone().max().unwrap_or(0), others.sum::<usize>());
+            own + sum > most && own >= largest
+        };
+        is_full(Shelf::number, 1, self.keep.runs) || is_full(Shelf::bytes, bytes, self.keep.bytes)
+    }
+
     /// All that is kept for one caller, in no order.
     pub(crate) fn all(&mut self, owner: &str, now: Instant) -> Vec<T> {
         self.forget(now);
@@ -209,6 +235,31 @@ mod tests {
         kept.put("modest", "0".into(), 0, 40, now);
         kept.put("greedy", "9".into(), 9, 60, now);
         assert_eq!((names(&mut kept, "modest", now), names(&mut kept, "greedy", now)), (vec![0], vec![9]));
+    }
+
+    #[test]
+    fn a_store_is_full_for_those_who_would_lose_something_of_their_own() {
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
+        kept.put("a", "0".into(), 0, 60, now);
+        assert!(!kept.is_full_for("a", 40, now) && kept.is_full_for("a", 41, now));
+        assert!(!kept.is_full_for("b", 50, now), "a has more, and makes room");
+        assert!(kept.is_full_for("b", 60, now));
+        kept.put("a", "1".into(), 1, 1, now);
+        kept.put("a", "2".into(), 2, 1, now);
+        assert!(kept.is_full_for("a", 1, now) && !kept.is_full_for("b", 1, now), "there are three");
+    }
+
+    #[test]
+    fn what_is_removed_makes_room() {
+        let (now, mut kept) = (Instant::now(), Store::new(KEEP));
+        kept.put("a", "0".into(), 0, 60, now);
+        kept.put("a", "1".into(), 1, 40, now);
+        kept.remove("b", "0");
+        assert_eq!(kept.held("a", now), 100);
+        kept.remove("a", "0");
+        assert_eq!((names(&mut kept, "a", now), kept.held("a", now)), (vec![1], 40));
+        kept.remove("a", "1");
+        assert_eq!((kept.held("a", now), kept.shelves.len()), (0, 0));
     }
 
     #[test]

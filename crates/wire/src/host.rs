@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use belljar_core::backend::{Backend, BackendError, RuntimeInfo};
-use belljar_core::guarantee::{Guarantee, Standing};
+use belljar_core::guarantee::{Guarantee, Standing, resolve};
 use belljar_core::language::Language;
 use belljar_core::request::{BackendChoice, BackendName, Network};
 use belljar_engine::{Engine, RunError};
@@ -111,7 +111,8 @@ impl Backends {
             Ok(name) => (Some(name.name()), None),
             Err(problem) => (None, Some(problem)),
         };
-        Backends { default, problem, backends: engine.backends().map(BackendStatus::new).collect() }
+        let backends = engine.backends().map(|backend| BackendStatus::new(backend, waived)).collect();
+        Backends { default, problem, backends }
     }
 }
 
@@ -122,8 +123,12 @@ pub struct BackendStatus {
     /// The name of the backend.
     #[schema(value_type = schema::BackendName)]
     pub name: &'static str,
-    /// Whether it can run code on this server.
+    /// Whether it can run code on this server: it is available, and keeps every guarantee that is not waived.
     pub ready: bool,
+    /// Whether it could run code that needs no guarantee which it cannot keep.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub available: bool,
     /// Whether a request has to name it: `auto` never picks it.
     pub only_by_name: bool,
     /// Why it is not ready, or `null` if it is.
@@ -160,10 +165,12 @@ pub struct GuaranteeStatus {
 }
 
 impl BackendStatus {
-    /// What a backend says of itself.
+    /// What a backend says of itself, for runs that do without these guarantees.
     #[must_use]
-    pub fn new(backend: &dyn Backend) -> BackendStatus {
-        let problem = backend.ready().err().map(|error| Problem::from(error).error);
+    pub fn new(backend: &dyn Backend, waived: &[Guarantee]) -> BackendStatus {
+        let unavailable = backend.ready().err().map(|error| Problem::from(error).error);
+        let available = unavailable.is_none();
+        let problem = unavailable.or_else(|| unmet(backend, waived).map(|problem| problem.error));
         let (reason, hint) = problem.map(|fault| (fault.message, fault.hint)).unzip();
         let guarantees = backend.offer().iter().map(|(guarantee, standing)| {
             let (how, why, fix) = match standing.clone() {
@@ -175,12 +182,22 @@ impl BackendStatus {
         BackendStatus {
             name: backend.name().name(),
             ready: reason.is_none(),
+            available,
             only_by_name: !backend.name().is_automatic(),
             reason,
             hint,
             guarantees: guarantees.collect(),
         }
     }
+}
+
+/// Why a backend that is available refuses runs: it cannot keep a guarantee. One that has to be named may lack any.
+fn unmet(backend: &dyn Backend, waived: &[Guarantee]) -> Option<Problem> {
+    if backend.name().is_only_by_name() {
+        return None;
+    }
+    let unmet = resolve(backend.offer(), waived).err()?;
+    Some(RunError::Unmet { backend: backend.name(), unmet }.into())
 }
 
 /// Where a run that chooses and waives like this would go. No other backend is asked than those that stand before it.
@@ -279,6 +296,7 @@ mod tests {
         let native = BackendStatus {
             name: BackendName::Native.name(),
             ready: true,
+            available: true,
             only_by_name: false,
             reason: None,
             hint: None,

@@ -16,6 +16,7 @@ mod sarif;
 mod scan;
 mod schema;
 mod surface;
+mod upload;
 
 pub use audit::{
     AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
@@ -27,13 +28,20 @@ pub use host::{
 };
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
-pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
+pub use request::{FileSource, InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
 pub use result::{Changes, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
 pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
 pub use sarif::{SarifRule, sarif};
 pub use scan::{Finding, ScanRequest, ScanResult};
 pub use schema::BackendChoice as BackendChoiceName;
 pub use surface::Surface;
+pub use upload::{Upload, UploadList};
+
+/// A moment as JSON has it, in UTC.
+fn timestamp(time: std::time::SystemTime) -> String {
+    use chrono::{DateTime, SecondsFormat, Utc};
+    DateTime::<Utc>::from(time).to_rfc3339_opts(SecondsFormat::Millis, true)
+}
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

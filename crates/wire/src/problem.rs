@@ -186,14 +186,8 @@ fn with_causes(error: &dyn Error) -> String {
 
 /// Each remedy once, and the way to do without.
 fn what_would_help(unmet: &Unmet) -> String {
-    let mut remedies: Vec<&str> = Vec::new();
-    for (_, _, fix) in &unmet.missing {
-        if !remedies.contains(&fix.as_str()) {
-            remedies.push(fix);
-        }
-    }
     let waivers: Vec<_> = unmet.missing.iter().map(|(name, _, _)| format!("--waive {name}")).collect();
-    format!("{}; or do without: {}", remedies.join("; "), waivers.join(" "))
+    format!("{}; or do without: {}", unmet.remedies().join("; "), waivers.join(" "))
 }
 
 #[cfg(test)]

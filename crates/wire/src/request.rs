@@ -106,7 +106,7 @@ pub struct RunRequest {
     pub hints: bool,
 }
 
-/// A file to put into the working directory. It has either `content` or `content_base64`.
+/// A file to put into the working directory. It has one of `content`, `content_base64`, `from_run` and `upload`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct InputFile {
@@ -119,6 +119,16 @@ pub struct InputFile {
     /// The content in base64, with padding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_base64: Option<String>,
+    /// A run of the same caller that has ended: the content is that of a file which it collected. Results are kept for a
+    /// limited time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_run: Option<String>,
+    /// Which file of that run: the `path` that its result has. Without it, the file of the same `path` as here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_path: Option<String>,
+    /// A file that the same caller has uploaded with `PUT /v1/files`, by its `id`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub upload: Option<String>,
     /// Whether the file may be executed.
     #[serde(default)]
     #[schema(default = false)]
@@ -167,13 +177,21 @@ pub struct Local {
     pub code: Option<LocalCode>,
     pub stdin: Option<Box<dyn Read + Send>>,
     pub files: Vec<LocalFile>,
+    /// More files to return, which need not be there.
+    pub collect: Vec<String>,
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Local { code, stdin, files } = self;
+        let Local { code, stdin, files, collect } = self;
         let stdin = stdin.as_ref().map(|_| "a stream");
-        f.debug_struct("Local").field("code", code).field("stdin", &stdin).field("files", files).finish()
+        let mut shown = f.debug_struct("Local");
+        shown
+            .field("code", code)
+            .field("stdin", &stdin)
+            .field("files", files)
+            .field("collect", collect)
+            .finish()
     }
 }
 
@@ -246,7 +264,7 @@ impl RunRequest {
             args: Arg::parse_all(self.args)?,
             stdin: stdin(self.stdin, local.stdin),
             files,
-            collect: Glob::parse_all(&self.collect)?,
+            collect: patterns(&self.collect, local.collect)?,
             limits,
             extras: Extras { plots: self.plots, hints: self.hints },
         };
@@ -323,6 +341,14 @@ fn code(text: String, local: Option<LocalCode>, language: Language) -> Result<Co
     Code::parse(local.bytes, name)
 }
 
+/// Those of the request, and those of files that need not be there.
+fn patterns(expected: &[String], optional: Vec<String>) -> Result<Vec<Glob>, Invalid> {
+    let number = expected.len();
+    let all: Vec<String> = expected.iter().cloned().chain(optional).collect();
+    let patterns = Glob::parse_all(&all)?.into_iter().enumerate();
+    Ok(patterns.map(|(at, glob)| if at < number { glob } else { glob.optional() }).collect())
+}
+
 fn stdin(text: Option<String>, local: Option<Box<dyn Read + Send>>) -> Stdin {
     match (local, text) {
         (Some(stream), _) => Stdin::Stream(stream),
@@ -337,40 +363,101 @@ fn files(
     disk: belljar_core::limits::Bytes,
 ) -> Result<Vec<domain::InputFile>, Invalid> {
     let mut files = Vec::with_capacity(remote.len() + local.len());
-    for InputFile { path, content, content_base64, executable } in remote {
-        let path = BoxPath::parse(&path)?;
-        let content = content_of(&path, content, content_base64)?;
-        files.push(domain::InputFile { path, content, executable });
+    for file in remote {
+        let path = BoxPath::parse(&file.path)?;
+        file.source()?;
+        let content = match (file.content, file.content_base64) {
+            (Some(text), _) => text.into_bytes(),
+            (None, Some(base64)) => decoded(&path, &base64)?,
+            (None, None) => return Err(only_on_a_server(&path)),
+        };
+        files.push(domain::InputFile { path, content, executable: file.executable });
     }
     for LocalFile { path, content, executable } in local {
         files.push(domain::InputFile { path: BoxPath::parse(&path)?, content, executable });
     }
     refuse_duplicates(&files)?;
-    let total: u64 = files.iter().map(|file| file.content.len() as u64).sum();
-    if total > disk.get() {
-        return Err(Invalid {
-            too_large: true,
-            ..wrong_file(
-                format!("the files come to {total} bytes, more than the disk limit of {disk}"),
-                "raise --disk, or show a whole directory with --workspace",
-            )
-        });
-    }
+    refuse_overflow(files.iter().map(|file| file.content.len() as u64).sum(), disk)?;
     Ok(files)
 }
 
-fn content_of(path: &BoxPath, text: Option<String>, base64: Option<String>) -> Result<Vec<u8>, Invalid> {
-    match (text, base64) {
-        (Some(text), None) => Ok(text.into_bytes()),
-        (None, Some(base64)) => STANDARD.decode(base64).map_err(|fault| {
-            let hint = "use the standard alphabet with padding (RFC 4648, section 4)";
-            wrong_file(format!("the content_base64 of '{path}' is not base64: {fault}"), hint)
-        }),
-        (None, None) | (Some(_), Some(_)) => Err(wrong_file(
-            format!("the file '{path}' needs one of content and content_base64"),
-            "give text as content, anything else as content_base64",
-        )),
+/// Whether files of so many bytes fit on the disk of a box.
+fn refuse_overflow(total: u64, disk: belljar_core::limits::Bytes) -> Result<(), Invalid> {
+    if total <= disk.get() {
+        return Ok(());
     }
+    let message = format!("the files come to {total} bytes, more than the disk limit of {disk}");
+    let hint = "raise --disk, or show a whole directory with --workspace";
+    Err(Invalid { too_large: true, ..wrong_file(message, hint) })
+}
+
+/// Where the content of a file comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each is the field of the same name")]
+pub enum FileSource<'a> {
+    Text(&'a str),
+    Base64(&'a str),
+    /// A file that an earlier run collected.
+    Run {
+        id: &'a str,
+        path: &'a str,
+    },
+    Upload(&'a str),
+}
+
+impl InputFile {
+    /// Where the content comes from.
+    ///
+    /// # Errors
+    /// That it is said twice, or not at all.
+    pub fn source(&self) -> Result<FileSource<'_>, Invalid> {
+        let InputFile { path, content, content_base64, from_run, from_path, upload, .. } = self;
+        let source = match (content, content_base64, from_run, upload) {
+            (Some(text), None, None, None) => FileSource::Text(text),
+            (None, Some(base64), None, None) => FileSource::Base64(base64),
+            (None, None, Some(id), None) => {
+                return Ok(FileSource::Run { id, path: from_path.as_ref().unwrap_or(path) });
+            }
+            (None, None, None, Some(id)) => FileSource::Upload(id),
+            _ => {
+                return Err(wrong_file(
+                    format!(
+                        "the file '{}' needs one of content, content_base64, from_run and upload",
+                        path.escape_debug()
+                    ),
+                    "give text as content, anything else as content_base64",
+                ));
+            }
+        };
+        if from_path.is_some() {
+            let message = format!("the file '{}' has from_path without from_run", path.escape_debug());
+            return Err(wrong_file(message, "name the run that collected the file as from_run"));
+        }
+        Ok(source)
+    }
+}
+
+impl RunRequest {
+    /// Whether files of so many bytes fit on the disk that a run of a caller with these ceilings gets.
+    ///
+    /// # Errors
+    /// That they do not, or that the limits are not what the contract wants.
+    pub fn refuse_large_files(&self, total: u64, ceilings: &Ceilings) -> Result<(), Invalid> {
+        let (limits, _) = self.limits.into_domain().within(ceilings).resolve()?;
+        refuse_overflow(total, limits.disk)
+    }
+}
+
+fn decoded(path: &BoxPath, base64: &str) -> Result<Vec<u8>, Invalid> {
+    STANDARD.decode(base64).map_err(|fault| {
+        let hint = "use the standard alphabet with padding (RFC 4648, section 4)";
+        wrong_file(format!("the content_base64 of '{path}' is not base64: {fault}"), hint)
+    })
+}
+
+fn only_on_a_server(path: &BoxPath) -> Invalid {
+    let message = format!("the file '{path}' is one that only a server has");
+    wrong_file(message, "give its content; from_run and upload are for requests to a server")
 }
 
 fn refuse_duplicates(files: &[domain::InputFile]) -> Result<(), Invalid> {
@@ -642,7 +729,11 @@ mod tests {
                 .error
                 .message
         };
-        assert!(with(r#"{"path": "a"}"#).contains("one of content and content_base64"));
+        assert!(with(r#"{"path": "a"}"#).contains("one of content, content_base64, from_run and upload"));
+        assert!(with(r#"{"path": "a", "content": "", "upload": "file_1"}"#).contains("one of content"));
+        assert!(with(r#"{"path": "a", "from_run": "run_1", "upload": "file_1"}"#).contains("one of content"));
+        assert!(with(r#"{"path": "a", "content": "", "from_path": "b"}"#).contains("without from_run"));
+        assert!(with(r#"{"path": "a", "upload": "file_1"}"#).contains("one that only a server has"));
         assert!(with(r#"{"path": "a", "content": "", "content_base64": ""}"#).contains("one of content"));
         assert!(with(r#"{"path": "a", "content_base64": "!"}"#).contains("is not base64"));
         let twice = r#"{"path": "a", "content": ""}, {"path": "./a", "content": ""}"#;

@@ -4,7 +4,6 @@ use std::time::SystemTime;
 
 use belljar_core::language::Language;
 use belljar_core::outcome::Outcome;
-use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use utoipa::openapi::schema::{AnyOfBuilder, Discriminator, Object, ObjectBuilder, Type};
 use utoipa::openapi::{Ref, RefOr, Schema};
@@ -120,7 +119,7 @@ impl RunSummary {
         exit_code: Option<u8>,
         error: Option<Fault>,
     ) -> RunSummary {
-        let created_at = DateTime::<Utc>::from(created).to_rfc3339_opts(SecondsFormat::Millis, true);
+        let created_at = crate::timestamp(created);
         RunSummary { id: id.to_owned(), status, language: language.name, created_at, exit_code, error }
     }
 }

@@ -56,8 +56,15 @@ impl Surface {
                 }
             }
             told += &match self {
-                Surface::Http => format!("\"waive\": {names:?}, if the server allows it"),
-                Surface::Mcp => format!("a waiver of {}, which only the operator can give", names.join(", ")),
+                Surface::Http => {
+                    format!(
+                        "\"waive\": {names:?}, if the server allows it (waive = {names:?} in its belljar.toml)"
+                    )
+                }
+                Surface::Mcp => format!(
+                    "a waiver of {}, which only the operator can give (waive = {names:?} in belljar.toml)",
+                    names.join(", ")
+                ),
             };
         }
         told + rest
@@ -94,11 +101,13 @@ mod tests {
         let hint = "start systemd; or do without: --waive memory --waive pids; see above";
         assert_eq!(
             worded(Surface::Http, hint),
-            "start systemd; or do without: \"waive\": [\"memory\", \"pids\"], if the server allows it; see above"
+            "start systemd; or do without: \"waive\": [\"memory\", \"pids\"], if the server allows it \
+             (waive = [\"memory\", \"pids\"] in its belljar.toml); see above"
         );
         assert_eq!(
             worded(Surface::Mcp, hint),
-            "start systemd; or do without: a waiver of memory, pids, which only the operator can give; see above"
+            "start systemd; or do without: a waiver of memory, pids, which only the operator can give \
+             (waive = [\"memory\", \"pids\"] in belljar.toml); see above"
         );
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::limits::{Bytes, parse_duration};
+use belljar_ledger::book::refuse_others;
 use belljar_ledger::{Book, Key, LedgerError, OnFull, Redactor, Retention, Scribe, ScribeSettings, Written};
 use belljar_server::config::Audit;
 use belljar_wire::{Code, Problem};
@@ -97,6 +98,12 @@ impl Planned {
         Ok(Some(Planned { dir, settings: ScribeSettings { durable, on_full, retention, redactor, places } }))
     }
 
+    /// Refuses a ledger that another user wrote.
+    pub(crate) fn of_ones_own(self) -> Result<Planned, Problem> {
+        refuse_others(&self.dir).map_err(|error| unusable(&error))?;
+        Ok(self)
+    }
+
     /// Reads the key, or makes it.
     pub(crate) fn unlock(self) -> Result<Unlocked, Problem> {
         let key = Key::find_or_make(&self.dir).map_err(|error| unusable(&error))?;
@@ -167,7 +174,10 @@ pub(crate) fn unusable(error: &LedgerError) -> Problem {
         LedgerError::Absent { .. } => {
             (Code::NotFound, "`belljar serve` keeps one; `belljar run` does if [audit] has enabled = true")
         }
-        _ => (
+        LedgerError::File { .. }
+        | LedgerError::Database { .. }
+        | LedgerError::NoKey { .. }
+        | LedgerError::Pattern { .. } => (
             Code::Internal,
             "check the owner and the space of its directory; enabled = false in [audit] does without",
         ),

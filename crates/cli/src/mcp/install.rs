@@ -5,14 +5,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use belljar_core::request::{Network, parse_waivers};
 use belljar_wire::{Code, Problem};
 use clap::{Args, ValueEnum};
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
+use super::ServerOptions;
 use crate::args::Verbosity;
 use crate::problem::{self, say};
-use crate::settings::Environment;
+use crate::settings::{Environment, Settings};
+use crate::{compose, doctor};
 
 /// The largest file that is read; some clients keep their state in theirs.
 const MAX_FILE: u64 = 64 << 20;
@@ -36,6 +39,10 @@ pub(super) struct InstallArgs {
     /// Print what would be written without writing it
     #[arg(long)]
     print: bool,
+
+    // What the client starts the server with.
+    #[command(flatten)]
+    options: ServerOptions,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -58,12 +65,38 @@ pub(super) fn install(
     environment: Environment<'_>,
 ) -> Result<(), Problem> {
     check_name(&args.name)?;
-    let entry = entry(args.client, &this_program()?);
+    let settings = args.options.settings(environment)?;
+    if let Some(root) = settings.workspace_roots.iter().find(|root| !root.is_dir()) {
+        let message = format!("the workspace root {} is not a directory", root.display());
+        return Err(Problem::new(Code::InvalidRequest, message, "name a directory that exists"));
+    }
+    let entry = entry(args.client, &this_program()?, &args.options.words()?);
     if args.print {
         let snippet = json!({ args.client.table(): { args.name.as_str(): entry } });
         say(&pretty(&snippet));
         return Ok(());
     }
+    write_entry(args, entry, verbosity, environment)?;
+    warn_of_refusal(settings, verbosity)
+}
+
+/// Warns if this host would refuse what the client will ask for.
+fn warn_of_refusal(settings: Settings, verbosity: Verbosity) -> Result<(), Problem> {
+    let (choice, waived) = (doctor::backend_choice(&settings)?, parse_waivers(&settings.waive)?);
+    let engine = compose::engine(settings.host, None);
+    if let Err(refusal) = engine.place(choice, &Network::None, &waived) {
+        let Problem { error, .. } = refusal.into();
+        problem::warn(&format!("its runs will be refused: {}; {}", error.message, error.hint), verbosity);
+    }
+    Ok(())
+}
+
+fn write_entry(
+    args: &InstallArgs,
+    entry: Map<String, Value>,
+    verbosity: Verbosity,
+    environment: Environment<'_>,
+) -> Result<(), Problem> {
     let path = args.client.path(args.scope, environment)?;
     let path = match args.scope {
         Scope::User => real(path),
@@ -140,13 +173,14 @@ impl Client {
     }
 }
 
-fn entry(client: Client, program: &str) -> Map<String, Value> {
+fn entry(client: Client, program: &str, options: &[String]) -> Map<String, Value> {
+    let words: Vec<_> = ["mcp"].into_iter().chain(options.iter().map(String::as_str)).collect();
     let mut entry = Map::new();
     if matches!(client, Client::ClaudeCode | Client::Vscode) {
         entry.insert("type".to_owned(), json!("stdio"));
     }
     entry.insert("command".to_owned(), json!(program));
-    entry.insert("args".to_owned(), json!(["mcp"]));
+    entry.insert("args".to_owned(), json!(words));
     entry
 }
 
@@ -307,7 +341,7 @@ mod tests {
     #[test]
     fn everything_else_in_the_file_stays() {
         let before = json!({"a": 1, "mcpServers": {"other": {"command": "x"}, "belljar": {"command": "old", "env": {"A": "b"}}}});
-        let entry = entry(Client::Cursor, "/bin/belljar");
+        let entry = entry(Client::Cursor, "/bin/belljar", &[]);
         let after = merged(Some(before), "mcpServers", "belljar", entry.clone()).unwrap();
         let expected = json!({"a": 1, "mcpServers": {
             "other": {"command": "x"},
@@ -319,7 +353,7 @@ mod tests {
 
     #[test]
     fn a_file_of_another_shape_is_not_touched() {
-        let entry = || entry(Client::Cursor, "/bin/belljar");
+        let entry = || entry(Client::Cursor, "/bin/belljar", &[]);
         assert_eq!(merged(Some(json!([])), "mcpServers", "belljar", entry()), Err("it"));
         assert_eq!(merged(Some(json!({"servers": 3})), "servers", "belljar", entry()), Err("servers"));
     }

@@ -114,9 +114,7 @@ pub(super) fn depart(
     }
     match travel(&settings.host, config) {
         Ok((Departure::Left(line), passage)) => {
-            // The first runtime of a language is the one that is used.
-            let others = std::mem::take(&mut settings.host.runtimes);
-            settings.host.runtimes = passage.runtimes.into_iter().chain(others).collect();
+            settings.host.found_runtimes = passage.runtimes;
             settings.host.swept = passage.swept;
             Ok(Fate::Server(Home::Exile(line), listener))
         }

@@ -19,9 +19,10 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::request::{BackendChoice, BackendName};
+use belljar_engine::RunError;
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
-use belljar_server::{Config, ServeError, Server};
+use belljar_server::{Config, Refusals, ServeError, Server};
 use belljar_wire::{Code, Problem};
 use clap::{Args, ValueHint};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -110,6 +111,7 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
         engine = engine.with_recorder(scribe.clone());
     }
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
+    server.find_refusals(move |refusals| tell_of(refusals, &settings.config_to_write));
     let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
     let ready = || {
@@ -129,7 +131,7 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
 }
 
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
-    let mut config = tables::config(&settings.server, &settings.keys, &settings.limits, &settings.config)?;
+    let mut config = tables::config(settings)?;
     config.mcp = settings.mcp.clone();
     config.defaults = settings.defaults();
     config.defaults.check().map_err(|mut problem| {
@@ -169,6 +171,34 @@ fn warn_of_backends(config: &Config) {
             tracing::warn!(backend = %name, "requests may use a backend that is not a sandbox: their code runs with the rights of this server");
         }
     }
+}
+
+/// Logs which callers cannot run anything on this host unless their requests say more than code, and what to do.
+fn tell_of(refusals: Refusals, config: &str) {
+    let Refusals { of, is_everybody } = refusals;
+    let mut told: Vec<String> = Vec::new();
+    for (caller, error) in of {
+        let hint = refusal_hint(&error, config);
+        let error = Problem::from(error).error.message;
+        let whose = if is_everybody { "runs".to_owned() } else { format!("runs of the key '{caller}'") };
+        let text = format!("{whose} are refused on this host: {error}; {hint}");
+        if !told.contains(&text) {
+            tracing::error!("{text}");
+            told.push(text);
+        }
+    }
+}
+
+/// What the operator can do about runs that are refused, with the file to write to.
+fn refusal_hint(error: &RunError, config: &str) -> String {
+    let RunError::Unmet { unmet, .. } = error else {
+        return "`belljar doctor --all` shows what the backends need".to_owned();
+    };
+    let remedies = unmet.remedies().join("; ");
+    let names: Vec<_> = unmet.missing.iter().map(|(guarantee, _, _)| guarantee.name()).collect();
+    format!(
+        "{remedies}; or do without: write waive = {names:?} at the top of {config}, and restart the server"
+    )
 }
 
 /// The boxes of the warm pool have the default limits: those of the first key, if there are keys.

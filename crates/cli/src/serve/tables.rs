@@ -13,7 +13,7 @@ use belljar_server::config::usual_allowance;
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
-use crate::settings::{LimitsTable, Scalar};
+use crate::settings::{LimitsTable, Scalar, Settings};
 
 /// Which names a key may have.
 pub(crate) const KEY_NAMES: &str = "a name has 1 to 64 bytes, no control characters, and is not 'anonymous'";
@@ -41,6 +41,9 @@ pub(crate) struct ServerTable {
     keep_runs: Option<usize>,
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
+    max_upload: Option<Scalar>,
+    upload_memory: Option<Scalar>,
+    keep_uploads_for: Option<Scalar>,
     allow_origins: Vec<String>,
     /// What callers may do if the server has no keys.
     allow: AllowanceTable,
@@ -54,6 +57,7 @@ pub(crate) struct KeyTable {
     sha256: String,
     concurrent: Option<usize>,
     requests_per_minute: Option<u32>,
+    uploads: Option<Scalar>,
     /// Whether its holder may read the audit log.
     #[serde(default)]
     audit: bool,
@@ -68,19 +72,30 @@ struct AllowanceTable {
     languages: Option<Vec<String>>,
     backends: Option<Vec<String>>,
     network: Option<String>,
-    waive: Vec<String>,
+    /// Without it, what the operator does without.
+    waive: Option<Vec<String>>,
     workspace_roots: Vec<PathBuf>,
     limits: LimitsTable,
 }
 
-/// The settings of the server. `place` is the name of the file, for messages; `defaults` are those of requests.
-pub(crate) fn config(
-    server: &ServerTable,
-    keys: &[KeyTable],
-    defaults: &Limits,
-    place: &str,
-) -> Result<Config, Problem> {
-    let usual = usual_allowance(defaults);
+/// What is written for all requests, and so for callers that have nothing of their own written.
+#[derive(Debug, Clone, Copy)]
+struct Common<'a> {
+    limits: &'a Limits,
+    /// The guarantees that the operator does without. Callers may do without them as well.
+    waived: &'a [String],
+}
+
+/// The settings of the server.
+pub(crate) fn config(settings: &Settings) -> Result<Config, Problem> {
+    let Settings { server, keys, limits, waive, config: place, .. } = settings;
+    read(server, keys, Common { limits, waived: waive }, place)
+}
+
+/// The same; `place` is the name of the file, for messages.
+fn read(server: &ServerTable, keys: &[KeyTable], common: Common<'_>, place: &str) -> Result<Config, Problem> {
+    let mut usual = usual_allowance(common.limits);
+    usual.waivers = Permitted::Only(parse_waivers(common.waived)?);
     let at = |option: &'static str| Place { place, table: "server", option };
     let mut config = Config::default();
     set(&mut config.slots, server.slots);
@@ -96,6 +111,9 @@ pub(crate) fn config(
     set(&mut config.kept.runs, server.keep_runs);
     set(&mut config.kept.bytes, at("keep-bytes").size(server.keep_bytes.as_ref())?);
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
+    set(&mut config.max_upload, at("max-upload").size(server.max_upload.as_ref())?);
+    set(&mut config.uploads.bytes, at("upload-memory").size(server.upload_memory.as_ref())?);
+    set(&mut config.uploads.age, at("keep-uploads-for").time(server.keep_uploads_for.as_ref())?);
     refuse_zero(&at("slots"), config.slots)?;
     refuse_zero(&at("max-connections"), config.max_connections)?;
     refuse_zero(&at("max-connections-per-address"), config.max_connections_per_address.unwrap_or(1))?;
@@ -139,7 +157,8 @@ fn key(table: &KeyTable, usual: &Allowance, place: &str) -> Result<Key, Problem>
             format!("the sha256 of key '{}' is not 64 hexadecimal digits", table.name.escape_debug());
         at("sha256").wrong(&message, "what `belljar key new` prints")
     })?;
-    let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute };
+    let uploads = at("uploads").size(table.uploads.as_ref())?;
+    let quota = Quota { concurrent: table.concurrent, per_minute: table.requests_per_minute, uploads };
     if quota.concurrent == Some(0) || quota.per_minute == Some(0) {
         return Err(at("concurrent").wrong("0 would allow no requests at all", "concurrent = 4"));
     }
@@ -184,8 +203,10 @@ fn allowance(
             Network::Allow(hosts) => Networks::Hosts(hosts),
         };
     }
-    let waivers = parse_waivers(&table.waive).map_err(|fault| at("waive").blame(fault.into()))?;
-    allowance.waivers = Permitted::Only(waivers);
+    if let Some(waive) = &table.waive {
+        let waivers = parse_waivers(waive).map_err(|fault| at("waive").blame(fault.into()))?;
+        allowance.waivers = Permitted::Only(waivers);
+    }
     if let Some(root) = table.workspace_roots.iter().find(|root| !root.is_absolute()) {
         let message = format!("'{}' is not an absolute path", root.display());
         return Err(at("workspace-roots").wrong(&message, "workspace-roots = [\"/srv/projects\"]"));
@@ -300,9 +321,12 @@ fn refuse_twins(keys: &[Key], place: &str) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::guarantee::Guarantee;
 
     #[derive(Deserialize)]
     struct File {
+        #[serde(default)]
+        waive: Vec<String>,
         #[serde(default)]
         server: ServerTable,
         #[serde(default)]
@@ -311,8 +335,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
-        config(&file.server, &file.keys, &Limits::default(), "belljar.toml")
-            .map_err(|problem| problem.error.message)
+        let common = Common { limits: &Limits::default(), waived: &file.waive };
+        super::read(&file.server, &file.keys, common, "belljar.toml").map_err(|problem| problem.error.message)
     }
 
     #[test]
@@ -329,7 +353,8 @@ mod tests {
             "[server]\nslots = 3\nqueue = 0\nmax-body = '1M'\nheartbeat = '50ms'\nkeep-for = 60\n\
              allow-origins = ['https://app.example.org']\n\
              allow.workspace-roots = ['/srv']\n\
-             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\n\
+             max-upload = '1M'\nupload-memory = '4M'\nkeep-uploads-for = '5m'\n\
+             [[keys]]\nname = 'ci'\nsha256 = '{}'\nconcurrent = 2\nrequests-per-minute = 30\nuploads = '2M'\n\
              [keys.allow]\nlanguages = ['py', 'node']\nbackends = ['native']\nnetwork = 'none'\nwaive = ['disk']\n\
              limits = {{ timeout = '5s', memory = '64M', cpus = 0.5, pids = 10 }}\n",
             "ab".repeat(32)
@@ -345,6 +370,26 @@ mod tests {
         assert_eq!(key.allowance.ceilings.pids, Some(10));
         assert_eq!(key.allowance.ceilings.cpus.unwrap().milli(), 500);
         assert_eq!((key.quota.concurrent, key.quota.per_minute), (Some(2), Some(30)));
+        assert_eq!(key.quota.uploads, Some(2 << 20));
+        assert_eq!((config.max_upload, config.uploads.bytes), (1 << 20, 4 << 20));
+        assert_eq!(config.uploads.age, Duration::from_secs(300));
+    }
+
+    #[test]
+    fn what_the_operator_waives_callers_may_waive_unless_they_have_a_list_of_their_own() {
+        let hash = |digit: &str| digit.repeat(64);
+        let config = read(&format!(
+            "waive = ['memory']\n[[keys]]\nname = 'a'\nsha256 = '{}'\n[[keys]]\nname = 'b'\nsha256 = '{}'\n\
+             allow.waive = []\n[[keys]]\nname = 'c'\nsha256 = '{}'\nallow.waive = ['disk']\n",
+            hash("a"),
+            hash("b"),
+            hash("c"),
+        ))
+        .unwrap();
+        let waivers: Vec<_> = config.keys.iter().map(|key| key.allowance.waivers.clone()).collect();
+        let only = |guarantees: &[Guarantee]| Permitted::Only(guarantees.to_vec());
+        assert_eq!(waivers, [only(&[Guarantee::Memory]), only(&[]), only(&[Guarantee::Disk])]);
+        assert_eq!(config.anonymous.waivers, only(&[Guarantee::Memory]));
     }
 
     #[test]

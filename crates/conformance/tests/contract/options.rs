@@ -21,6 +21,9 @@ const OPTIONS: &[(&str, Option<Check>)] = &[
     ("--env", Some(|cell| assert_eq!(cell.option("--env", "A=b c").run("echo \"$A\"").ok(), "b c\n"))),
     ("--workspace", Some(a_workspace_is_there)),
     ("--writable", Some(writes_to_a_workspace_are_lost)),
+    ("--changes", Some(changes_need_a_layer_to_be_in)),
+    // It needs matplotlib; the tests of the languages cover it.
+    ("--plots", None),
     ("--file", Some(a_file_is_there)),
     ("--collect", Some(a_file_comes_back)),
     ("--collect-to", Some(a_file_is_written)),
@@ -50,7 +53,6 @@ fn every_option_is_honoured_refused_or_listed(cell: &Cell) {
     }
     for (name, check) in OPTIONS {
         if let Some(check) = check.filter(|_| named.contains(name)) {
-            println!("{name}");
             check(cell);
         }
     }
@@ -96,6 +98,12 @@ fn writes_to_a_workspace_are_lost(cell: &Cell) {
     // A backend that cannot do it refuses.
     assert!(plain.code() == 0 || plain.code() == 125, "{}", plain.stderr_text());
     assert_eq!(std::fs::read_to_string(file).unwrap(), "before\n");
+}
+
+/// `workspace.rs` has what they tell.
+fn changes_need_a_layer_to_be_in(cell: &Cell) {
+    let refusal = cell.flag("--changes").refuse("true");
+    assert_eq!(refusal.error.code, "invalid_request", "{refusal:?}");
 }
 
 fn a_file_is_there(cell: &Cell) {

@@ -18,6 +18,7 @@ pub const MAX_PATTERN: usize = 1024;
 pub struct Glob {
     text: String,
     parts: Vec<Part>,
+    is_optional: bool,
 }
 
 impl Glob {
@@ -58,7 +59,7 @@ impl Glob {
             return Err(refuse("leads out of the working directory"));
         }
         let parts = parts(text).map_err(|why| refuse(&format!("is malformed: {why}")))?;
-        Ok(Glob { text: text.to_owned(), parts })
+        Ok(Glob { text: text.to_owned(), parts, is_optional: false })
     }
 
     /// Whether it matches a relative path. A `*` does not match a slash; `**` does.
@@ -77,6 +78,18 @@ impl Glob {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// The same for files that need not be there: if none matches, nothing is said about it.
+    #[must_use]
+    pub fn optional(self) -> Glob {
+        Glob { is_optional: true, ..self }
+    }
+
+    /// Whether the files that it matches need not be there.
+    #[must_use]
+    pub fn is_optional(&self) -> bool {
+        self.is_optional
     }
 
     /// Whether it names exactly this path, without wildcards.

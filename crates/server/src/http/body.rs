@@ -72,12 +72,30 @@ pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<R
 /// # Errors
 /// That it is too large, has too many values, is too slow or broken off, or that too many others are being read.
 pub(crate) async fn receive(app: &App, body: Body) -> Result<Received, Problem> {
-    let patience = app.config.body_timeout;
-    let reading = collect(body, app.config.max_body, &app.memory);
-    tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))
+    let (patience, memory) = (app.config.body_timeout, &app.memory);
+    let reading = collect(body, app.config.max_body, memory);
+    let (bytes, mut share) =
+        tokio::time::timeout(patience, reading).await.unwrap_or_else(|_| Err(too_slow(patience)))?;
+    let read = bytes.len() + belljar_wire::cost(&bytes)?;
+    share.grow_to(memory.at_most_half(read).max(bytes.len()), memory)?;
+    Ok(Received { bytes: bytes.freeze(), share })
 }
 
-async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Received, Problem> {
+/// Reads a body that is a file of so many bytes at most.
+///
+/// # Errors
+/// That it is too large, too slow or broken off, or that too many others are being read.
+pub(super) async fn receive_file(app: &App, body: Body, limit: usize) -> Result<Received, Problem> {
+    let patience = app.config.body_timeout;
+    let reading = tokio::time::timeout(patience, collect(body, limit, &app.memory));
+    let (bytes, share) = reading
+        .await
+        .unwrap_or_else(|_| Err(too_slow(patience)))
+        .map_err(|problem| if problem.error.code == Code::TooLarge { large_file(limit) } else { problem })?;
+    Ok(Received { bytes: bytes.freeze(), share })
+}
+
+async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<(BytesMut, Share), Problem> {
     let (mut bytes, mut share) = (BytesMut::new(), Share(None));
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|cause| broken(&cause))?;
@@ -89,9 +107,7 @@ async fn collect(mut body: Body, limit: usize, memory: &Memory) -> Result<Receiv
         share.grow_to(bytes.len() + data.len(), memory)?;
         bytes.extend_from_slice(&data);
     }
-    let read = bytes.len() + belljar_wire::cost(&bytes)?;
-    share.grow_to(memory.at_most_half(read).max(bytes.len()), memory)?;
-    Ok(Received { bytes: bytes.freeze(), share })
+    Ok((bytes, share))
 }
 
 impl Memory {
@@ -196,7 +212,8 @@ impl Share {
         Ok(())
     }
 
-    fn bytes(&self) -> usize {
+    /// How many bytes it is.
+    pub(crate) fn bytes(&self) -> usize {
         self.0.as_ref().map_or(0, |taken| taken.all.num_permits())
     }
 
@@ -233,6 +250,11 @@ async fn discard(mut body: Body, mut seen: usize) {
 fn too_large(limit: usize) -> Problem {
     let message = format!("the body has more than {limit} bytes");
     Problem::new(Code::TooLarge, message, "send less; the server's max-body sets the limit")
+}
+
+fn large_file(limit: usize) -> Problem {
+    let message = format!("the file has more than {limit} bytes");
+    Problem::new(Code::TooLarge, message, "send less; the server's max-upload sets the limit")
 }
 
 fn too_slow(patience: Duration) -> Problem {

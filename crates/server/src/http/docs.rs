@@ -18,7 +18,7 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{audit, examples, host, query, runs, scan, unions};
+use super::{audit, examples, files, host, query, runs, scan, unions};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -34,11 +34,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
         license(name = "Apache-2.0", identifier = "Apache-2.0")
     ),
     paths(
-        runs::create, runs::list, runs::find, runs::follow, runs::cancel, scan::create, host::languages, host::backends, host::pool, host::health, host::readiness,
+        runs::create, runs::list, runs::find, runs::follow, runs::cancel, files::upload, files::list, files::find, files::delete, scan::create, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics, audit::list, audit::find, audit::verify,
     ),
     modifiers(&Keys, &UsualErrors, &Descriptions, &Unions, &Defaults, &Examples),
-    tags((name = "runs", description = "Run code and fetch results"), (name = "scan", description = "Read code without running it"), (name = "server", description = "What the server can run, and how it is"),
+    tags((name = "runs", description = "Run code and fetch results"), (name = "files", description = "Upload files for later runs"), (name = "scan", description = "Read code without running it"), (name = "server", description = "What the server can run, and how it is"),
         (name = "audit", description = "What was run, by whom, and whether that record is whole"))
 )]
 struct Contract;
@@ -301,13 +301,14 @@ mod tests {
     #[test]
     fn every_operation_has_a_summary_and_examples() {
         let document = document();
-        assert_eq!(operations(&document).len(), 11);
+        assert_eq!(operations(&document).len(), 18);
         for operation in operations(&document) {
             let name = operation["operationId"].as_str().unwrap();
             assert!(operation["summary"].is_string(), "{name} has no summary");
             let bodies =
                 operation["responses"].as_object().unwrap().values().chain(operation.get("requestBody"));
-            let contents: Vec<_> = bodies.flat_map(|body| body["content"].as_object().unwrap()).collect();
+            let contents: Vec<_> =
+                bodies.flat_map(|body| body["content"].as_object().into_iter().flatten()).collect();
             assert!(!contents.is_empty(), "{name}");
             for (kind, content) in contents {
                 assert!(!content["example"].is_null(), "{name} has no example of {kind}: {content}");
@@ -324,10 +325,15 @@ mod tests {
         for operation in operations(&document) {
             let bodies =
                 operation["responses"].as_object().unwrap().values().chain(operation.get("requestBody"));
-            for content in bodies.flat_map(|body| body["content"].as_object().unwrap().values()) {
+            let contents = bodies.filter_map(|body| body["content"].as_object());
+            for content in contents.flat_map(|contents| contents.values()) {
                 let Some(example) = content["example"].as_object() else { continue };
                 let name = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
-                let schema = &document["components"]["schemas"][name];
+                let schemas = &document["components"]["schemas"];
+                // Of a union, the first kind stands for the others: they have the same members.
+                let kind =
+                    schemas[name]["oneOf"][0]["$ref"].as_str().and_then(|kind| kind.rsplit('/').next());
+                let schema = &schemas[kind.unwrap_or(name)];
                 for member in schema["required"].as_array().unwrap() {
                     assert!(example.contains_key(member.as_str().unwrap()), "{name} lacks {member}");
                 }

@@ -5,6 +5,8 @@ use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Content, OpenApi as Document, PathItem, RefOr};
 
 const RUN_ID: &str = "run_01KA5X3M8Q7Z4T2N6B9D0FGHJK";
+/// The media type of a file.
+const BYTES: &str = "application/octet-stream";
 /// The media type of server-sent events.
 const EVENT_STREAM: &str = "text/event-stream";
 
@@ -13,8 +15,13 @@ pub(super) fn add(document: &mut Document) {
     for operation in document.paths.paths.values_mut().flat_map(operations) {
         let name = operation.operation_id.clone().unwrap_or_default();
         if let Some(RefOr::T(body)) = &mut operation.request_body {
-            let example = if name == "scanCode" { scan_request() } else { request() };
-            inlined(&mut body.content).for_each(|(_, content)| content.example = Some(example.clone()));
+            inlined(&mut body.content).for_each(|(kind, content)| {
+                content.example = Some(match name.as_str() {
+                    "scanCode" => scan_request(),
+                    _ if kind == BYTES => file(),
+                    _ => request(),
+                });
+            });
         }
         for (status, response) in &mut operation.responses.responses {
             let RefOr::T(response) = response else { continue };
@@ -27,7 +34,7 @@ pub(super) fn add(document: &mut Document) {
 
 /// The operations of a path.
 pub(super) fn operations(path: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
-    [&mut path.get, &mut path.post].into_iter().flatten()
+    [&mut path.get, &mut path.post, &mut path.put, &mut path.delete].into_iter().flatten()
 }
 
 /// The media types of a body. None of ours stands elsewhere in the document.
@@ -51,6 +58,8 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
             Some(json!({"id": RUN_ID, "status": if operation == "createRun" { "queued" } else { "running" }}))
         }
         "RunList" => Some(list()),
+        "Upload" => Some(upload()),
+        "UploadList" => Some(json!({"files": [upload()]})),
         "LanguageList" => Some(languages()),
         "BackendList" => Some(backends()),
         "Pool" => Some(pool()),
@@ -109,6 +118,19 @@ fn request() -> Value {
         "code": "import sys\nprint(sum(map(int, sys.stdin)))",
         "stdin": "1\n2\n3\n",
         "limits": {"timeout_ms": 5000, "memory_bytes": 134_217_728},
+    })
+}
+
+fn file() -> Value {
+    json!("a,b\n1,2\n")
+}
+
+fn upload() -> Value {
+    json!({
+        "id": "file_01KA5X2F6Z3G9R1C7V5M8KQHTN",
+        "size": 8,
+        "sha256": "492d5ea496056f1a6a6592241032fab764c321596317930b4fa0e1e8bc3b7470",
+        "expires_at": "2026-01-01T13:00:00.000Z",
     })
 }
 
@@ -242,7 +264,7 @@ fn error(status: &str) -> Value {
         "501" => (
             "guarantee_unmet",
             "the native backend cannot keep 'memory' here: no cgroup",
-            "delegate a cgroup; or do without: --waive memory",
+            "delegate a cgroup; or do without: \"waive\": [\"memory\"], if the server allows it (waive = [\"memory\"] in its belljar.toml)",
             None,
         ),
         "503" => ("backend_unavailable", "R is not installed", "apt install r-base-core", None),

@@ -7,6 +7,7 @@ pub(crate) mod body;
 mod docs;
 mod events;
 mod examples;
+mod files;
 mod guard;
 pub(crate) mod held;
 pub(crate) mod host;

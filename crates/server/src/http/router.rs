@@ -3,13 +3,13 @@
 use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{get, post, put};
 use axum::{Router, middleware};
 use belljar_engine::WayIn;
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, access_log, audit, docs, guard, host, runs, scan};
+use super::{App, Refused, access_log, audit, docs, files, guard, host, runs, scan};
 use crate::caller::Caller;
 
 pub(crate) fn router(app: &App) -> Router {
@@ -19,6 +19,8 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/runs/{id}/events", get(runs::follow))
         .route("/v1/runs/{id}/cancel", post(runs::cancel))
         .route("/v1/scan", post(scan::create))
+        .route("/v1/files", put(files::upload).get(files::list))
+        .route("/v1/files/{id}", get(files::find).delete(files::delete))
         .route("/v1/languages", get(host::languages))
         .route("/v1/backends", get(host::backends))
         .route("/v1/pool", get(host::pool))

@@ -19,7 +19,7 @@ use crate::idempotency::{Key, Origin, is_result};
 use crate::runs::{Events, Finished, Found, PATIENCE, Run, no_such_run};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 const RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 const PREFER: HeaderName = HeaderName::from_static("prefer");
@@ -74,7 +74,8 @@ enum Reply {
             )),
         (status = 400, description = "The request is not valid; `field` says where", body = Problem),
         (status = 403, description = "The caller may not ask for that", body = Problem),
-        (status = 409, description = "The Idempotency-Key was used for another request", body = Problem),
+        (status = 404, description = "A file refers to a run or an upload that the caller does not have (any more)", body = Problem),
+        (status = 409, description = "The Idempotency-Key was used for another request, or a file refers to a run that has not ended", body = Problem),
         (status = 413, description = "The body, the code or the files are too large", body = Problem),
         (status = 415, description = "The Content-Type is not application/json", body = Problem),
         (status = 429, description = "The queue is full, or the caller has reached its quota; `Retry-After` says when to try again", body = Problem,
@@ -387,7 +388,7 @@ fn wants_events(kind: &str) -> bool {
     is_stream && !refused
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<Key>, Refused> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<Key>, Refused> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     match (values.next(), values.next()) {
         (None, _) => Ok(None),

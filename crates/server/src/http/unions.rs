@@ -26,11 +26,13 @@ pub(super) fn split(document: &mut Document) {
     }
     if let Some(RefOr::T(Schema::Object(file))) = schemas.get(FILE).cloned() {
         let mut union = OneOfBuilder::new().description(file.description.clone());
-        for (name, has, lacks, what) in [
-            ("TextFile", "content", "content_base64", "A file with its content as text."),
-            ("BinaryFile", "content_base64", "content", "A file with its content in base64."),
+        for (name, has, what) in [
+            ("TextFile", "content", "A file with its content as text."),
+            ("BinaryFile", "content_base64", "A file with its content in base64."),
+            ("RunFile", "from_run", "A file that an earlier run collected."),
+            ("UploadedFile", "upload", "A file that was uploaded."),
         ] {
-            schemas.insert(name.to_owned(), RefOr::T(with_content(&file, has, lacks, what).into()));
+            schemas.insert(name.to_owned(), RefOr::T(with_content(&file, has, what).into()));
             union = union.item(Ref::from_schema_name(name));
         }
         schemas.insert(FILE.to_owned(), union.into());
@@ -62,18 +64,28 @@ fn ended(result: &Object, status: &str) -> Object {
     ended
 }
 
-/// A file that has its content in one of the two fields. The other one may be `null`.
-fn with_content(file: &Object, has: &str, lacks: &str, what: &str) -> Object {
+/// The fields that say where the content of a file is, each with the one that it goes with.
+const PLACES: [(&str, &str); 5] = [
+    ("content", "content"),
+    ("content_base64", "content_base64"),
+    ("from_run", "from_run"),
+    ("from_path", "from_run"),
+    ("upload", "upload"),
+];
+
+/// A file whose content is in, or behind, one of the fields. The others may be `null`.
+fn with_content(file: &Object, has: &str, what: &str) -> Object {
     let mut file = file.clone();
     file.description = Some(what.to_owned());
     file.required.push(has.to_owned());
-    for (name, kind) in [(has, Type::String), (lacks, Type::Null)] {
-        if let Some(RefOr::T(Schema::Object(content))) = file.properties.get_mut(name) {
-            content.schema_type = SchemaType::Type(kind);
+    for (name, with) in PLACES {
+        let Some(RefOr::T(Schema::Object(field))) = file.properties.get_mut(name) else { continue };
+        if name == has {
+            field.schema_type = SchemaType::Type(Type::String);
+        } else if with != has {
+            field.schema_type = SchemaType::Type(Type::Null);
+            field.description = Some("Not in this kind of file.".to_owned());
         }
-    }
-    if let Some(RefOr::T(Schema::Object(absent))) = file.properties.get_mut(lacks) {
-        absent.description = Some("Not in this kind of file.".to_owned());
     }
     file
 }

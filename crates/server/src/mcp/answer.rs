@@ -15,13 +15,17 @@ use serde_json::{Value, json};
 
 use super::call::Part;
 use super::changes;
-use super::excerpt::{Page, Window, head_and_tail, page, share};
+use super::excerpt::{Page, Window, head_and_tail, last, page, share};
 use super::tools::GET_RUN;
+use crate::event_log::SoFar;
 use crate::runs::Finished;
 
 /// The most bytes of one picture that is shown as one, and of all of them.
 const MAX_IMAGE: usize = 1 << 20;
 const MAX_IMAGES: usize = 4 << 20;
+
+/// The most characters of the output of a run that goes on: a model may ask for it many times.
+const MAX_SO_FAR: usize = 4000;
 
 /// The most bytes that an answer has on the wire, near enough: text and structure, each with its output, the names of
 /// files and their content, all of it escaped; and pictures in base64.
@@ -45,9 +49,11 @@ pub(super) fn finished(run: &Finished, max_text: usize, detail: Detail) -> CallT
     if let Some(changes) = &mut result.changes {
         changes::shorten(changes, max_text);
     }
-    let mut content = vec![ContentBlock::text(told(&run.report, &result, max_text))];
-    content.extend(images(&run.report));
-    let mut structured = structured(&result, &run.report, max_text);
+    let files = run.report.files.as_deref().unwrap_or_default();
+    let images = images(files);
+    let mut content = vec![ContentBlock::text(told(&run.report, &result, &images, max_text))];
+    content.extend(images.iter().map(|image| image.block(files)));
+    let mut structured = structured(&result, files, &images, max_text);
     if let (Detail::Short, Some(members)) = (detail, structured.as_object_mut()) {
         members.retain(|name, value| ALWAYS.contains(&name.as_str()) || !is_usual(name, value));
     }
@@ -69,15 +75,29 @@ fn is_usual(name: &str, value: &Value) -> bool {
     }
 }
 
-/// A run that goes on.
-pub(super) fn running(id: &str, kept: Duration) -> CallToolResult {
-    let text = format!(
+/// A run that goes on, with the end of what it has written to stdout and to stderr by now.
+pub(super) fn running(id: &str, kept: Duration, so_far: (&SoFar, &SoFar), max_text: usize) -> CallToolResult {
+    let mut text = format!(
         "still running\nThe run goes on. Call {GET_RUN} with {} to wait for its result, which is kept for {} after \
          the run has ended.",
         json!({"run_id": id}),
         show_duration(kept),
     );
-    with_content(vec![ContentBlock::text(text)], json!({"id": id, "status": "running"}))
+    let mut structured = json!({"id": id, "status": "running"});
+    let length = |so_far: &SoFar| so_far.text.chars().count();
+    let budgets = share(max_text.min(MAX_SO_FAR), length(so_far.0), length(so_far.1));
+    for (name, so_far, budget) in [("stdout", so_far.0, budgets.0), ("stderr", so_far.1, budgets.1)] {
+        let end = last(&so_far.text, budget);
+        let before = so_far.before + (so_far.text.len() - end.len()) as u64;
+        structured[name] = json!(end);
+        structured[format!("{name}_truncated")] = json!(before > 0);
+        if before > 0 {
+            text += &format!("\n{name} so far, without the first {before} bytes:\n{}", without_break(end));
+        } else if !end.is_empty() {
+            text += &format!("\n{name} so far:\n{}", without_break(end));
+        }
+    }
+    with_content(vec![ContentBlock::text(text)], structured)
 }
 
 /// A part of a run's output, or of a file that it left.
@@ -87,7 +107,10 @@ pub(super) fn part(run: &Finished, part: &Part, window: Window) -> Result<CallTo
         Part::Output(Stream::Stdout) => ("stdout", "utf-8", result.stdout),
         Part::Output(Stream::Stderr) => ("stderr", "utf-8", result.stderr),
         Part::File(path) => {
-            let file = file(&run.report, path)?;
+            let file = run.file(path)?;
+            if let (true, Some(kind)) = (window.is_whole, shown_as(file)) {
+                return Ok(picture(&result, file, kind));
+            }
             let (encoding, text) = readable(&file.content);
             (file.path.as_str(), encoding, text)
         }
@@ -102,6 +125,16 @@ pub(super) fn part(run: &Finished, part: &Part, window: Window) -> Result<CallTo
                       "offset": offset, "total": total, "next_offset": next});
     let structured = json!({"id": result.id, "status": result.status, "page": page});
     Ok(with_content(vec![ContentBlock::text(shown)], structured))
+}
+
+/// A file that a model sees instead of reading it.
+fn picture(result: &RunResult, file: &CollectedFile, kind: &'static str) -> CallToolResult {
+    let size = file.content.len();
+    let text = format!("{}, {kind}, {size} bytes", file.path.escape_debug());
+    let image = ContentBlock::image(STANDARD.encode(&file.content), kind);
+    let files = json!([{"path": file.path, "size": size}]);
+    let structured = json!({"id": result.id, "status": result.status, "files": files});
+    with_content(vec![ContentBlock::text(text), image], structured)
 }
 
 /// What can run here.
@@ -154,18 +187,22 @@ fn shorten(result: &mut RunResult, budget: usize) {
     }
 }
 
-fn told(report: &Report, result: &RunResult, budget: usize) -> String {
+fn without_break(text: &str) -> &str {
+    text.strip_suffix('\n').unwrap_or(text)
+}
+
+fn told(report: &Report, result: &RunResult, images: &[Image], budget: usize) -> String {
     let mut text = ending(report.outcome);
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         if !output.is_empty() {
-            text += &format!("\n{name}:\n{}", output.strip_suffix('\n').unwrap_or(output));
+            text += &format!("\n{name}:\n{}", without_break(output));
         }
     }
     if result.stdout.is_empty() && result.stderr.is_empty() {
         text += "\n(no output)";
     }
     if let Some(files) = &report.files {
-        text += &listed(&report.id, files, budget);
+        text += &listed(&report.id, files, images, budget);
     }
     if let Some(changes) = &result.changes {
         text += &changes::told(changes);
@@ -190,14 +227,16 @@ fn ending(outcome: Outcome) -> String {
     }
 }
 
-fn listed(id: &str, files: &[CollectedFile], budget: usize) -> String {
+/// Patterns that no file matched are named on stderr already.
+fn listed(id: &str, files: &[CollectedFile], images: &[Image], budget: usize) -> String {
     if files.is_empty() {
-        return "\nfiles: none matched".to_owned();
+        return String::new();
     }
     let named = nameable(files, budget);
     let mut text = format!("\nfiles ({GET_RUN} with {} reads one):", json!({"run_id": id, "file": "PATH"}));
-    for file in &files[..named] {
-        text += &format!("\n- {} ({} bytes)", file.path.escape_debug(), file.content.len());
+    for (at, file) in files[..named].iter().enumerate() {
+        let shown = if images.iter().any(|image| image.file == at) { ", shown as an image" } else { "" };
+        text += &format!("\n- {} ({} bytes){shown}", file.path.escape_debug(), file.content.len());
     }
     if named < files.len() {
         text += &format!("\n- and {} more", files.len() - named);
@@ -217,15 +256,17 @@ fn nameable(files: &[CollectedFile], budget: usize) -> usize {
     files.iter().take_while(fits).count()
 }
 
-/// The contract's object. Files come with it while they fit; beyond that they are named alone, and at last left out.
-fn structured(result: &RunResult, report: &Report, budget: usize) -> Value {
+/// The contract's object. Files come with it while they fit; beyond that they are named alone, and at last left out. What
+/// is shown as an image is not there a second time.
+fn structured(result: &RunResult, collected: &[CollectedFile], images: &[Image], budget: usize) -> Value {
     let mut value = json!(result);
     let mut room = budget;
     let Some(files) = value.get_mut("files").and_then(Value::as_array_mut) else { return value };
-    files.truncate(nameable(report.files.as_deref().unwrap_or_default(), budget));
-    for file in files.iter_mut().filter_map(Value::as_object_mut) {
+    files.truncate(nameable(collected, budget));
+    for (at, file) in files.iter_mut().enumerate() {
+        let Some(file) = file.as_object_mut() else { continue };
         let length = file.get("content_base64").and_then(Value::as_str).map_or(0, str::len);
-        if length <= room {
+        if length <= room && !images.iter().any(|image| image.file == at) {
             room -= length;
         } else {
             file.remove("content_base64");
@@ -234,17 +275,35 @@ fn structured(result: &RunResult, report: &Report, budget: usize) -> Value {
     value
 }
 
-fn images(report: &Report) -> Vec<ContentBlock> {
+/// A collected file that is shown as an image.
+struct Image {
+    /// Which one of the files.
+    file: usize,
+    kind: &'static str,
+}
+
+impl Image {
+    fn block(&self, files: &[CollectedFile]) -> ContentBlock {
+        ContentBlock::image(STANDARD.encode(&files[self.file].content), self.kind)
+    }
+}
+
+fn images(files: &[CollectedFile]) -> Vec<Image> {
     let mut room = MAX_IMAGES;
     let mut images = Vec::new();
-    for file in report.files.iter().flatten().filter(|file| file.content.len() <= MAX_IMAGE) {
-        let Some(kind) = image_kind(&file.content) else { continue };
+    for (at, file) in files.iter().enumerate() {
+        let Some(kind) = shown_as(file) else { continue };
         if file.content.len() <= room {
             room -= file.content.len();
-            images.push(ContentBlock::image(STANDARD.encode(&file.content), kind));
+            images.push(Image { file: at, kind });
         }
     }
     images
+}
+
+/// The kind of image that a file is, if it is small enough to be shown.
+fn shown_as(file: &CollectedFile) -> Option<&'static str> {
+    image_kind(&file.content).filter(|_| file.content.len() <= MAX_IMAGE)
 }
 
 /// By the first bytes: a name is the program's own claim, and a client would hand the wrong thing to a decoder.
@@ -254,15 +313,6 @@ fn image_kind(content: &[u8]) -> Option<&'static str> {
     [(PNG, "image/png"), (JPEG, "image/jpeg")]
         .into_iter()
         .find_map(|(magic, kind)| content.starts_with(magic).then_some(kind))
-}
-
-fn file<'a>(report: &'a Report, path: &str) -> Result<&'a CollectedFile, Problem> {
-    let found = report.files.iter().flatten().find(|file| file.path == path);
-    found.ok_or_else(|| {
-        let shown: String = path.chars().take(200).collect();
-        let message = format!("the run left no file '{}'", shown.escape_debug());
-        Problem::new(Code::NotFound, message, "collect it: the run's collect argument takes names and globs")
-    })
 }
 
 fn readable(content: &[u8]) -> (&'static str, String) {
@@ -286,13 +336,49 @@ mod tests {
 
     #[test]
     fn files_are_named_within_bounds() {
-        let few = listed("run_1", &files(2, "a"), 30_000);
+        let listed = |files: &[CollectedFile]| listed("run_1", files, &[], 30_000);
+        assert_eq!(listed(&[]), "");
+        let few = listed(&files(2, "a"));
         let expected = "\nfiles (get_run with {\"run_id\":\"run_1\",\"file\":\"PATH\"} reads one):\n- a0 (0 bytes)\n- a1 (1 bytes)";
         assert_eq!(few, expected);
-        let many = listed("run_1", &files(5000, "a"), 30_000);
+        let many = listed(&files(5000, "a"));
         assert!(many.len() < 3000 && many.contains("\n- and 49"), "{many}");
-        let hostile = listed("run_1", &files(5000, &"\u{1b}".repeat(4000)), 30_000);
+        let hostile = listed(&files(5000, &"\u{1b}".repeat(4000)));
         assert!(hostile.len() < 200 && hostile.ends_with("- and 5000 more"), "{hostile}");
+    }
+
+    #[test]
+    fn the_output_so_far_of_a_run_is_bounded_and_says_what_is_missing() {
+        let so_far = |text: &str, before| SoFar { text: text.to_owned(), before };
+        let answer = |stdout: &SoFar, stderr: &SoFar| {
+            let answer = running("run_1", Duration::from_secs(600), (stdout, stderr), 30_000);
+            let content = serde_json::to_value(&answer.content).unwrap();
+            (content[0]["text"].as_str().unwrap().to_owned(), answer.structured_content.unwrap())
+        };
+        let (text, structured) = answer(&so_far("one\n", 0), &so_far("", 0));
+        assert!(text.starts_with("still running\n") && text.ends_with("\nstdout so far:\none"), "{text}");
+        assert_eq!(structured["stdout"], "one\n");
+        assert_eq!((&structured["stdout_truncated"], &structured["stderr"]), (&json!(false), &json!("")));
+        let (text, structured) = answer(&so_far(&"ä".repeat(8000), 5), &so_far("end", 0));
+        assert_eq!(structured["stdout"].as_str().unwrap().chars().count(), MAX_SO_FAR - 3);
+        assert_eq!((&structured["stdout_truncated"], &structured["stderr"]), (&json!(true), &json!("end")));
+        let missing = 5 + 2 * (8000 - MAX_SO_FAR + 3);
+        assert!(text.contains(&format!("stdout so far, without the first {missing} bytes:\nää")), "{text}");
+    }
+
+    #[test]
+    fn what_is_shown_as_an_image_is_not_there_twice() {
+        let png = b"\x89PNG\r\n\x1a\n...";
+        let collected =
+            |path: &str, content: &[u8]| CollectedFile { path: path.into(), content: content.into() };
+        let files = [collected("a.csv", b"1,2"), collected("a.png", png)];
+        let images = images(&files);
+        assert_eq!(
+            images.iter().map(|image| (image.file, image.kind)).collect::<Vec<_>>(),
+            [(1, "image/png")]
+        );
+        let text = listed("run_1", &files, &images, 30_000);
+        assert!(text.ends_with("\n- a.csv (3 bytes)\n- a.png (11 bytes), shown as an image"), "{text}");
     }
 
     #[test]

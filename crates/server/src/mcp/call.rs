@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::answer::Detail;
 use super::excerpt::Window;
+use super::tools::Offer;
 use super::{Config, tools};
 
 /// Which run, and what of it.
@@ -31,9 +32,9 @@ pub(super) enum Part {
     File(String),
 }
 
-/// The request of a call, and how much of its result is wanted.
-pub(super) fn run_request(arguments: JsonObject) -> Result<(RunRequest, Detail), Problem> {
-    let mut arguments = known(arguments, &tools::run_arguments(&[]))?;
+/// The request of a call, with the arguments that were offered, and how much of its result is wanted.
+pub(super) fn run_request(arguments: JsonObject, offer: &Offer<'_>) -> Result<(RunRequest, Detail), Problem> {
+    let mut arguments = known(arguments, &tools::run_arguments(offer))?;
     let detail = detail(arguments.remove("verbose"))?;
     let limits = tools::LIMITS.iter().filter_map(|name| arguments.remove_entry(*name)).collect();
     arguments.insert("limits".to_owned(), Value::Object(limits));
@@ -80,8 +81,9 @@ pub(super) fn lookup(arguments: JsonObject, config: &Config) -> Result<Lookup, P
     if part.is_none() && (offset.is_some() || length.is_some()) {
         return Err(invalid("offset and length of what?", "say it with stream or with file"));
     }
+    let is_whole = offset.is_none() && length.is_none();
     let length = length.unwrap_or(config.max_text).clamp(1, config.max_text);
-    let window = Window { offset: offset.unwrap_or(0), length };
+    let window = Window { offset: offset.unwrap_or(0), length, is_whole };
     let longest = tools::longest_wait(config);
     let wait = wait_ms.map_or(longest, Duration::from_millis).min(longest);
     Ok(Lookup { id: run_id, wait, part: part.map(|part| (part, window)), detail })
@@ -149,10 +151,18 @@ fn invalid(message: &str, hint: &str) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use belljar_core::allowance::Workspaces;
     use serde_json::json;
 
     fn object(value: Value) -> JsonObject {
         value.as_object().unwrap().clone()
+    }
+
+    /// With everything that can be offered.
+    const OFFER: Offer<'_> = Offer::everything(&[]);
+
+    fn run_request(arguments: JsonObject) -> Result<(RunRequest, Detail), Problem> {
+        super::run_request(arguments, &OFFER)
     }
 
     #[test]
@@ -165,10 +175,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_offered_is_no_argument() {
+        let call = object(json!({"language": "python", "code": "1", "workspace": "/srv"}));
+        assert_eq!(run_request(call.clone()).unwrap().0.workspace.as_deref(), Some("/srv"), "the control");
+        let offer = Offer { workspaces: &Workspaces::Beneath(Vec::new()), ..OFFER };
+        let problem = super::run_request(call, &offer).unwrap_err().error;
+        assert_eq!(problem.message, "there is no argument 'workspace'");
+    }
+
+    #[test]
     fn a_model_gets_plots_unless_it_wants_none() {
         let call = |plots: Value| object(json!({"language": "python", "code": "1", "plots": plots}));
-        assert!(run_request(call(Value::Null)).unwrap().plots);
-        assert!(!run_request(call(json!(false))).unwrap().plots);
+        assert!(run_request(call(Value::Null)).unwrap().0.plots);
+        assert!(!run_request(call(json!(false))).unwrap().0.plots);
     }
 
     #[test]
@@ -206,7 +225,7 @@ mod tests {
             "object" => json!({}),
             other => panic!("no sample of {other}"),
         };
-        let described = tools::run_arguments(&[]);
+        let described = tools::run_arguments(&OFFER);
         let properties = described["properties"].as_object().unwrap();
         let call = properties.iter().map(|(name, schema)| (name.clone(), sample(schema))).collect();
         let (request, detail) = run_request(call).unwrap();
@@ -224,7 +243,7 @@ mod tests {
         let asked = object(json!({"run_id": "r", "wait_ms": 999_999, "stream": "stderr", "length": 999_999}));
         let lookup = lookup(asked, &config).unwrap();
         assert!(lookup.wait < config.answer_within);
-        let window = Window { offset: 0, length: config.max_text };
+        let window = Window { offset: 0, length: config.max_text, is_whole: false };
         assert_eq!(lookup.part, Some((Part::Output(Stream::Stderr), window)));
     }
 

@@ -29,6 +29,7 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::service::{Held, Service, Who};
+use super::tools::Offer;
 use super::{call, refusal};
 use crate::bodies::is_affordable;
 use crate::caller::Caller;
@@ -166,13 +167,13 @@ pub(crate) fn understands(body: &[u8]) -> bool {
     if !is_affordable(body) || refusal::no_json(body).is_some() {
         return false;
     }
-    if !Message::read(body).is_some_and(|message| !message.has_a_long_name()) {
+    if Message::read(body).is_none_or(|message| message.has_a_long_name()) {
         return false;
     }
     let Ok(message) = serde_json::from_slice::<ClientJsonRpcMessage>(body) else { return false };
     let JsonRpcMessage::Request(asked) = message else { return true };
     let ClientRequest::CallToolRequest(asked) = asked.request else { return true };
-    call::run_request(asked.params.arguments.unwrap_or_default()).is_ok()
+    call::run_request(asked.params.arguments.unwrap_or_default(), &Offer::everything(&[])).is_ok()
 }
 
 /// What has to be known of a message here. Everything stays in the text: a client may send anything in its place.

@@ -6,6 +6,8 @@
 pub(super) struct Window {
     pub(super) offset: usize,
     pub(super) length: usize,
+    /// Whether neither was asked for.
+    pub(super) is_whole: bool,
 }
 
 /// A part of a text.
@@ -57,6 +59,11 @@ pub(super) fn page(text: &str, window: Window) -> Page<'_> {
     Page { content, offset, total, next: (end < total).then_some(end) }
 }
 
+/// The last so many characters of a text.
+pub(super) fn last(text: &str, characters: usize) -> &str {
+    from(text, text.chars().count().saturating_sub(characters))
+}
+
 fn up_to(text: &str, characters: usize) -> &str {
     text.char_indices().nth(characters).map_or(text, |(index, _)| &text[..index])
 }
@@ -90,7 +97,7 @@ mod tests {
         fn pages_put_together_are_the_text(text in ".{0,200}", length in 1usize..50) {
             let (mut whole, mut next) = (String::new(), Some(0));
             while let Some(offset) = next {
-                let page = page(&text, Window { offset, length });
+                let page = page(&text, Window { offset, length, is_whole: false });
                 prop_assert!(page.content.chars().count() <= length);
                 whole += page.content;
                 next = page.next;
@@ -100,8 +107,13 @@ mod tests {
     }
 
     #[test]
+    fn the_last_characters_are_whole_ones() {
+        assert_eq!((last("aäö", 2), last("aäö", 9), last("a", 0)), ("äö", "aäö", ""));
+    }
+
+    #[test]
     fn beyond_the_end_there_is_nothing() {
-        let window = Window { offset: 10, length: usize::MAX / 2 };
+        let window = Window { offset: 10, length: usize::MAX / 2, is_whole: false };
         assert_eq!(page("abc", window), Page { content: "", offset: 3, total: 3, next: None });
     }
 }

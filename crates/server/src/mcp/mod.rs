@@ -68,6 +68,12 @@ impl ToolName {
     }
 }
 
+impl ToolName {
+    fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 impl Default for ToolName {
     fn default() -> ToolName {
         ToolName("run_code".to_owned())

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::http::request::Parts;
+use belljar_core::request::BackendName;
 use belljar_wire::{Code, Problem};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
@@ -17,7 +18,7 @@ use rmcp::{RoleServer, ServerHandler};
 use super::answer::Detail;
 use super::call::{self, Lookup};
 use super::progress::Progress;
-use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES};
+use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES, Offer};
 use super::{Config, answer};
 use crate::caller::Caller;
 use crate::http::LastAnswer;
@@ -38,7 +39,8 @@ struct Shared {
     config: Config,
     /// How long a result is kept.
     kept: Duration,
-    tools: Vec<Tool>,
+    /// The backends that a call may name.
+    backends: Vec<BackendName>,
     who: Who,
     languages: LastAnswer,
     memory: Memory,
@@ -83,13 +85,26 @@ impl Service {
         memory: Memory,
     ) -> Service {
         let backends: Vec<_> = runs.engine().backends().map(|backend| backend.name()).collect();
-        let default = match &who {
-            Who::Always(caller) => caller.defaults().backend_choice(),
-            Who::OfTheRequest => config.defaults.backend_choice(),
-        };
         let (waits, config, kept) = (config.max_waits(), config.mcp.clone(), config.kept.age);
-        let tools = tools::all(&config, kept, &backends, default);
-        Service(Arc::new(Shared { runs, config, kept, tools, who, languages, memory, waits }))
+        Service(Arc::new(Shared { runs, config, kept, backends, who, languages, memory, waits }))
+    }
+
+    /// What is offered to a caller.
+    fn offer<'a>(&'a self, caller: &'a Caller) -> Offer<'a> {
+        Offer {
+            backends: &self.0.backends,
+            default: caller.defaults().backend(),
+            workspaces: &caller.allowance().workspaces,
+            uploads: matches!(self.0.who, Who::OfTheRequest),
+        }
+    }
+
+    fn tools(&self, caller: &Caller) -> Vec<Tool> {
+        tools::all(&self.0.config, self.0.kept, &self.offer(caller))
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        name == self.0.config.tool_name.as_str() || tools::OTHERS.contains(&name)
     }
 
     async fn call(
@@ -108,28 +123,28 @@ impl Service {
 
     async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
-        let Shared { runs, config, kept, .. } = self.0.as_ref();
-        let (request, detail) = call::run_request(arguments)?;
+        let Shared { runs, config, .. } = self.0.as_ref();
+        let (request, detail) = call::run_request(arguments, &self.offer(caller))?;
         let mut run = runs.start(caller, request).await?;
         match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
             Ok(end) => self.tell(caller, end?, &held, detail).await,
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
-                Ok(answer::running(&id, *kept))
+                self.tell_of(caller, &id, &held, detail).await
             }
         }
     }
 
     async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, progress } = call;
-        let Shared { runs, config, kept, .. } = self.0.as_ref();
+        let Shared { runs, config, .. } = self.0.as_ref();
         let Lookup { id, wait, part, detail } = call::lookup(arguments, config)?;
         let _counted = if wait.is_zero() { None } else { Some(caller.wait(self.0.waits)?) };
         let waiting = runs.wait(caller, &id, wait);
         let found = meanwhile(waiting, progress).await.map_err(|problem| self.run_again(problem))?;
         match (found, part) {
-            (Found::Unfinished(_), _) => Ok(answer::running(&id, *kept)),
+            (Found::Unfinished(_), _) => self.tell_of(caller, &id, &held, detail).await,
             (Found::Finished(end), None) => self.tell(caller, end?, &held, detail).await,
             (Found::Finished(end), Some((part, window))) => {
                 let render = move |finished: &Finished| answer::part(finished, &part, window);
@@ -140,12 +155,28 @@ impl Service {
 
     async fn cancel_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
         let Call { caller, held, .. } = call;
-        let Shared { runs, config, kept, .. } = self.0.as_ref();
+        let Shared { runs, config, .. } = self.0.as_ref();
         let id = call::run_id(arguments)?;
         runs.cancel(caller, &id).map_err(|problem| self.run_again(problem))?;
-        match runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await? {
-            Found::Unfinished(_) => Ok(answer::running(&id, *kept)),
-            Found::Finished(end) => self.tell(caller, end?, &held, Detail::Short).await,
+        let _ = runs.wait(caller, &id, CANCEL_WAIT.min(config.answer_within)).await?;
+        self.tell_of(caller, &id, &held, Detail::Short).await
+    }
+
+    /// Tells what is known of a run right now: its result, or what it has written so far.
+    async fn tell_of(
+        &self,
+        caller: &Caller,
+        id: &str,
+        held: &Held,
+        detail: Detail,
+    ) -> Result<CallToolResult, Problem> {
+        let Shared { runs, config, kept, .. } = self.0.as_ref();
+        match runs.find(caller, id)? {
+            Found::Finished(end) => self.tell(caller, end?, held, detail).await,
+            Found::Unfinished(_) => {
+                let (stdout, stderr) = runs.so_far(caller, id)?;
+                Ok(answer::running(id, *kept, (&stdout, &stderr), config.max_text))
+            }
         }
     }
 
@@ -214,10 +245,6 @@ impl Service {
             }
         }
     }
-
-    fn tool(&self, name: &str) -> Option<&Tool> {
-        self.0.tools.iter().find(|tool| tool.name == name)
-    }
 }
 
 /// What the protocol asks of a server. What is not declared as a capability is not there, so the lists that the SDK
@@ -237,13 +264,15 @@ impl ServerHandler for Service {
     async fn list_tools(
         &self,
         _: Option<PaginatedRequestParams>,
-        _: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        Ok(ListToolsResult::with_all_items(self.0.tools.clone()))
+        Ok(ListToolsResult::with_all_items(self.tools(&self.caller(&context)?)))
     }
 
+    /// For the transport, which compares headers with arguments and does not know the caller: all that anybody may have.
     fn get_tool(&self, name: &str) -> Option<Tool> {
-        self.tool(name).cloned()
+        let Shared { config, kept, backends, .. } = self.0.as_ref();
+        tools::all(config, *kept, &Offer::everything(backends)).into_iter().find(|tool| tool.name == name)
     }
 
     async fn call_tool(
@@ -251,7 +280,9 @@ impl ServerHandler for Service {
         request: CallToolRequestParams,
         context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let Some(tool) = self.tool(&request.name) else { return Err(no_such_tool(&request.name)) };
+        if !self.knows(&request.name) {
+            return Err(no_such_tool(&request.name));
+        }
         let caller = self.caller(&context)?;
         let call = Call { caller: &caller, held: Service::held(&context), progress: Progress::of(&context) };
         let arguments = request.arguments.unwrap_or_default();
@@ -259,7 +290,7 @@ impl ServerHandler for Service {
         let answered = tokio::select! {
             biased;
             () = context.ct.cancelled() => Err(cancelled()),
-            answered = self.call(call, &tool.name, arguments) => answered,
+            answered = self.call(call, &request.name, arguments) => answered,
         };
         Ok(answered.unwrap_or_else(|problem| answer::problem(&problem)).into())
     }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use belljar_core::allowance::Workspaces;
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
 use belljar_core::request::{BackendChoice, BackendName};
@@ -22,20 +23,50 @@ pub(super) const OTHERS: [&str; 3] = [LIST_LANGUAGES, GET_RUN, CANCEL_RUN];
 pub(super) const LIMITS: [&str; 7] =
     ["timeout_ms", "cpu_ms", "memory_bytes", "cpus", "pids", "disk_bytes", "output_bytes"];
 
-/// All of them, in the order in which a model would want them. What they say depends on the backend that runs a call
-/// which names none.
-pub(super) fn all(
-    config: &Config,
-    kept: Duration,
-    backends: &[BackendName],
-    default: BackendChoice,
-) -> Vec<Tool> {
+/// What the tools offer to one caller. Another may have other tools: nothing is offered that would be refused.
+#[derive(Debug)]
+pub(super) struct Offer<'a> {
+    pub(super) backends: &'a [BackendName],
+    /// The backend that runs a call which names none.
+    pub(super) default: BackendChoice,
+    /// The directories that a call may show to its program.
+    pub(super) workspaces: &'a Workspaces,
+    /// Whether there is a way to upload files.
+    pub(super) uploads: bool,
+}
+
+impl<'a> Offer<'a> {
+    /// All that any caller may have.
+    pub(super) const fn everything(backends: &'a [BackendName]) -> Offer<'a> {
+        Offer { backends, default: BackendChoice::Auto, workspaces: &Workspaces::Any, uploads: true }
+    }
+
+    /// What the argument `workspace` may be; `None` if there is no directory that it could name.
+    fn workspace(&self) -> Option<Value> {
+        let place = match self.workspaces {
+            Workspaces::Any => "Any absolute path.".to_owned(),
+            Workspaces::Beneath(roots) if roots.is_empty() => return None,
+            Workspaces::Beneath(roots) => {
+                let roots: Vec<_> = roots.iter().map(|root| root.display().to_string()).collect();
+                format!("One of these or a directory beneath, as an absolute path: {}.", roots.join(", "))
+            }
+        };
+        let description = format!(
+            "A directory of the host to show read-only at /work, where the program then starts. {place}"
+        );
+        Some(json!({"type": "string", "description": description}))
+    }
+}
+
+/// All of them, in the order in which a model would want them.
+pub(super) fn all(config: &Config, kept: Duration, offer: &Offer<'_>) -> Vec<Tool> {
+    let default = offer.default;
     let (title, annotations) = match unsafe_backend(default) {
         None => ("Run code in a sandbox", changes().destructive(false)),
         Some(_) => ("Run code without a sandbox", changes().destructive(true).open_world(true)),
     };
     let name = config.tool_name.to_string();
-    let run = Tool::new(name, run_description(config, kept, default), run_arguments(backends))
+    let run = Tool::new(name, run_description(config, kept, default), run_arguments(offer))
         .with_title(title)
         .with_raw_output_schema(run_output().into())
         .with_annotations(annotations.idempotent(false));
@@ -59,11 +90,11 @@ pub(super) fn longest_wait(config: &Config) -> Duration {
     config.answer_within * 8 / 9
 }
 
-pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
+pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
     let names = Language::all().map(|language| language.name).collect::<Vec<_>>().join(", ");
     let language =
         format!("One of {names}, or a usual alias such as py, js, ts. list_languages says which are here.");
-    let backends: Vec<_> = backends.iter().map(|backend| backend.name()).collect();
+    let backends: Vec<_> = offer.backends.iter().map(|backend| backend.name()).collect();
     let backend = format!(
         "What isolates the program: auto (the default) takes the strongest backend; or one of {}, if the operator allows it.",
         backends.join(", ")
@@ -73,16 +104,14 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
     let flag = |description: &str| json!({"type": "boolean", "description": description});
     let strings =
         |description: &str| json!({"type": "array", "items": {"type": "string"}, "description": description});
-    arguments(
-        &["language", "code"],
-        json!({
+    let mut properties = json!({
             "language": text(&language),
             "code": text("The whole program. Print what you want to see: only stdout and stderr come back."),
             "stdin": text("What the program reads from standard input. Empty by default."),
             "args": strings("Arguments to the program."),
             "env": {"type": "object", "additionalProperties": {"type": "string"},
                     "description": "Environment variables for the program. Nothing of the host's gets in."},
-            "files": {"type": "array", "items": input_file(),
+            "files": {"type": "array", "items": input_file(offer.uploads),
                       "description": "Files to put into the working directory before the program starts."},
             "collect": strings("Files to bring back from the working directory, as globs such as *.png or out/**. Wildcards match no leading dot."),
             "plots": {"type": "boolean", "description":
@@ -99,14 +128,18 @@ pub(super) fn run_arguments(backends: &[BackendName]) -> JsonObject {
                  and not every backend has it."},
             "backend": text(&backend),
             "image": text("An OCI image to run in. Needs the docker backend."),
-            "workspace": text("A directory of the host to show read-only at /work, and to work in. \
-                               Only those that the operator has allowed."),
-            "writable": flag("With workspace: let the program write there. The host's files stay as they are; what was \
-                              written is gone afterwards, except what collect brings back."),
-            "changes": flag("With writable: answer with the files that were added, changed and removed, and a patch."),
             "verbose": verbose(),
-        }),
-    )
+    });
+    if let Some(workspace) = offer.workspace() {
+        properties["workspace"] = workspace;
+        properties["writable"] = flag(
+            "With workspace: let the program write there. The host's files stay as they are; what was written is \
+                  gone afterwards, except what collect brings back.",
+        );
+        properties["changes"] =
+            flag("With writable: answer with the files that were added, changed and removed, and a patch.");
+    }
+    arguments(&["language", "code"], properties)
 }
 
 pub(super) fn lookup_arguments(config: &Config) -> JsonObject {
@@ -171,7 +204,8 @@ fn run_description(config: &Config, kept: Duration, default: BackendChoice) -> S
         "{} A program that \
          fails is an ordinary result, with its exit code. Output beyond {} characters keeps its head and its tail; \
          {GET_RUN} reads the rest. A run that takes longer than {} is answered with status \"running\" and its id: \
-         call {GET_RUN} with that id to wait for it. A result is kept for {} after the run has ended, less under load.",
+         call {GET_RUN} with that id to wait for it. A result is kept for {} after the run has ended, less under load. \
+         A file that a run collected goes into a later one by from_run, so that you need not copy it.",
         place(default),
         config.max_text,
         show_duration(config.answer_within),
@@ -182,7 +216,7 @@ fn run_description(config: &Config, kept: Duration, default: BackendChoice) -> S
 fn get_description(config: &Config, kept: Duration) -> String {
     format!(
         "The result of a run that {} has started. Waits for a run that still goes on; if it does not end in \
-         time, the answer has status \"running\", and the call can be repeated. With stream or file it reads a part \
+         time, the answer has status \"running\" and the end of the output so far, and the call can be repeated. With stream or file it reads a part \
          of the output or of a collected file that was too long for one answer. A result is kept for {} after the \
          run has ended, less under load; after that, run the code again.",
         config.tool_name,
@@ -200,17 +234,27 @@ fn changes() -> ToolAnnotations {
     ToolAnnotations::new().read_only(false).open_world(false)
 }
 
-fn input_file() -> Value {
+fn input_file(uploads: bool) -> Value {
+    let text = |description: &str| json!({"type": "string", "description": description});
+    let mut properties = json!({
+        "path": text("Relative to the working directory."),
+        "content": text("Its content, if that is text."),
+        "content_base64": text("Its content in base64 otherwise."),
+        "from_run": text("Instead of a content: the id of an earlier run that collected the file."),
+        "from_path": text("The path of the file in that run, if it is another than path."),
+        "executable": {"type": "boolean", "description": "Whether it may be executed. Default false."},
+    });
+    if uploads {
+        properties["upload"] = text("Instead of a content: the id of an uploaded file, as in file_01J…");
+    }
+    let ways = ["content", "content_base64", "from_run", "upload"].into_iter();
+    let ways = ways.filter(|way| properties.get(way).is_some()).map(|way| json!({"required": [way]}));
+    let ways: Vec<_> = ways.collect();
     json!({
         "type": "object",
-        "properties": {
-            "path": {"type": "string", "description": "Relative to the working directory."},
-            "content": {"type": "string", "description": "Its content, if that is text."},
-            "content_base64": {"type": "string", "description": "Its content in base64 otherwise."},
-            "executable": {"type": "boolean", "description": "Whether it may be executed. Default false."},
-        },
+        "properties": properties,
         "required": ["path"],
-        "anyOf": [{"required": ["content"]}, {"required": ["content_base64"]}],
+        "anyOf": ways,
         "additionalProperties": false,
     })
 }
@@ -229,7 +273,8 @@ fn arguments(required: &[&str], properties: Value) -> JsonObject {
     }))
 }
 
-/// The contract's result object, from which may be missing what is as usual; or that the run goes on; or a page of it.
+/// The contract's result object, from which may be missing what is as usual; or that the run goes on, with the end of its
+/// output so far; or a page of it; or a file that is shown as an image.
 fn run_output() -> JsonObject {
     let mut properties = result_properties();
     properties.insert("page".to_owned(), page());
@@ -241,6 +286,7 @@ fn run_output() -> JsonObject {
             {"required": ALWAYS},
             {"properties": {"status": {"const": "running"}}},
             {"required": ["page"]},
+            {"required": ["files"]},
         ],
     }))
 }
@@ -269,6 +315,7 @@ fn result_properties() -> JsonObject {
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
+        "cold_reason": text_or_null(),
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
@@ -278,8 +325,16 @@ fn result_properties() -> JsonObject {
         }), &["kept", "waived"]),
         "files": {"type": "array", "items": record(json!({
             "path": text(), "size": {"type": "integer", "minimum": 0},
-            "content_base64": {"type": "string", "description": "Left out where it would be too long; get_run reads it."},
+            "content_base64": {"type": "string", "description":
+                "Left out where it would be too long (get_run reads it), and where the file is shown as an image."},
         }), &["path", "size"])},
+        "changes": record(json!({
+            "added": {"type": "array", "items": text()},
+            "changed": {"type": "array", "items": text()},
+            "removed": {"type": "array", "items": text()},
+            "patch": text(),
+            "truncated": flag(),
+        }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
     }))
 }
@@ -340,11 +395,36 @@ fn object(value: Value) -> JsonObject {
 mod tests {
     use super::*;
 
+    static NOWHERE: Workspaces = Workspaces::Beneath(Vec::new());
+
+    fn offer(workspaces: &Workspaces) -> Offer<'_> {
+        Offer { backends: &BackendName::BUILDABLE, default: BackendChoice::Auto, workspaces, uploads: false }
+    }
+
+    #[test]
+    fn a_workspace_is_offered_where_there_is_a_root() {
+        let offered =
+            |workspaces: &Workspaces| run_arguments(&offer(workspaces))["properties"]["workspace"].clone();
+        assert!(offered(&NOWHERE).is_null());
+        let roots = Workspaces::Beneath(vec!["/srv/a".into(), "/srv/b".into()]);
+        let described = offered(&roots)["description"].as_str().unwrap().to_owned();
+        assert!(described.ends_with("as an absolute path: /srv/a, /srv/b."), "{described}");
+    }
+
+    #[test]
+    fn an_upload_is_offered_where_there_is_a_way_to_make_one() {
+        let offered = |uploads: bool| {
+            let arguments = run_arguments(&Offer { uploads, ..offer(&NOWHERE) });
+            arguments["properties"]["files"]["items"]["properties"]["upload"].clone()
+        };
+        assert!(offered(false).is_null() && offered(true).is_object());
+    }
+
     #[test]
     fn a_backend_that_is_not_a_sandbox_is_not_called_one() {
         for name in [BackendName::Process, BackendName::None] {
-            let choice = BackendChoice::Named(name);
-            let tools = all(&Config::default(), Duration::from_secs(600), &BackendName::BUILDABLE, choice);
+            let offer = Offer { default: BackendChoice::Named(name), ..offer(&NOWHERE) };
+            let tools = all(&Config::default(), Duration::from_secs(600), &offer);
             let run = serde_json::to_string(&tools[0]).unwrap();
             assert!(!run.contains("in a sandbox"), "{run}");
             assert!(
@@ -360,12 +440,11 @@ mod tests {
 
     #[test]
     fn nothing_is_offered_that_does_not_exist() {
-        let kept = Duration::from_secs(600);
-        let tools = all(&Config::default(), kept, &BackendName::BUILDABLE, BackendChoice::Auto);
+        let tools = all(&Config::default(), Duration::from_secs(600), &offer(&NOWHERE));
         let schemas = serde_json::to_string(&tools).unwrap();
         assert!(schemas.contains("native, docker, wasm, process, none"), "{schemas}");
         assert!(schemas.contains("in a sandbox") && !schemas.contains("WITHOUT"), "{schemas}");
-        for absent in ["kubernetes", "allow:", "awaiting_approval", "denied"] {
+        for absent in ["kubernetes", "allow:", "awaiting_approval", "denied", "workspace", "upload"] {
             assert!(!schemas.contains(absent), "{absent}: {schemas}");
         }
     }

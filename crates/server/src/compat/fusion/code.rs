@@ -176,11 +176,11 @@ impl Asked {
             code,
             env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
             stdin,
-            collect: fetch.patterns(),
             limits: Limits { timeout_ms: Some(timeout_ms), memory_bytes, ..Limits::default() },
             ..RunRequest::default()
         };
-        let local = Local { files, ..Local::default() };
+        // They say nothing of files that are not there.
+        let local = Local { files, collect: fetch.patterns(), ..Local::default() };
         Ok(Wanted::Here(Box::new(Job { language, request, local, clocks, fetch })))
     }
 }

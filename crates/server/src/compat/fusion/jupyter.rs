@@ -65,6 +65,8 @@ struct Job {
     results: String,
     /// How many cells there are.
     cells: usize,
+    /// All of them, for the record.
+    source: String,
 }
 
 /// What the program is told.
@@ -128,8 +130,9 @@ pub(super) fn understands(body: &[u8]) -> bool {
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { request, local, clocks, fetch, results, cells } = job;
-    let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
+    let Job { request, local, clocks, fetch, results, cells, source } = job;
+    let caller = caller.clone().writing(source.into());
+    let concluded = conduct(app, &caller, python()?, request, local, clocks).await?;
     drop(received);
     let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
     let make = move || Answer::new(&concluded, &fetch, &results, cells);
@@ -162,11 +165,11 @@ impl Asked {
             language: "python".to_owned(),
             code: DRIVER.to_owned(),
             stdin: serde_json::to_string(&order).ok(),
-            collect: fetch.patterns().into_iter().chain([files::literally(&results)]).collect(),
             limits: Limits { timeout_ms: Some(millis(time)), memory_bytes, ..Limits::default() },
             ..RunRequest::default()
         };
-        let local = Local { files: files::given(self.files)?, ..Local::default() };
+        let collect = fetch.patterns().into_iter().chain([files::literally(&results)]).collect();
+        let local = Local { files: files::given(self.files)?, collect, ..Local::default() };
         Ok(Job {
             request,
             local,
@@ -174,6 +177,7 @@ impl Asked {
             fetch,
             results,
             cells: cells.len(),
+            source: cells.join("\n\n"),
         })
     }
 }
