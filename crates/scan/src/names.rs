@@ -20,6 +20,9 @@ const FUEL: usize = 8 << 20;
 /// How many values of one name are kept.
 const MOST_VALUES: usize = 4;
 
+/// Undoes an encoding.
+pub(crate) type Decode = fn(&str) -> Option<Vec<u8>>;
+
 /// The names of a program, scope by scope.
 #[derive(Debug)]
 pub(crate) struct Names {
@@ -164,7 +167,7 @@ impl Names {
     }
 
     /// Text that was encoded in some way that is often used to hide code.
-    pub(crate) fn decoded(&mut self, value: &Value, decode: fn(&str) -> Option<Vec<u8>>) -> Value {
+    pub(crate) fn decoded(&mut self, value: &Value, decode: Decode) -> Value {
         match value.text() {
             Some(text) if text.len() <= LONGEST_DECODED && self.spend(text.len()).is_some() => {
                 match decode(text).map(String::from_utf8) {

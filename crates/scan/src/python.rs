@@ -16,7 +16,7 @@ use ruff_python_parser::parse_unchecked_source;
 use ruff_text_size::Ranged;
 
 use crate::Tree;
-use crate::names::{Names, from_base64, from_hex, from_rot13, path};
+use crate::names::{Decode, Names, from_base64, from_hex, from_rot13, path};
 use crate::view::{Fact, Sink, Span, Value};
 
 /// How far an expression is followed. Nobody writes more by hand, and the time stays proportional to the text.
@@ -25,7 +25,7 @@ const FAR: usize = 40;
 const MOST_ERRORS: usize = 3;
 
 /// Modules whose functions decode, with what they decode.
-const DECODERS: [(&str, fn(&str) -> Option<Vec<u8>>); 6] = [
+const DECODERS: [(&str, Decode); 6] = [
     ("base64.b64decode", from_base64),
     ("base64.standard_b64decode", from_base64),
     ("base64.urlsafe_b64decode", from_base64),

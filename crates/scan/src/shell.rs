@@ -8,7 +8,7 @@ use tree_sitter::{Node, Parser};
 
 use crate::Tree;
 use crate::command::Command;
-use crate::names::{from_base64, from_hex};
+use crate::names::{Decode, from_base64, from_hex};
 use crate::view::{Dialect, Fact, Sink, Span};
 
 /// How many errors of the parser are reported.
@@ -231,7 +231,7 @@ impl<'t> Reader<'t, '_> {
             if DOWNLOADERS.contains(&name) {
                 self.sink.see(span(node), Fact::Construct("download-and-run"));
             }
-            let decoded = |text: Option<Rc<str>>, decode: fn(&str) -> Option<Vec<u8>>| {
+            let decoded = |text: Option<Rc<str>>, decode: Decode| {
                 text.and_then(|text| String::from_utf8(decode(&text)?).ok()).map(Rc::from)
             };
             flowing = match name {
