@@ -204,7 +204,7 @@ impl Lines<'_> {
     fn of_audit(&mut self) -> Result<(), Problem> {
         let Settings { audit, .. } = self.settings;
         let retention = retention(self.settings)?;
-        self.configured("audit.enabled", audit.enabled.map_or("serve only".to_owned(), |on| on.to_string()));
+        self.configured("audit.enabled", audit.enabled);
         self.configured("audit.durable", audit.durable);
         self.configured("audit.on-full", audit.on_full.name());
         let age = retention.age.map(show_duration);

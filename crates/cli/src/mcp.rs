@@ -16,7 +16,7 @@ use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
 use crate::args::{Choices, Verbosity};
-use crate::audit::configured::{Planned, Unless};
+use crate::audit::configured::Planned;
 use crate::cancel::Signals;
 use crate::problem;
 use crate::serve::cannot_serve;
@@ -134,7 +134,7 @@ fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> 
     }
     let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
-    let ledger = Planned::of(&settings, Unless::Configured, 1024)?;
+    let ledger = Planned::of(&settings, 1024)?;
     let Settings { mcp: protocol, mut host, scan, .. } = settings;
     host.docker.for_others = true;
     let config = Config { mcp: protocol, ..Config::default() };

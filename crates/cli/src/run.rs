@@ -23,7 +23,7 @@ use belljar_wire::{
 };
 
 use crate::args::{RunArgs, Verbosity};
-use crate::audit::configured::{Planned, Unless};
+use crate::audit::configured::Planned;
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::configuration::{Configuration, FolderFile};
@@ -61,7 +61,7 @@ fn attempt(
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
     let scanning = settings.scan.scanning();
-    let ledger = Planned::of(&settings, Unless::Configured, 1)?;
+    let ledger = Planned::of(&settings, 1)?;
     let (request, host) = asked(args, settings)?;
     let mut engine = compose::engine(host, standby).with_scanner(scanner::single(), scanning);
     if let Some(ledger) = ledger {

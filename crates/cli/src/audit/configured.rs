@@ -23,7 +23,7 @@ const DAY: u64 = 24 * 3600;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct AuditTable {
-    pub(crate) enabled: Option<bool>,
+    pub(crate) enabled: bool,
     pub(crate) durable: bool,
     retain: RetainTable,
     pub(crate) on_full: OnFullWord,
@@ -56,15 +56,6 @@ impl OnFullWord {
     }
 }
 
-/// Who records without being told to: a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Unless {
-    /// It records unless the configuration says otherwise.
-    Told,
-    /// It does not record unless the configuration says so.
-    Configured,
-}
-
 /// A ledger that is to be written: where, and how.
 #[derive(Debug)]
 pub(crate) struct Planned {
@@ -81,9 +72,9 @@ pub(crate) struct Unlocked {
 
 impl Planned {
     /// The ledger that the settings ask for, if any. `runs` is how many runs there can be at a time.
-    pub(crate) fn of(settings: &Settings, unless: Unless, runs: usize) -> Result<Option<Planned>, Problem> {
+    pub(crate) fn of(settings: &Settings, runs: usize) -> Result<Option<Planned>, Problem> {
         let table = &settings.audit;
-        if !table.enabled.unwrap_or(unless == Unless::Told) {
+        if !table.enabled {
             return Ok(None);
         }
         let redactor =
@@ -172,7 +163,7 @@ pub(crate) fn unusable(error: &LedgerError) -> Problem {
             "`belljar audit verify` shows what is wrong; to begin a new ledger, move ledger.db and ledger.head away",
         ),
         LedgerError::Absent { .. } => {
-            (Code::NotFound, "`belljar serve` keeps one; `belljar run` does if [audit] has enabled = true")
+            (Code::NotFound, "Belljar keeps one if [audit] in belljar.toml has enabled = true")
         }
         LedgerError::File { .. }
         | LedgerError::Database { .. }

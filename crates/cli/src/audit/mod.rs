@@ -188,7 +188,10 @@ fn tail(reader: &mut Reader, args: &TailArgs) -> Result<ExitCode, Problem> {
     let mut records = reader.search(&Query::default(), args.lines).map_err(|error| unreadable(&error))?;
     records.reverse();
     print_summaries(&records, args.common.json);
-    while args.follow {
+    if !args.follow {
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
         let new = reader.after(last, AT_ONCE).map_err(|error| unreadable(&error))?;
         match new.last() {
             Some(newest) => last = newest.seq,
@@ -206,7 +209,6 @@ fn tail(reader: &mut Reader, args: &TailArgs) -> Result<ExitCode, Problem> {
             return Ok(ExitCode::SUCCESS);
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn search(reader: &mut Reader, args: &SearchArgs) -> Result<ExitCode, Problem> {

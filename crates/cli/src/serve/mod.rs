@@ -30,7 +30,7 @@ use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
 use crate::args::{Choices, Verbosity};
-use crate::audit::configured::{Planned, Unless, Unlocked};
+use crate::audit::configured::{Planned, Unlocked};
 use crate::configuration::{Configuration, FolderFile};
 use crate::problem;
 use crate::settings::{Environment, Settings};
@@ -83,7 +83,7 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     let mut config = configured(args, &settings)?;
     let mut pool = pooled(&settings, &config)?;
     let listener = listener(args, &settings, &config, environment)?;
-    let ledger = Planned::of(&settings, Unless::Told, config.slots.saturating_add(config.queue))?;
+    let ledger = Planned::of(&settings, config.slots.saturating_add(config.queue))?;
     // Its key is read while its file can be.
     let ledger = ledger.map(Planned::unlock).transpose()?;
     config.audit = ledger.as_ref().map(Unlocked::audit);

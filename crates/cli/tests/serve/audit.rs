@@ -22,7 +22,10 @@ struct Audited {
 }
 
 impl Audited {
+    /// A server that records, with this configuration, which may begin with more of the table.
     fn with(config: &str) -> Audited {
+        let rest = config.strip_prefix("[audit]\n").unwrap_or(config);
+        let config = format!("[audit]\nenabled = true\n{rest}");
         let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let state = place.path().join("state");
         fs::write(folder.path().join("belljar.toml"), config).unwrap();
@@ -268,7 +271,7 @@ fn the_record_is_read_over_http_by_those_who_may() {
     }
     assert_eq!(json("/v1/audit/verify")["ok"], json!(true));
     assert_eq!(ask(&auditor.key, "/v1/audit/run_none").error().0, 404);
-    let off = Server::with("[audit]\nenabled = false\n", &[]);
+    let off = Server::start();
     assert_eq!(off.get("/v1/audit").error().0, 404);
 }
 
@@ -351,7 +354,9 @@ fn in_exile_the_files_of_the_record_belong_to_the_server_and_its_key_does_not() 
     audited.stop();
     // The next server is another user, and goes on with the same ledger.
     let folder = tempfile::tempdir().unwrap();
-    let mut command = belljar(&audited.state, &["serve", "--listen", "127.0.0.1:0"]);
+    fs::write(folder.path().join("belljar.toml"), "[audit]\nenabled = true\n").unwrap();
+    let mut command =
+        belljar(&audited.state, &["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]);
     command.env_remove("BELLJAR_CONFIG");
     let server = Server::spawn_in(command, audited.state.clone(), folder);
     server.post("/v1/runs", &hello("two")).result();

@@ -297,9 +297,6 @@ fn a_server_of_an_ordinary_user_is_one_process() {
     };
     command.args(["serve", "--listen", "127.0.0.1:0"]);
     let state = folder.path().join("state");
-    // The ledger is there, which a server does not do without unless it is told to.
-    fs::create_dir(&state).unwrap();
-    fs::set_permissions(&state, fs::Permissions::from_mode(0o777)).unwrap();
     let server = Server::spawn_in(command, state, folder);
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.pid(), server.started());

@@ -206,7 +206,12 @@ fn unknown_words_are_refused(cell: &Cell) {
         "podman",
         "native",
     );
-    cell.option("--env", "1A=b").refuse("true").says("invalid_request", Some("env"), "1A", "NAME=VALUE");
+    cell.option("--env", "1A=b").refuse("true").says(
+        "invalid_request",
+        Some("env"),
+        "1A",
+        "a name has letters",
+    );
     cell.option("--env", "NOVALUE").refuse("true").says("invalid_request", Some("env"), "NOVALUE", "");
 }
 
