@@ -72,7 +72,7 @@ fn code_that_ended_a_parser_is_read_by_its_tokens() {
 
 #[test]
 fn findings_are_bounded_and_counted() {
-    let findings = found("python", "import os\n".repeat(1).as_bytes());
+    let findings = found("python", b"import os\n");
     assert_eq!(findings, []);
     let many = format!("import os\n{}", "os.system('x')\n".repeat(10_000));
     let findings = found("python", many.as_bytes());
