@@ -271,7 +271,7 @@ mod tests {
         match &found.1 {
             Value::Text(text) => text.clone(),
             Value::Integer(number) => number.to_string(),
-            other => format!("{other:?}"),
+            other @ (Value::Null | Value::Real(_) | Value::Blob(_)) => format!("{other:?}"),
         }
     }
 

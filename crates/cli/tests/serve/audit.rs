@@ -295,6 +295,7 @@ fn what_was_cut_off_is_found_and_the_server_does_not_write_over_it() {
         let _ = fs::remove_file(audited.state.join(name));
     }
     let folder = tempfile::tempdir().unwrap();
+    fs::write(audited.state.join("belljar.toml"), "[audit]\nenabled = true\n").unwrap();
     let mut command = belljar(&audited.state, &["serve", "--listen", "127.0.0.1:0"]);
     let refused = command.current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
