@@ -24,10 +24,13 @@ help: ## list the targets
 	@echo '  make test-X       one phase of the tests:'
 	@ci/test | sed 's/^/    /'
 
-release: ## build the static binary that is shipped (needs the musl target of rustup)
+release: ## build the static binary that is shipped (needs the musl target of rustup, and musl-tools)
 	@rustc --print target-libdir --target $(RELEASE_TARGET) 2>/dev/null | xargs -I{} test -d {} || { \
 		echo "error: the Rust toolchain has no standard library for $(RELEASE_TARGET)"; \
 		echo "hint: get it with: rustup target add $(RELEASE_TARGET)"; exit 1; }
+	@command -v musl-gcc >/dev/null || { \
+		echo "error: there is no C compiler for musl, which SQLite and a grammar need"; \
+		echo "hint: get it with: apt-get install musl-tools"; exit 1; }
 	cargo build --release --locked --target $(RELEASE_TARGET)
 	@echo "built $(or $(CARGO_TARGET_DIR),target)/$(RELEASE_TARGET)/release/belljar"
 
