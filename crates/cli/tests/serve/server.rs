@@ -344,13 +344,14 @@ pub(crate) fn mark() -> String {
     format!("mark-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A program that says `ready` and then sleeps for much longer than any test.
+/// A program that says `ready` and then sleeps for much longer than any test. It has a disk of its own, and so a box of its
+/// own: the kernel does not show arguments that a program from a zygote got later.
 pub(crate) fn sleeper(mark: &str) -> Value {
     json!({
         "language": "python",
         "code": "import os, time\nos.write(1, b'ready\\n')\ntime.sleep(300)",
         "args": [mark],
-        "limits": { "timeout_ms": 300_000 },
+        "limits": { "timeout_ms": 300_000, "disk_bytes": 33_000_000 },
     })
 }
 
