@@ -153,8 +153,7 @@ fn until(what: &str, condition: impl Fn() -> bool) {
 fn long_call(test: &str) -> (Value, String) {
     let mark = format!("{test}-{}", std::process::id());
     let code = "import time; time.sleep(300)";
-    let arguments =
-        json!({"language": "python", "code": code, "args": [mark.clone()], "timeout_ms": 300_000});
+    let arguments = json!({"language": "python", "code": code, "args": [mark.clone()], "timeout_ms": 300_000, "disk_bytes": 33_000_000});
     (json!({"name": "run_code", "arguments": arguments}), mark)
 }
 

@@ -101,7 +101,7 @@ fn every_answer_to_a_run_says_which_run_it_was() {
 fn any_number_of_clients_follow_a_run_and_all_hear_the_same() {
     let (server, mark) = (Server::start(), mark());
     let code = "import sys, time\nfor i in range(3):\n    print(i, flush=True)\n    print('no', file=sys.stderr, flush=True)\nprint('ready', flush=True)\ntime.sleep(300)";
-    let body = json!({"language": "python", "code": code, "args": [mark], "limits": {"timeout_ms": 300_000}});
+    let body = json!({"language": "python", "code": code, "args": [mark], "limits": {"timeout_ms": 300_000, "disk_bytes": 33_000_000}});
     let id = id_of(&submit(&server, &body));
     let mut followers: Vec<Events> = (0..20).map(|_| follow(&server, &id)).collect();
     let mut heard: Vec<Vec<(String, Value)>> = Vec::new();
@@ -150,7 +150,7 @@ fn followers_that_do_not_read_are_counted_and_bounded() {
     let server = Server::with("[server]\nmax-body = '1M'\nbody-memory = '1M'\n", &[]);
     let code = "import time\nprint('x' * 300000, flush=True)\ntime.sleep(300)";
     let mark = mark();
-    let body = json!({"language": "python", "code": code, "args": [mark], "limits": {"timeout_ms": 300_000}});
+    let body = json!({"language": "python", "code": code, "args": [mark], "limits": {"timeout_ms": 300_000, "disk_bytes": 33_000_000}});
     let id = id_of(&submit(&server, &body));
     eventually("it runs", || alive(&mark) == 1);
     let path = format!("/v1/runs/{id}/events");
@@ -316,8 +316,7 @@ fn a_run_that_somebody_wants_asynchronously_outlives_the_client_that_started_it(
 #[test]
 fn a_server_that_stops_lets_accepted_runs_end_and_tells_their_followers() {
     let (mut server, mark) = (Server::start(), mark());
-    let body =
-        json!({"language": "python", "code": "import time; time.sleep(1); print('done')", "args": [mark]});
+    let body = json!({"language": "python", "code": "import time; time.sleep(1); print('done')", "args": [mark], "limits": {"disk_bytes": 33_000_000}});
     let id = id_of(&submit(&server, &body));
     let follower = follow(&server, &id);
     eventually("it runs", || alive(&mark) == 1);

@@ -16,8 +16,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 fn told_to_stop_the_server_finishes_what_it_has_begun() {
     let mut server = Server::start();
     let mark = mark();
-    let body =
-        json!({"language": "python", "code": "import time; time.sleep(1); print('done')", "args": [mark]});
+    let body = json!({"language": "python", "code": "import time; time.sleep(1); print('done')", "args": [mark], "limits": {"disk_bytes": 33_000_000}});
     let running = server.send("POST", "/v1/runs", &[JSON], body.to_string().as_bytes());
     eventually("it runs", || alive(&mark) == 1);
     server.signal(Signal::TERM);

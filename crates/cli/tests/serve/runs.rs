@@ -124,7 +124,9 @@ fn a_client_that_went_away_may_try_again_with_its_key() {
     let server = Server::start();
     let mark = mark();
     let code = "import sys, time\nprint(1)\ntime.sleep(1.5)";
-    let body = json!({"language": "python", "code": code, "args": [mark]}).to_string();
+    let body =
+        json!({"language": "python", "code": code, "args": [mark], "limits": {"disk_bytes": 33_000_000}})
+            .to_string();
     let headers = [("content-type", "application/json"), ("idempotency-key", "again")];
     let first = server.send("POST", "/v1/runs", &headers, body.as_bytes());
     eventually("the program runs", || alive(&mark) == 1);
