@@ -152,14 +152,14 @@ fn git_applies_the_patch(cell: &Cell) {
                 echo y > x && mv x 'a b.txt'; printf '#!/bin/sh\\n' > tool; chmod +x tool";
     let ran = writable(cell, &scratch).flag("--changes").run(code);
     ran.ok();
-    let patch = scratch.file("../patch", &ran.changes.as_ref().unwrap().patch);
+    let apart = Scratch::new();
+    let patch = apart.file("patch", &ran.changes.as_ref().unwrap().patch);
     let applied = std::process::Command::new("git")
         .args(["apply", "--unsafe-paths", "-p1"])
         .arg(&patch)
         .current_dir(scratch.path())
         .env("GIT_CEILING_DIRECTORIES", scratch.path().parent().unwrap())
         .output();
-    let _ = fs::remove_file(&patch);
     let Ok(applied) = applied else { return cell.skip("there is no git here") };
     assert!(applied.status.success(), "{applied:?}\n{}", ran.changes.as_ref().unwrap().patch);
     let read = |name: &str| fs::read_to_string(scratch.path().join(name)).unwrap();
