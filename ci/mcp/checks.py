@@ -118,7 +118,9 @@ async def progresses(client):
 async def cancels(client):
     """A call that its client gives up is the end of its box."""
     mark = f"mark-{uuid.uuid4()}"
-    arguments = {"language": "python", "code": "import time; time.sleep(30)", "args": [mark], "timeout_ms": 30_000}
+    # With a disk of its own it gets a box of its own: arguments that a program gets from a zygote are not in /proc.
+    arguments = {"language": "python", "code": "import time; time.sleep(30)", "args": [mark], "timeout_ms": 30_000,
+                 "disk_bytes": 33_000_000}
     call = asyncio.create_task(client.call("run_code", arguments))
     await until(lambda: processes(mark), "the program to start")
     await client.cancel(call)
