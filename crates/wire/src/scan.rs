@@ -23,7 +23,7 @@ pub struct ScanRequest {
     #[schema(schema_with = schema::language_or_alias)]
     pub language: String,
     /// The source code: at most 4 MiB, without NUL characters.
-    #[schema(min_length = 1, pattern = r"^[^\u0000]*$")]
+    #[schema(pattern = r"^[^\u0000]*$")]
     pub code: String,
     /// The only modules that the code may import. Without it, it may import any.
     #[serde(default, skip_serializing_if = "Option::is_none")]

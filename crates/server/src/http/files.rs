@@ -28,7 +28,7 @@ use crate::uploads::Stored;
             description = "Makes it safe to send the request again: a second request with the same key and the same content gets \
                            the file of the first, while that is kept. The same key with another content is a conflict."),
     ),
-    request_body(content = String, content_type = "application/octet-stream", description = "The content of the file"),
+    request_body(content = Option<String>, content_type = "application/octet-stream", description = "The content of the file"),
     responses(
         (status = 200, description = "An earlier request with the same key has uploaded the file", body = Upload,
             headers(("Idempotency-Replayed" = String, description = "`true`"))),
