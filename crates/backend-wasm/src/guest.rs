@@ -208,7 +208,7 @@ impl ResourceLimiter for Guest {
 impl Collect {
     fn from(&self, system: &System) -> (Vec<CollectedFile>, usize) {
         if self.patterns.is_empty() {
-            return Vec::new();
+            return (Vec::new(), 0);
         }
         let wanted = |path: &str| {
             self.patterns
