@@ -126,7 +126,9 @@ fn record_locks_are_counted(cell: &Cell) {
     let cell = cell.with_probe().limit("memory", "64M").limit("timeout", "60s");
     let (ran, most) = while_watching(kernel_mebibytes, || cell.run(crowd));
     assert!(ran.oom_killed && ran.exit_code == 137, "killed over its limit: {ran:?}");
-    assert!(most - before < LIMIT + 2 * BEYOND, "{before} MiB before, {most} MiB at most");
+    // In a container, what counts them shares the CPU limit with the program, and can be late (SECURITY.md).
+    let bound = if cell.has_an_image() { FOUR_TIMES + 2 * BEYOND } else { LIMIT + 2 * BEYOND };
+    assert!(most - before < bound, "{before} MiB before, {most} MiB at most");
 }
 
 promise!(record_locks_are_counted; needs memory);
