@@ -376,7 +376,6 @@ impl NativeExecution {
                 Happened::Said(None) => {
                     self.ended = Some(Ended { status: 9, cpu: Duration::ZERO, max_rss: 0 });
                 }
-                Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
                     Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. },
                     _,
@@ -601,7 +600,6 @@ impl Execution for NativeExecution {
         Box::pin(async {
             Ok(match self.happens().await? {
                 News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
-                News::NextStage => Event::NextStage,
                 News::Ended => Event::Ended,
             })
         })
@@ -627,7 +625,6 @@ impl Drop for NativeExecution {
 /// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
-    NextStage,
     Ended,
 }
 

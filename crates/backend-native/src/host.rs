@@ -179,7 +179,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
         .map_err(|error| cannot(error.into()))?;
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
-            Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next, _)) => {}
+            Some((Reply::Hired { .. } | Reply::Ready | Reply::Started, _)) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
             Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {

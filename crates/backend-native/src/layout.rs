@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belljar_core::Field;
-use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Work};
 use belljar_core::path::BoxPath;
+use belljar_core::request::InputFile;
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
@@ -19,6 +20,7 @@ use crate::machine;
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
+const TMP: &str = "/tmp";
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 const TERMINALS: &str = "/dev/pts";
@@ -116,9 +118,13 @@ pub(crate) fn draft(
 ) -> Result<Draft, BackendError> {
     check_workspace(sandbox)?;
     let source = name_source(sandbox, execution)?;
-    let (files, contents) = match supply {
+    let (files, mut contents) = match supply {
         Supply::Now => inputs(sandbox, execution, &source)?,
         Supply::Later => (Vec::new(), Vec::new()),
+    };
+    let program = match &execution.work {
+        Work::Run(program) if !program.files().is_empty() => Some(put_all(program.files(), &mut contents)),
+        Work::Run(_) | Work::Compile => None,
     };
     let mut layout = Layout::default();
 
@@ -163,18 +169,25 @@ pub(crate) fn draft(
             layout.step(Step::Workspace { source, path: WORK.into(), owner, files });
         }
     }
+    if let Some(files) = program {
+        layout.step(Step::Inputs { dir: TMP.into(), files });
+    }
     layout.step(Step::Proc(machine::proc_files(&sandbox.limits)));
     layout.step(Step::Pivot);
     layout.step(Step::SealRoot);
-    if supply == Supply::Later || !execution.collect.is_empty() {
-        layout.step(Step::Offer(SANDBOX.into()));
+    match execution.work {
+        Work::Compile => layout.step(Step::Offer(TMP.into())),
+        Work::Run(_) if supply == Supply::Later || !execution.collect.is_empty() => {
+            layout.step(Step::Offer(SANDBOX.into()));
+        }
+        Work::Run(_) => {}
     }
 
     let confinement = confinement(sandbox, execution, &ground);
-    let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: "/tmp".into() };
-    let mut commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
-    if let (Supply::Later, Some(rehearsal), Some(program)) = (supply, rehearsal, commands.last_mut()) {
-        program.env.push(rehearsal.variable.as_bytes().to_vec());
+    let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: TMP.into() };
+    let mut command = program::command(sandbox, execution, ground.runtime, &source, &places);
+    if let (Supply::Later, Some(rehearsal)) = (supply, rehearsal) {
+        command.env.push(rehearsal.variable.as_bytes().to_vec());
     }
     let plan = Plan {
         birth: Birth::Executed,
@@ -186,7 +199,7 @@ pub(crate) fn draft(
         build: layout.steps,
         meminfo: machine::meminfo(&sandbox.limits),
         confinement,
-        commands,
+        command,
         heralded: false,
     };
     Ok(Draft { plan, contents, source, base: ground.base })
@@ -285,15 +298,9 @@ fn inputs(
     execution: &ExecutionSpec,
     source: &BoxPath,
 ) -> Result<(Vec<Input>, Vec<u8>), BackendError> {
-    let code = (source, execution.source.text.as_slice(), false);
-    let files = execution.files.iter().map(|file| (&file.path, file.content.as_slice(), file.executable));
-    let (mut inputs, mut contents) = (Vec::new(), Vec::new());
-    for (path, content, executable) in std::iter::once(code).chain(files) {
-        let offset = contents.len() as u64;
-        contents.extend_from_slice(content);
-        let path = PathBuf::from(path.as_str());
-        inputs.push(Input { path, offset, length: content.len() as u64, executable });
-    }
+    let mut contents = Vec::new();
+    let mut inputs = vec![put(source, &execution.source.text, false, &mut contents)];
+    inputs.extend(put_all(&execution.files, &mut contents));
     let pages: u64 = inputs.iter().map(|input| input.length.div_ceil(4096) * 4096).sum();
     let disk = sandbox.limits.disk;
     if pages > disk.get() {
@@ -306,16 +313,27 @@ fn inputs(
     Ok((inputs, contents))
 }
 
+fn put_all(files: &[InputFile], contents: &mut Vec<u8>) -> Vec<Input> {
+    files.iter().map(|file| put(&file.path, &file.content, file.executable, contents)).collect()
+}
+
+fn put(path: &BoxPath, content: &[u8], executable: bool, contents: &mut Vec<u8>) -> Input {
+    let (path, offset, length) = (path.as_str().into(), contents.len() as u64, content.len() as u64);
+    contents.extend_from_slice(content);
+    Input { path, offset, length, executable }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_core::backend::Source;
+    use belljar_core::backend::{Compiled, Source};
     use belljar_core::guarantee::{Offer, Standing, resolve};
     use belljar_core::language::Language;
     use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
+    use belljar_core::outcome::CollectedFile;
     use belljar_core::path::Workspace;
     use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
-    use belljar_jail::plan::{Command, IdPair};
+    use belljar_jail::plan::IdPair;
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
         let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
@@ -349,6 +367,7 @@ mod tests {
             files: files.iter().map(file).collect(),
             collect: vec![Glob::parse("*.png").unwrap()],
             limits: LimitsRequest::default().resolve().unwrap().1,
+            work: Work::Run(Compiled::default()),
         }
     }
 
@@ -393,20 +412,31 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_language_runs_two_commands_and_only_the_program_gets_the_arguments() {
-        let plan = draft_of(&sandbox(None), &execution("c", &[])).unwrap().plan;
-        let words = |command: &Command| {
-            command.argv.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
+    fn a_compiled_language_has_a_box_for_its_compiler_and_another_for_the_program() {
+        let words = |plan: &Plan| {
+            let words = plan.command.argv.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+            words.collect::<Vec<_>>()
         };
-        let [compile, program] = plan.commands.as_slice() else { panic!("{:?}", plan.commands) };
-        assert!(words(compile).contains(&"/sandbox/main.c".to_owned()));
-        assert_eq!(words(program), ["/tmp/main", "first"]);
+        let mut execution = execution("c", &[]);
+        execution.work = Work::Compile;
+        let compile = draft_of(&sandbox(None), &execution).unwrap().plan;
+        assert!(words(&compile).contains(&"/sandbox/main.c".to_owned()), "{:?}", words(&compile));
+        assert!(!words(&compile).contains(&"first".to_owned()), "the arguments are the program's");
+        assert!(compile.build.contains(&Step::Offer("/tmp".into())));
+        let made = CollectedFile { path: "main".into(), content: b"ELF".to_vec() };
+        execution.work = Work::Run(Compiled::new(vec![made]));
+        let Draft { plan, contents, .. } = draft_of(&sandbox(None), &execution).unwrap();
+        assert_eq!(words(&plan), ["/tmp/main", "first"]);
+        let offset = contents.len() as u64 - 3;
+        let program = Input { path: "main".into(), offset, length: 3, executable: true };
+        assert!(plan.build.contains(&Step::Inputs { dir: "/tmp".into(), files: vec![program] }));
+        assert!(contents.ends_with(b"ELF"));
     }
 
     #[test]
     fn the_callers_variables_replace_ours() {
         let plan = draft_of(&sandbox(None), &execution("bash", &[])).unwrap().plan;
-        let env = plan.commands[0].env.iter().map(|text| String::from_utf8_lossy(text));
+        let env = plan.command.env.iter().map(|text| String::from_utf8_lossy(text));
         let is_of_threads =
             |variable: &str| THREAD_VARIABLES.iter().any(|name| variable == format!("{name}=1"));
         let (of_threads, env): (Vec<_>, Vec<_>) = env.partition(|variable| is_of_threads(variable));

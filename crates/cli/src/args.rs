@@ -268,6 +268,10 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<String>,
 
+    /// Wall-clock time limit of the compiler, for languages that have one [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) compile_timeout: Option<String>,
+
     /// CPU time limit, for all processes together [default: none]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<String>,
@@ -275,6 +279,10 @@ pub(crate) struct Choices {
     /// Memory limit, including swap [default: 256M]
     #[arg(short, long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<String>,
+
+    /// Memory limit of the compiler [default: 512M, or the program's if that is more]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) compile_memory: Option<String>,
 
     /// Number of CPUs, such as 0.5 [default: 1.0]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]

@@ -186,10 +186,12 @@ impl Lines<'_> {
         self.chosen("waive", (!waive.is_empty()).then(|| waive.join(", ")));
         let request = any_run(self.settings.limits).parse(Local::default())?;
         let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-        let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
+        let ExecutionLimits { timeout, cpu_time, output, compile, .. } = request.execution.limits;
         self.chosen("limits.timeout", Some(show_duration(timeout)));
+        self.chosen("limits.compile-timeout", Some(show_duration(compile.timeout)));
         self.chosen("limits.cpu-time", cpu_time.map(show_duration));
         self.chosen("limits.memory", Some(memory.to_string()));
+        self.chosen("limits.compile-memory", Some(compile.sandbox.memory.to_string()));
         self.chosen("limits.cpus", Some(cpus.to_string()));
         self.chosen("limits.pids", Some(pids.to_string()));
         self.chosen("limits.disk", Some(disk.to_string()));

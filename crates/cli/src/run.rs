@@ -14,7 +14,7 @@ use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
-use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
+use belljar_core::outcome::{Outcome, Report, Stage, Start, TimeLimit, Usage};
 use belljar_core::request as domain;
 use belljar_engine::{Engine, Observer, RunId, Started, Unobserved};
 use belljar_jail::Standby;
@@ -212,13 +212,21 @@ fn start_name(start: Start) -> &'static str {
 
 fn described_limits(request: &domain::RunRequest) -> String {
     let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-    let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
+    let ExecutionLimits { timeout, cpu_time, output, compile, .. } = request.execution.limits;
+    let compiler = match request.execution.language.is_compiled() {
+        true => format!(
+            "; compile-timeout {}, compile-memory {}",
+            show_duration(compile.timeout),
+            compile.sandbox.memory
+        ),
+        false => String::new(),
+    };
     let timeout = show_duration(timeout);
     let cpu_time = cpu_time.map_or("none".to_owned(), show_duration);
     let network = &request.sandbox.network;
     format!(
         "limits: timeout {timeout}, cpu-time {cpu_time}, memory {memory}, cpus {cpus}, pids {pids}, \
-         disk {disk}, output-limit {output}; network {network}"
+         disk {disk}, output-limit {output}{compiler}; network {network}"
     )
 }
 
@@ -227,17 +235,23 @@ fn narrate_end(report: &Report, verbosity: Verbosity) {
     if verbosity != Verbosity::Verbose {
         return;
     }
-    let Usage { wall, cpu, memory_peak, .. } = report.usage;
-    let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
-    let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
-    problem::note(&format!(
-        "{} after {wall} ({cpu} of CPU time, peak memory {memory})",
-        ending(report.outcome)
-    ));
+    if let Some(compiler) = &report.compile {
+        problem::note(&format!("the compiler {}", ended(compiler.outcome, compiler.usage)));
+    }
+    if report.stage == Stage::Run {
+        problem::note(&ended(report.outcome, report.usage));
+    }
     if !report.enforcement.waived().is_empty() {
         let waived: Vec<_> = report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect();
         problem::note(&format!("not guaranteed: {}", waived.join(", ")));
     }
+}
+
+fn ended(outcome: Outcome, usage: Usage) -> String {
+    let Usage { wall, cpu, memory_peak, .. } = usage;
+    let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
+    let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
+    format!("{} after {wall} ({cpu} of CPU time, peak memory {memory})", ending(outcome))
 }
 
 fn ending(outcome: Outcome) -> String {
@@ -323,7 +337,7 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         waive: settings.waive,
         output_base64: args.base64,
     };
-    Ok((request.parse(Local { code, stdin, files })?, settings.host))
+    Ok((request.parse(Local { code, stdin, files, ..Local::default() })?, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.

@@ -106,8 +106,11 @@ const LANGUAGE: Names = names("language", "--language", "BELLJAR_LANGUAGE");
 const IMAGE: Names = names("image", "--image", "BELLJAR_IMAGE");
 const WAIVE: Names = names("waive", "--waive", "BELLJAR_WAIVE");
 const TIMEOUT: Names = names("limits.timeout", "--timeout", "BELLJAR_TIMEOUT");
+const COMPILE_TIMEOUT: Names =
+    names("limits.compile-timeout", "--compile-timeout", "BELLJAR_COMPILE_TIMEOUT");
 const CPU_TIME: Names = names("limits.cpu-time", "--cpu-time", "BELLJAR_CPU_TIME");
 const MEMORY: Names = names("limits.memory", "--memory", "BELLJAR_MEMORY");
+const COMPILE_MEMORY: Names = names("limits.compile-memory", "--compile-memory", "BELLJAR_COMPILE_MEMORY");
 const CPUS: Names = names("limits.cpus", "--cpus", "BELLJAR_CPUS");
 const PIDS: Names = names("limits.pids", "--pids", "BELLJAR_PIDS");
 const DISK: Names = names("limits.disk", "--disk", "BELLJAR_DISK");
@@ -293,12 +296,18 @@ impl Sources<'_> {
 
     fn limits(&mut self, flags: &Choices, file: LimitsTable) -> Result<Limits, Problem> {
         let timeout = self.pick(&TIMEOUT, flags.timeout.as_deref(), file.timeout)?;
+        let compile_timeout =
+            self.pick(&COMPILE_TIMEOUT, flags.compile_timeout.as_deref(), file.compile_timeout)?;
+        let compile_memory =
+            self.pick(&COMPILE_MEMORY, flags.compile_memory.as_deref(), file.compile_memory)?;
         let cpu_time = self.pick(&CPU_TIME, flags.cpu_time.as_deref(), file.cpu_time)?;
         let memory = self.pick(&MEMORY, flags.memory.as_deref(), file.memory)?;
         let disk = self.pick(&DISK, flags.disk.as_deref(), file.disk)?;
         let output = self.pick(&OUTPUT_LIMIT, flags.output_limit.as_deref(), file.output_limit)?;
         Ok(Limits {
             timeout_ms: millis(timeout, Field::Timeout)?,
+            compile_timeout_ms: millis(compile_timeout, Field::CompileTimeout)?,
+            compile_memory_bytes: bytes(compile_memory, Field::CompileMemory)?,
             cpu_ms: millis(cpu_time, Field::CpuTime)?,
             memory_bytes: bytes(memory, Field::Memory)?,
             cpus: cpus(self.pick(&CPUS, flags.cpus.as_deref(), file.cpus)?)?,
@@ -468,8 +477,10 @@ struct McpTable {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct LimitsTable {
     pub(crate) timeout: Option<Scalar>,
+    pub(crate) compile_timeout: Option<Scalar>,
     pub(crate) cpu_time: Option<Scalar>,
     pub(crate) memory: Option<Scalar>,
+    pub(crate) compile_memory: Option<Scalar>,
     pub(crate) cpus: Option<Scalar>,
     pub(crate) pids: Option<Scalar>,
     pub(crate) disk: Option<Scalar>,

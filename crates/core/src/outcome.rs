@@ -45,6 +45,30 @@ impl Outcome {
     }
 }
 
+/// A part of a run that has a box and limits of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The compiler turns the code into a program.
+    Compile,
+    /// The program runs.
+    Run,
+}
+
+/// What a compiler came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compilation {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it wrote.
+    pub stdout: Captured,
+    /// What it complained about.
+    pub stderr: Captured,
+    /// What it used; nothing if the program was there already.
+    pub usage: Usage,
+    /// Whether the program was there already, because the same code was compiled before.
+    pub cached: bool,
+}
+
 /// What a program used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -84,9 +108,15 @@ pub struct CollectedFile {
 pub struct Report {
     pub id: String,
     pub outcome: Outcome,
+    /// What the stage that ended the run wrote: the program, or a compiler that failed.
     pub stdout: Captured,
     pub stderr: Captured,
+    /// What the program used; the compiler's is apart.
     pub usage: Usage,
+    /// For a language that is compiled.
+    pub compile: Option<Compilation>,
+    /// Which stage ended the run.
+    pub stage: Stage,
     pub start: Start,
     pub language: Language,
     pub runtime: String,

@@ -44,6 +44,18 @@ impl Collector {
         head
     }
 
+    /// The last bytes that were pushed, but not more than `most`, and not more than is kept.
+    #[must_use]
+    pub fn end(&self, most: usize) -> Vec<u8> {
+        // If something is missing between them, the head is not the end.
+        let whole = self.seen == (self.head.len() + self.tail.len()) as u64;
+        let head = if whole { self.head.as_slice() } else { &[] };
+        let from_head = most.saturating_sub(self.tail.len()).min(head.len());
+        let from_tail = most.min(self.tail.len());
+        let tail = self.tail.range(self.tail.len() - from_tail..);
+        head[head.len() - from_head..].iter().chain(tail).copied().collect()
+    }
+
     /// What was kept, when the stream has ended.
     #[must_use]
     pub fn finish(self) -> Captured {
@@ -135,6 +147,17 @@ mod tests {
     fn the_notice_is_on_its_own_line() {
         let captured = collect(4, &[b"0\n2345678\n"]);
         assert_eq!(captured.to_bytes(), b"0\n[... 6 bytes omitted ...]\n8\n");
+    }
+
+    #[test]
+    fn the_end_of_a_stream_spans_head_and_tail_unless_something_is_missing_between_them() {
+        let mut collector = Collector::new(Bytes::new(8));
+        collector.push(b"abcd");
+        assert_eq!(collector.end(2), b"cd");
+        collector.push(b"ef");
+        assert_eq!((collector.end(3), collector.end(100)), (b"def".to_vec(), b"abcdef".to_vec()));
+        collector.push(b"ghijk");
+        assert_eq!((collector.end(3), collector.end(100)), (b"ijk".to_vec(), b"hijk".to_vec()));
     }
 
     proptest! {

@@ -56,6 +56,12 @@ pub enum RunError {
         /// What they may come to.
         bytes: Bytes,
     },
+    /// What a compiler made is too large to be run.
+    #[error("the compiled program is larger than {most}")]
+    ProgramTooLarge {
+        /// The largest.
+        most: Bytes,
+    },
     /// The code could not be made ready for its runtime.
     #[error("cannot prepare the code")]
     Unprepared(#[source] tokio::task::JoinError),

@@ -8,10 +8,12 @@
 
 mod absent;
 mod admission;
+mod compile;
 mod deferred;
 mod error;
 mod id;
 mod placement;
+mod programs;
 mod slots;
 mod transcript;
 mod watch;
@@ -21,11 +23,13 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, PullEvent, SandboxSpec, Source};
+use belljar_core::backend::{
+    Backend, BoxFuture, Compiled, Ending, Execution, ExecutionSpec, PullEvent, SandboxSpec, Source, Work,
+};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
-use belljar_core::limits::{Bytes, ExecutionLimits};
-use belljar_core::outcome::{CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
+use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits};
+use belljar_core::outcome::{CollectedFile, Compilation, Outcome, Report, Stage, Start, TimeLimit, Usage};
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -37,9 +41,11 @@ pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
+pub use programs::Programs;
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
 
+use compile::{Built, Task, Uncompiled};
 use slots::Slot;
 use transcript::Transcript;
 use watch::{Stop, watch};
@@ -100,13 +106,14 @@ pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
     slots: Option<Slots>,
+    programs: Option<Programs>,
 }
 
 impl Engine {
     /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer, slots: None }
+        Engine { backends, preparer, slots: None, programs: None }
     }
 
     /// Its backends, strongest first.
@@ -130,6 +137,12 @@ impl Engine {
     #[must_use]
     pub fn with_slots(self, slots: Slots) -> Engine {
         Engine { slots: Some(slots), ..self }
+    }
+
+    /// Keeps what was compiled, so that code that runs again need not be compiled again.
+    #[must_use]
+    pub fn with_programs(self, programs: Programs) -> Engine {
+        Engine { programs: Some(programs), ..self }
     }
 
     /// The slots, if their number is limited.
@@ -166,22 +179,31 @@ impl Engine {
             }
             Err(Unstarted::Unreadable(Unprepared { outcome, message, usage })) => {
                 let concluded = Concluded::without_a_box(outcome, backend.as_ref(), language)?;
-                transcript.started(&concluded.begun.told(language, backend.name(), queue));
+                transcript.started(&concluded.begun.told(language, backend.name(), queue, Stage::Run));
                 if !message.is_empty() {
                     transcript.note(&message);
                 }
                 Concluded { usage, ..concluded }
             }
+            Err(Unstarted::Uncompiled(failed)) => Concluded::from(*failed),
         };
-        transcript.note_ending(concluded.outcome, memory);
-        let (stdout, stderr) = transcript.finish();
-        let Concluded { outcome, usage, begun: Begun { start, runtime, image }, files } = concluded;
+        let Concluded { outcome, usage, begun: Begun { start, runtime, image }, files, compile, stage } =
+            concluded;
+        let (stdout, stderr) = match (stage, &compile) {
+            (Stage::Compile, Some(compiler)) => (compiler.stdout.clone(), compiler.stderr.clone()),
+            _ => {
+                transcript.note_ending(outcome, memory);
+                transcript.finish()
+            }
+        };
         Ok(Report {
             id: id.to_string(),
             outcome,
             stdout,
             stderr,
             usage: Usage { queue, ..usage },
+            compile,
+            stage,
             start,
             language,
             runtime,
@@ -204,8 +226,24 @@ impl Engine {
             Ok((source, _)) => source,
             Err(fault) => return Ok(format!("nothing: the code cannot be read\n{}\n", fault.message)),
         };
-        let (sandbox, execution) = specify("run_…", sandbox, execution, source, enforcement);
-        Ok(backend.explain(&sandbox, &execution)?)
+        let (id, queue) = ("run_…", Duration::ZERO);
+        let task = Task {
+            id,
+            backend: &backend,
+            sandbox: &sandbox,
+            language: execution.language,
+            files: &execution.files,
+            limits: execution.limits,
+            source: &source,
+            enforcement: &enforcement,
+            queue,
+        };
+        let compiling = match execution.language.is_compiled() {
+            true => format!("compile:\n{}\nrun:\n", task.explain()?),
+            false => String::new(),
+        };
+        let (sandbox, execution) = specify(id, sandbox, execution, source, enforcement, Compiled::default());
+        Ok(compiling + &backend.explain(&sandbox, &execution)?)
     }
 
     /// From the queue to the end of the box.
@@ -229,20 +267,37 @@ impl Engine {
         let (_slot, prepared) = unless(cancel.as_mut(), preparing).await??;
         let (source, spent) = prepared.map_err(Unstarted::Unreadable)?;
         let execution = ExecutionRequest { limits: limits.after(spent.cpu), ..execution };
-        let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
+        let built = match language.is_compiled() {
+            false => Built::default(),
+            true => {
+                let task = Task {
+                    id: id.as_str(),
+                    backend: &backend,
+                    sandbox: &sandbox,
+                    language,
+                    files: &execution.files,
+                    limits: execution.limits,
+                    source: &source,
+                    enforcement: &enforcement,
+                    queue: *queue,
+                };
+                task.build(self.programs.as_ref(), transcript, cancel.as_mut()).await?
+            }
+        };
+        let Built { program, compilation } = built;
+        let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement, program);
 
         let began = Instant::now();
-        let heard = Mutex::new(&mut *transcript);
-        // If a thread panicked while it held the lock, it was an observer, which gets the rest all the same.
-        let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
-        let started = unless(cancel.as_mut(), backend.start(sandbox, program, &waiting)).await?;
-        let mut running = started.map_err(RunError::from)?;
-        let begun = Begun {
-            start: running.start(),
-            runtime: running.runtime().to_owned(),
-            image: running.image().map(str::to_owned),
-        };
-        transcript.started(&begun.told(language, backend.name(), *queue));
+        let started = start(backend.as_ref(), sandbox, program, transcript, cancel.as_mut());
+        let (mut running, begun) = started.await?;
+        match &compilation {
+            Some(compilation) if !compilation.cached => transcript.next_stage(),
+            _ => transcript.started(&begun.told(language, backend.name(), *queue, Stage::Run)),
+        }
+        if compilation.is_some() {
+            // The program is in its box, and needs no memory here any more.
+            transcript.make_room(Bytes::new(0)).await?;
+        }
         let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
@@ -254,6 +309,8 @@ impl Engine {
             transcript.note(why);
         }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
+        let outcome =
+            if is_exhausted(language, outcome, transcript) { Outcome::OutOfMemory } else { outcome };
         transcript.note_files(finished.left_out, limits.collected);
         let usage = Usage {
             wall: spent.wall + wall,
@@ -261,7 +318,14 @@ impl Engine {
             memory_peak: spent.memory_peak.max(finished.memory_peak),
             ..Usage::default()
         };
-        Ok(Concluded { outcome, usage, begun, files: finished.files })
+        Ok(Concluded {
+            outcome,
+            usage,
+            begun,
+            files: finished.files,
+            compile: compilation,
+            stage: Stage::Run,
+        })
     }
 
     /// Makes the code ready for its runtime. If that takes a parser, it runs on a blocking thread, not on the threads
@@ -275,7 +339,10 @@ impl Engine {
             Preparation::DetectModule | Preparation::StripTypes if !alone => {
                 tokio::task::spawn_blocking(prepare).await.map_err(RunError::Unprepared)?
             }
-            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => prepare(),
+            Preparation::None
+            | Preparation::NameAfterType
+            | Preparation::DetectModule
+            | Preparation::StripTypes => prepare(),
         }
     }
 }
@@ -315,6 +382,7 @@ impl Draft {
 enum Unstarted {
     Cancelled(Option<u8>),
     Unreadable(Unprepared),
+    Uncompiled(Box<Uncompiled>),
     Failed(RunError),
 }
 
@@ -336,6 +404,34 @@ async fn unless<T>(
     }
 }
 
+/// Makes a box and starts what is to run in it.
+async fn start(
+    backend: &dyn Backend,
+    sandbox: SandboxSpec,
+    execution: ExecutionSpec,
+    transcript: &mut Transcript<'_>,
+    cancel: Pin<&mut impl Future<Output = Option<u8>>>,
+) -> Result<(Box<dyn Execution>, Begun), Unstarted> {
+    let heard = Mutex::new(transcript);
+    // If a thread panicked while it held the lock, it was an observer, which gets the rest all the same.
+    let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
+    let started = unless(cancel, backend.start(sandbox, execution, &waiting)).await?;
+    let running = started.map_err(RunError::from)?;
+    let (runtime, image) = (running.runtime().to_owned(), running.image().map(str::to_owned));
+    let begun = Begun { start: running.start(), runtime, image };
+    Ok((running, begun))
+}
+
+/// Whether the program ended because its heap was full, which only its runtime knows.
+fn is_exhausted(language: Language, outcome: Outcome, transcript: &Transcript<'_>) -> bool {
+    match (outcome, language.exhaustion) {
+        (Outcome::Exited(code), Some(sign)) if code == sign.code => {
+            sign.shows_in(code, &transcript.end_of_stderr())
+        }
+        _ => false,
+    }
+}
+
 /// What is known about a run as soon as it begins.
 struct Begun {
     start: Start,
@@ -344,9 +440,9 @@ struct Begun {
 }
 
 impl Begun {
-    fn told(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
+    fn told(&self, language: Language, backend: BackendName, queue: Duration, stage: Stage) -> Started<'_> {
         let Begun { start, runtime, image } = self;
-        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
+        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue, stage }
     }
 }
 
@@ -356,6 +452,16 @@ struct Concluded {
     usage: Usage,
     begun: Begun,
     files: Vec<CollectedFile>,
+    compile: Option<Compilation>,
+    stage: Stage,
+}
+
+impl From<Uncompiled> for Concluded {
+    /// The program used nothing: there is none.
+    fn from(Uncompiled { compilation, begun }: Uncompiled) -> Concluded {
+        let (outcome, usage, files) = (compilation.outcome, Usage::default(), Vec::new());
+        Concluded { outcome, usage, begun, files, compile: Some(compilation), stage: Stage::Compile }
+    }
 }
 
 impl Concluded {
@@ -366,7 +472,8 @@ impl Concluded {
     ) -> Result<Concluded, RunError> {
         let runtime = backend.runtime(language)?.label;
         let begun = Begun { start: Start::Cold, runtime, image: None };
-        Ok(Concluded { outcome, usage: Usage::default(), begun, files: Vec::new() })
+        let (usage, files, compile, stage) = (Usage::default(), Vec::new(), None, Stage::Run);
+        Ok(Concluded { outcome, usage, begun, files, compile, stage })
     }
 }
 
@@ -377,12 +484,16 @@ fn specify(
     execution: ExecutionRequest,
     source: Source,
     enforcement: Enforcement,
+    program: Compiled,
 ) -> (SandboxSpec, ExecutionSpec) {
     let SandboxRequest { limits, network, workspace, env, image, .. } = sandbox;
+    // A program that a compiler made takes nothing of what it may write.
+    let limits = BoxLimits { disk: Bytes::new(limits.disk.get() + program.disk()), ..limits };
     let sandbox = SandboxSpec { limits, network, workspace, env, image, enforcement };
     let ExecutionRequest { language, args, stdin, files, collect, limits, .. } = execution;
     let id = id.to_owned();
-    (sandbox, ExecutionSpec { id, language, source, args, stdin, files, collect, limits })
+    let work = Work::Run(program);
+    (sandbox, ExecutionSpec { id, language, source, args, stdin, files, collect, limits, work })
 }
 
 /// Derives the outcome from what the kernel reports and what we did. A program that exited by itself did so even if we

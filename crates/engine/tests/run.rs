@@ -15,12 +15,15 @@ use belljar_core::backend::{Backend, BackendError, Ending, PullEvent, Stream};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
-use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit, Usage};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, TimeLimit, Usage};
+use belljar_core::path::BoxPath;
 use belljar_core::request::{
-    BackendChoice, BackendName, Code, ExecutionRequest, Glob, Network, RunRequest, SandboxRequest, Stdin,
+    BackendChoice, BackendName, Code, EnvVar, ExecutionRequest, Glob, InputFile, Network, RunRequest,
+    SandboxRequest, Stdin,
 };
 use belljar_engine::{
-    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Slots, Unobserved, Unprepared, Unread,
+    Absent, Deferred, Engine, Observer, Prepared, Programs, RunError, RunId, Slots, Started, Unobserved,
+    Unprepared, Unread,
 };
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted, pulled};
@@ -106,7 +109,8 @@ struct Live {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     leaves_after: Option<usize>,
-    /// How much had been received when each stage began.
+    begun_with: Option<Stage>,
+    /// How much had been received when the next stage began.
     stages: Vec<usize>,
     /// What was pulled before the start.
     pulled: Vec<PullEvent>,
@@ -116,6 +120,10 @@ impl Observer for Live {
     fn pulling(&mut self, event: &PullEvent) {
         assert!(self.stdout.is_empty(), "before the program runs");
         self.pulled.push(event.clone());
+    }
+
+    fn started(&mut self, started: &Started<'_>) {
+        self.begun_with = Some(started.stage);
     }
 
     fn next_stage(&mut self) {
@@ -318,13 +326,154 @@ async fn a_listener_that_goes_away_cancels_the_run() {
     assert_eq!(report.usage.wall, Duration::ZERO);
 }
 
+/// A request in a language that is compiled.
+fn compiled(name: &str, limits: LimitsRequest) -> RunRequest {
+    let mut request = request(limits);
+    request.execution.language = Language::by_name(name).unwrap();
+    request
+}
+
+fn c() -> RunRequest {
+    compiled("c", LimitsRequest::default())
+}
+
+fn read_as_it_is(unread: &Unread<'_>) -> Result<Prepared, Unprepared> {
+    Ok(Prepared::unchanged(unread))
+}
+
+async fn compile_and_run(script: Script, request: RunRequest, live: &mut Live) -> Report {
+    let engine = Engine::new(vec![script.backend()], read_as_it_is);
+    run(&engine, request, live, pending()).await.unwrap()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_listener_hears_that_the_compiler_is_done() {
-    let acts = vec![say("warning\n"), Act::NextStage, say("begun\n")];
+async fn a_compiler_and_its_program_are_told_apart() {
+    let mut script = Script::of(vec![say("begun\n"), Act::Sleep(SECOND)], Ending::Exited(3));
+    script.compiler = (vec![say("warning\n"), complain("odd\n"), Act::Sleep(5 * SECOND)], Ending::Exited(0));
     let mut live = Live::default();
-    let backend = Script::of(acts, Ending::Exited(0)).backend();
-    let report = run(&engine(&backend), defaults(), &mut live, pending()).await.unwrap();
-    assert_eq!((live.stages, report.outcome), (vec!["warning\n".len()], Outcome::Exited(0)));
+    let report = compile_and_run(script, c(), &mut live).await;
+    let compiler = report.compile.unwrap();
+    assert_eq!(
+        (report.stage, report.outcome, compiler.outcome),
+        (Stage::Run, Outcome::Exited(3), Outcome::Exited(0))
+    );
+    assert_eq!((report.stdout.to_bytes(), report.stderr.to_bytes()), (b"begun\n".to_vec(), Vec::new()));
+    assert_eq!(
+        (compiler.stdout.to_bytes(), compiler.stderr.to_bytes()),
+        (b"warning\n".to_vec(), b"odd\n".to_vec())
+    );
+    assert_eq!((report.usage.wall, compiler.usage.wall), (SECOND, 5 * SECOND));
+    assert_eq!((live.begun_with, live.stages), (Some(Stage::Compile), vec!["warning\n".len()]));
+    assert_eq!(live.stdout, b"warning\nbegun\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_does_not_compile_does_not_run() {
+    let mut script = Script::of(vec![say("never\n")], Ending::Exited(0));
+    script.compiler = (vec![complain("no such x\n")], Ending::Exited(1));
+    let backend = script.backend();
+    let mut live = Live::default();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is);
+    let report = run(&engine, c(), &mut live, pending()).await.unwrap();
+    assert_eq!((report.stage, report.outcome), (Stage::Compile, Outcome::Exited(1)));
+    assert_eq!((report.stdout.to_bytes(), report.stderr.to_bytes()), (Vec::new(), b"no such x\n".to_vec()));
+    assert_eq!(report.compile.unwrap().stderr.to_bytes(), b"no such x\n");
+    assert_eq!(report.usage, Usage::default(), "there was no program to use anything");
+    assert_eq!(*backend.log.lock().unwrap(), ["compile main.c", "finish", "drop"]);
+    assert!(live.stages.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compiler_has_a_clock_of_its_own() {
+    let limits = LimitsRequest {
+        timeout: Some(2 * SECOND),
+        compile_timeout: Some(20 * SECOND),
+        ..LimitsRequest::default()
+    };
+    let mut script = Script::of(vec![Act::Sleep(SECOND)], Ending::Exited(0));
+    script.compiler = (vec![Act::Sleep(19 * SECOND)], Ending::Exited(0));
+    let report = compile_and_run(script.clone(), compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(
+        (report.stage, report.outcome),
+        (Stage::Run, Outcome::Exited(0)),
+        "compiling takes no time of the run"
+    );
+    let mut late = script.clone();
+    late.acts = vec![Act::Sleep(3 * SECOND)];
+    let report = compile_and_run(late, compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(2 * SECOND)));
+    assert_eq!((report.stage, report.usage.wall), (Stage::Run, 2 * SECOND));
+    script.compiler = (vec![complain("slowly\n"), Act::Sleep(21 * SECOND)], Ending::Exited(0));
+    let report = compile_and_run(script, compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(20 * SECOND)));
+    assert_eq!(report.stage, Stage::Compile);
+    assert_eq!(report.stderr.to_bytes(), b"slowly\nExecution timed out after 20s of compiling\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compiler_that_is_out_of_memory_has_its_own_limit() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.compiler = (vec![], Ending::OutOfMemory);
+    let report = compile_and_run(script, c(), &mut Live::default()).await;
+    assert_eq!((report.stage, report.outcome), (Stage::Compile, Outcome::OutOfMemory));
+    assert_eq!(report.stderr.to_bytes(), b"Memory limit exceeded while compiling (512M)\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_code_is_compiled_once() {
+    let mut script = Script::of(vec![say("begun\n")], Ending::Exited(0));
+    script.compiler = (vec![complain("odd\n")], Ending::Exited(0));
+    let backend = script.backend();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is).with_programs(Programs::new(1 << 20));
+    let compiled_now =
+        || backend.log.lock().unwrap().iter().filter(|done| done.starts_with("compile")).count();
+    let mut first = Live::default();
+    let report = run(&engine, c(), &mut first, pending()).await.unwrap();
+    assert!(!report.compile.unwrap().cached && first.begun_with == Some(Stage::Compile));
+    let mut second = Live::default();
+    let report = run(&engine, c(), &mut second, pending()).await.unwrap();
+    let compiler = report.compile.unwrap();
+    assert!(compiler.cached && compiler.usage == Usage::default());
+    assert_eq!(compiler.stderr.to_bytes(), b"odd\n", "what it said then");
+    assert_eq!((second.begun_with, second.stderr), (Some(Stage::Run), Vec::new()));
+    assert_eq!(compiled_now(), 1);
+    let mut other = c();
+    other.execution.code = Code::parse(b"other code".to_vec(), None).unwrap();
+    run(&engine, other, &mut Unobserved, pending()).await.unwrap();
+    let mut with_a_file = c();
+    let header =
+        InputFile { path: BoxPath::parse("x.h").unwrap(), content: b"1".to_vec(), executable: false };
+    with_a_file.execution.files.push(header);
+    run(&engine, with_a_file, &mut Unobserved, pending()).await.unwrap();
+    let mut with_a_variable = c();
+    with_a_variable.sandbox.env = EnvVar::parse_all(vec![("CPATH".into(), "/x".into())]).unwrap();
+    run(&engine, with_a_variable, &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(compiled_now(), 4, "what a program depends on makes it another one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_does_not_compile_is_tried_again() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.compiler = (vec![], Ending::Exited(1));
+    let backend = script.backend();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is).with_programs(Programs::new(1 << 20));
+    for _ in 0..2 {
+        let report = run(&engine, c(), &mut Unobserved, pending()).await.unwrap();
+        assert!(!report.compile.unwrap().cached);
+    }
+    assert_eq!(backend.log.lock().unwrap().iter().filter(|done| done.starts_with("compile")).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_heap_is_out_of_memory_and_the_same_exit_status_is_not() {
+    let last_words = "Terminating due to java.lang.OutOfMemoryError: Java heap space\n";
+    let java = || compiled("java", LimitsRequest::default());
+    let full = Script::of(vec![complain("working\n"), complain(last_words)], Ending::Exited(3));
+    let report = compile_and_run(full, java(), &mut Live::default()).await;
+    assert_eq!((report.outcome, report.stage), (Outcome::OutOfMemory, Stage::Run));
+    assert!(report.stderr.to_bytes().ends_with(b"Memory limit exceeded (256M)\n"));
+    let own = Script::of(vec![complain("working\n")], Ending::Exited(3));
+    assert_eq!(compile_and_run(own, java(), &mut Live::default()).await.outcome, Outcome::Exited(3));
 }
 
 #[tokio::test(start_paused = true)]

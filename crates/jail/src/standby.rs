@@ -89,10 +89,9 @@ impl Standby {
                 Ok(Some((self.bury(Some(status)), Vec::new())))
             }
             None => Ok(Some((self.bury(None), Vec::new()))),
-            news @ Some((
-                Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Next | Reply::Failed { .. },
-                _,
-            )) => Ok(news),
+            news @ Some((Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Failed { .. }, _)) => {
+                Ok(news)
+            }
         }
     }
 

@@ -550,16 +550,6 @@ pub(crate) fn keep_dead_children() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
-/// Kills every process of this PID namespace except PID 1, which is the caller.
-pub(crate) fn kill_everyone() -> io::Result<()> {
-    // SAFETY: takes integers only. Only PID 1 of a box calls this, and the kernel confines "everyone" to its
-    // namespace.
-    match checked(unsafe { libc::kill(-1, libc::SIGKILL) }.into()) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        other => other.map(drop),
-    }
-}
-
 /// Waits for any child, as PID 1 must. Returns its pid and its raw wait status.
 pub(crate) fn wait_any() -> io::Result<(Option<Pid>, i32)> {
     loop {

@@ -9,6 +9,9 @@ use crate::caller::Key;
 use crate::defaults::Defaults;
 use crate::mcp;
 
+/// The most bytes of compiled programs that are kept.
+pub(crate) const MOST_PROGRAMS: usize = 64 << 20;
+
 /// How the server is to behave.
 #[derive(Debug, Clone)]
 pub struct Config {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::Report;
+use belljar_core::outcome::{Report, Stage};
 use belljar_engine::{Admitted, Engine, RunId};
 use belljar_wire::{
     Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
@@ -118,8 +118,23 @@ impl Finished {
     /// What keeping it costs, near enough.
     pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
-        let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
-        1024 + files.sum::<usize>() + output.iter().sum::<usize>()
+        let compiler = self.report.compile.iter().flat_map(|compiler| [&compiler.stdout, &compiler.stderr]);
+        let output = [&self.report.stdout, &self.report.stderr].into_iter().chain(compiler);
+        1024 + files.sum::<usize>() + output.map(Captured::len).sum::<usize>()
+    }
+
+    /// The head of what a stage wrote to a stream. What a compiler that failed wrote is told as the result of the run, too, but
+    /// not twice here.
+    pub(crate) fn head(&self, stage: Stage, stream: Stream) -> &[u8] {
+        let Report { stdout, stderr, compile, stage: last, .. } = &self.report;
+        let written = match stage {
+            Stage::Compile => compile.as_ref().map(|compiler| (&compiler.stdout, &compiler.stderr)),
+            Stage::Run => (*last == Stage::Run).then_some((stdout, stderr)),
+        };
+        written.map_or(&[], |(stdout, stderr)| match stream {
+            Stream::Stdout => stdout.head(),
+            Stream::Stderr => stderr.head(),
+        })
     }
 
     /// What it can take, at most, to render it as JSON: an object, and then the text.
@@ -153,9 +168,11 @@ pub(crate) struct Wanted {
 pub enum RunEvent {
     /// Its image is being pulled. Comes before the program starts, if at all.
     Pulling(ImagePull),
-    /// The program has started.
+    /// The program, or its compiler, has started.
     Started(RunStarted),
-    /// The program wrote something. Events have only the head of each stream; the result has the tail, too.
+    /// The compiler is done, and the program has started.
+    NextStage,
+    /// The program, or its compiler, wrote something. Events have only the head of each stream; the result has the tail, too.
     Output(Stream, Bytes),
     /// The box is gone.
     Ended(End),
@@ -500,6 +517,7 @@ impl Events {
         match self.reader.next().await {
             Some(LogEvent::Pulling(event)) => RunEvent::Pulling(event.into()),
             Some(LogEvent::Started(started)) => RunEvent::Started(started),
+            Some(LogEvent::NextStage) => RunEvent::NextStage,
             Some(LogEvent::Output(stream, bytes)) => RunEvent::Output(stream, bytes),
             None => RunEvent::Ended(self.end().await),
         }
@@ -526,13 +544,6 @@ impl Run {
     /// The next event. After [`Ended`](RunEvent::Ended) it is the same again.
     pub async fn next(&mut self) -> RunEvent {
         self.events.next().await
-    }
-
-    /// Which of its language's commands runs: an index into [`stages`](belljar_core::language::Row::stages). When the
-    /// run has ended, the one that it came to.
-    #[must_use]
-    pub fn stage(&self) -> watch::Receiver<usize> {
-        self.events.record.log.stage()
     }
 
     /// Waits for the end.

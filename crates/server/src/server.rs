@@ -5,11 +5,11 @@ use std::io;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use belljar_engine::{Engine, Slots};
+use belljar_engine::{Engine, Programs, Slots};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::config::Config;
+use crate::config::{Config, MOST_PROGRAMS};
 use crate::http::{self, App};
 use crate::runs::Runs;
 use crate::{listen, watchdog};
@@ -53,6 +53,7 @@ impl Server {
     pub fn new(engine: Engine, config: Config) -> Result<Server, ServeError> {
         let threads = threads("belljar-serve", config.slots.clamp(2, 64) + ANSWERING)?;
         let engine = engine.with_slots(Slots::new(config.slots, config.queue));
+        let engine = engine.with_programs(Programs::new(MOST_PROGRAMS));
         engine.upkeep().for_each(|upkeep| drop(threads.spawn(upkeep)));
         let runs = Runs::new(engine, &config, threads.handle().clone());
         Ok(Server { app: App::new(runs, config), threads })

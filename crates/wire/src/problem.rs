@@ -119,6 +119,10 @@ impl From<RunError> for Problem {
                 let retry_after = Some(Duration::from_secs(1));
                 Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
             }
+            RunError::ProgramTooLarge { .. } => {
+                let hint = "make it smaller: put large tables into a file instead of the code";
+                Problem::new(Code::TooLarge, message, hint).at(Field::Code)
+            }
             RunError::Unprepared(_) => {
                 Problem::new(Code::Internal, message, "this is a bug in Belljar; see its log")
             }

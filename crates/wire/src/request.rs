@@ -114,6 +114,10 @@ pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400000, default = 10000)]
     pub timeout_ms: Option<u64>,
+    /// Wall-clock time for the compiler of a language that is compiled, in milliseconds. It does not count for the program.
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000, default = 30000)]
+    pub compile_timeout_ms: Option<u64>,
     /// CPU time for everything that the run starts, in milliseconds. Without it, CPU time is not limited.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400000)]
@@ -122,6 +126,11 @@ pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4194304, maximum = 17592186044416_i64, default = 268435456)]
     pub memory_bytes: Option<u64>,
+    /// Memory and swap for the compiler, in bytes. It does not count for the program. Without it, the compiler has 512 MiB, or
+    /// as much as the program if that is more.
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4194304, maximum = 17592186044416_i64, default = 536870912)]
+    pub compile_memory_bytes: Option<u64>,
     /// How many CPUs the run may use at a time; 0.5 is half of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01, maximum = 1024, default = 1.0)]
@@ -148,11 +157,12 @@ pub struct Local {
     pub code: Option<LocalCode>,
     pub stdin: Option<Box<dyn Read + Send>>,
     pub files: Vec<LocalFile>,
+    pub compile_cpu_time: Option<Duration>,
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Local { code, stdin, files } = self;
+        let Local { code, stdin, files, compile_cpu_time: _ } = self;
         let stdin = stdin.as_ref().map(|_| "a stream");
         f.debug_struct("Local").field("code", code).field("stdin", &stdin).field("files", files).finish()
     }
@@ -212,7 +222,8 @@ impl RunRequest {
     /// # Errors
     /// The first field that is not what the contract wants.
     pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
-        let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
+        let limits = LimitsRequest { compile_cpu_time: local.compile_cpu_time, ..self.limits.into_domain() };
+        let (box_limits, limits) = limits.within(ceilings).resolve()?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
@@ -263,7 +274,9 @@ impl Limits {
             pids: self.pids,
             disk: self.disk_bytes,
             output: self.output_bytes,
-            collected: None,
+            compile_timeout: self.compile_timeout_ms.map(Duration::from_millis),
+            compile_memory: self.compile_memory_bytes,
+            ..LimitsRequest::default()
         }
     }
 }

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::Captured;
 use belljar_core::backend::PullEvent;
-use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
+use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Stage, Start};
 use belljar_engine::Started;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -25,9 +25,11 @@ pub struct RunResult {
     /// The number of the signal that ended the program, or `null`.
     #[schema(required = true)]
     pub signal: Option<u8>,
-    /// What the program wrote to standard output. Bytes that are not UTF-8 are replaced.
+    /// What the program wrote to standard output; if `stage` is `compile`, what the compiler wrote. Bytes that are not
+    /// UTF-8 are replaced.
     pub stdout: String,
-    /// What the program wrote to standard error. Bytes that are not UTF-8 are replaced.
+    /// What the program wrote to standard error; if `stage` is `compile`, what the compiler wrote. Bytes that are not
+    /// UTF-8 are replaced.
     pub stderr: String,
     /// Standard output byte for byte. Only if the request has `output_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,8 +47,14 @@ pub struct RunResult {
     pub timed_out: bool,
     /// Whether the limit on memory ended the program.
     pub oom_killed: bool,
-    /// What the run used.
+    /// What the program used. What its compiler used is in `compile`.
     pub usage: Usage,
+    /// What the compiler did, if the language is compiled.
+    #[schema(required = true)]
+    pub compile: Option<Compile>,
+    /// What ended the run: the program, or its compiler, because the code does not compile.
+    #[schema(value_type = schema::StageName)]
+    pub stage: &'static str,
     /// Where the sandbox came from.
     #[schema(value_type = schema::StartKind)]
     pub start: &'static str,
@@ -73,6 +81,53 @@ pub struct RunResult {
     /// Always empty: this version does not scan code before it runs.
     #[schema(schema_with = schema::no_findings)]
     pub findings: [(); 0],
+}
+
+/// What a compiler did. It has limits of its own, so nothing of it counts for the program.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = CompileResult)]
+pub struct Compile {
+    /// Its exit code, as that of a program.
+    pub exit_code: u8,
+    /// Whether `compile_timeout_ms` ended it.
+    pub timed_out: bool,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+    /// What it used: nothing if the program was there already.
+    pub usage: Usage,
+    /// Whether the program was there already, because the same code was compiled before.
+    pub cached: bool,
+}
+
+impl From<&outcome::Compilation> for Compile {
+    fn from(compiler: &outcome::Compilation) -> Compile {
+        Compile {
+            exit_code: compiler.outcome.exit_code(),
+            timed_out: matches!(compiler.outcome, Outcome::TimedOut(_)),
+            stdout: told(&compiler.stdout, OutputForm::Text).0,
+            stderr: told(&compiler.stderr, OutputForm::Text).0,
+            usage: compiler.usage.into(),
+            cached: compiler.cached,
+        }
+    }
+}
+
+/// The compiler is done, and its program has started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct StageStarted {
+    /// What runs now.
+    #[schema(value_type = schema::StageName)]
+    pub stage: &'static str,
+}
+
+impl StageStarted {
+    /// What begins.
+    #[must_use]
+    pub fn new(stage: Stage) -> StageStarted {
+        StageStarted { stage: stage_name(stage) }
+    }
 }
 
 /// Progress of an image that is being pulled for a run.
@@ -122,9 +177,18 @@ pub struct RunStarted {
     pub start: &'static str,
     /// How long the run waited in the queue, in milliseconds.
     pub queue_ms: f64,
+    /// What runs now: the program, or its compiler. The event `stage` follows when the compiler is done.
+    #[schema(value_type = schema::StageName)]
+    pub stage: &'static str,
 }
 
 impl RunStarted {
+    /// What runs now.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        if self.stage == stage_name(Stage::Compile) { Stage::Compile } else { Stage::Run }
+    }
+
     /// What the engine says when a program begins to run.
     #[must_use]
     pub fn new(id: &str, started: &Started<'_>) -> RunStarted {
@@ -136,6 +200,7 @@ impl RunStarted {
             image: started.image.map(str::to_owned),
             start: word(started.start),
             queue_ms: millis(started.queue),
+            stage: stage_name(started.stage),
         }
     }
 }
@@ -218,6 +283,8 @@ impl RunResult {
             timed_out: matches!(report.outcome, Outcome::TimedOut(_)),
             oom_killed: report.outcome == Outcome::OutOfMemory,
             usage: report.usage.into(),
+            compile: report.compile.as_ref().map(Compile::from),
+            stage: stage_name(report.stage),
             start: word(report.start),
             language: report.language.name,
             runtime: report.runtime.clone(),
@@ -269,6 +336,13 @@ fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Compile => "compile",
+        Stage::Run => "run",
+    }
+}
+
 fn word(start: Start) -> &'static str {
     match start {
         Start::Warm => "warm",
@@ -316,6 +390,8 @@ mod tests {
                 cpu: Duration::from_micros(1100),
                 memory_peak: 9_437_184,
             },
+            compile: None,
+            stage: Stage::Run,
             start: Start::Cold,
             language: Language::by_name("python").unwrap(),
             runtime: "CPython 3.11.7".into(),
@@ -347,6 +423,8 @@ mod tests {
             "memory_peak_bytes": 9437184,
             "queue_ms": 0.0
           },
+          "compile": null,
+          "stage": "run",
           "start": "cold",
           "language": "python",
           "runtime": "CPython 3.11.7",
@@ -370,6 +448,25 @@ mod tests {
           "findings": []
         }
         "#);
+    }
+
+    #[test]
+    fn a_compiler_is_told_apart_from_its_program() {
+        let usage = outcome::Usage { cpu: Duration::from_millis(2), ..outcome::Usage::default() };
+        let mut failed = report(Outcome::Exited(1));
+        failed.stage = Stage::Compile;
+        failed.compile = Some(outcome::Compilation {
+            outcome: Outcome::Exited(1),
+            stdout: captured(b""),
+            stderr: captured(b"no such x"),
+            usage,
+            cached: false,
+        });
+        let result = RunResult::from(&failed);
+        let compile = result.compile.unwrap();
+        assert_eq!((result.stage, result.status, result.exit_code), ("compile", "exited", 1));
+        assert_eq!((compile.exit_code, compile.timed_out, compile.stderr.as_str()), (1, false, "no such x"));
+        assert!(compile.usage.cpu_ms > 1.0 && result.usage.cpu_ms < 2.0);
     }
 
     #[test]

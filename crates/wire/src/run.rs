@@ -11,7 +11,7 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::problem::{Fault, Problem};
-use crate::result::{ImagePull, RunResult, RunStarted};
+use crate::result::{ImagePull, RunResult, RunStarted, StageStarted};
 use crate::schema;
 
 /// Where a run is, or how it ended.
@@ -147,14 +147,20 @@ pub struct OutputText {
 pub enum RunEvent {}
 
 /// The events: the name of the schema, the name of the event, the schema of its data, and when it is sent.
-const EVENTS: [(&str, &str, Data, &str); 6] = [
+const EVENTS: [(&str, &str, Data, &str); 7] = [
     (
         "PullEvent",
         "pull",
         data::<ImagePull>,
         "The image of the run is being pulled. Sent before the program starts, if at all.",
     ),
-    ("StartEvent", "start", data::<RunStarted>, "The program has started."),
+    ("StartEvent", "start", data::<RunStarted>, "The program, or its compiler, has started."),
+    (
+        "StageEvent",
+        "stage",
+        data::<StageStarted>,
+        "The compiler is done, and the program has started. Output before this event is the compiler's.",
+    ),
     ("StdoutEvent", "stdout", data::<OutputText>, "The program wrote to standard output."),
     ("StderrEvent", "stderr", data::<OutputText>, "The program wrote to standard error."),
     ("EndEvent", "end", data::<RunResult>, "The run has ended. This is the last event."),

@@ -52,7 +52,12 @@ words!(
 );
 words!(ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
 
-words!(EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
+words!(StageName, "A part of a run: compiling the code, or running the program.", ["run", "compile"]);
+words!(
+    EventName,
+    "The name of an event of a run.",
+    ["pull", "start", "stage", "stdout", "stderr", "end", "error"]
+);
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
 pub(crate) fn language_or_alias() -> Schema {

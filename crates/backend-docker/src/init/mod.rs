@@ -1,6 +1,6 @@
 //! PID 1 of every container: this same binary, which starts the program, forwards its input and output, reaps, counts,
 //! and at the end kills what is left and hands out files. The engine's own `init` does a part of that; exact wait
-//! statuses, several commands and files that outlive the program need the rest.
+//! statuses and files that outlive the program need the rest.
 //!
 //! It has the user of the code and no rights that the code does not have. Nothing outside trusts it: it speaks for the
 //! code, and the engine enforces the limits. It is protected from the code nevertheless, so that the reported endings
@@ -218,7 +218,7 @@ fn hand_out(line: &mut Line, asked: &Collect) -> io::Result<()> {
         bytes: asked.bytes,
         names: asked.names,
     };
-    let dir = File::open(SANDBOX)?.into();
+    let dir = File::open(&asked.from)?.into();
     let mut outcome = Ok(());
     belljar_host::collect::visit(&dir, &wanted, |path, file, size| {
         if outcome.is_ok() {

@@ -1,4 +1,4 @@
-//! The commands of a run and everything that they start: fed, read, counted, reaped and finally killed.
+//! The program of a run and everything that it starts: fed, read, counted, reaped and finally killed.
 
 use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,12 +26,11 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The commands of a run, one of which is running.
+/// The program of a run, and its descendants.
 pub(super) struct Tree<'a> {
     order: &'a Order,
-    next: usize,
     leader: Option<Pid>,
-    /// The write ends for the commands; closed when the last of them has them.
+    /// The write ends for the program, until it has them.
     ends: Option<(PipeWriter, PipeWriter)>,
     stdout: Option<io::PipeReader>,
     stderr: Option<io::PipeReader>,
@@ -69,7 +68,6 @@ impl<'a> Tree<'a> {
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, bell)?;
         Ok(Tree {
             order,
-            next: 0,
             leader: None,
             ends: Some((out, err)),
             stdout: Some(stdout),
@@ -89,11 +87,11 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Starts the first command with a pipe for its code, and waits until it reads that.
+    /// Starts the program with a pipe for its code, and waits until it reads that.
     pub(super) fn park(&mut self, source: &str) -> io::Result<()> {
         let path = Path::new(SANDBOX).join(source);
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o644))?;
-        self.start_next()?;
+        self.start_program()?;
         let began = Instant::now();
         loop {
             // It can be opened without blocking only when a process has it open for reading.
@@ -110,12 +108,12 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Starts the run: writes the code into the pipe of a parked command, or starts the first command.
+    /// Starts the run: writes the code into the pipe of a parked program, or starts the program.
     pub(super) fn start(&mut self, code: &[u8], cpu_ms: Option<u64>) -> io::Result<()> {
         self.before = self.counters.read()?;
         self.cpu_limit = cpu_ms.map(Duration::from_millis);
         if self.leader.is_none() {
-            self.start_next()?;
+            self.start_program()?;
         } else if let Some(leader) = self.leader {
             limit_cpu(leader, self.cpu_limit);
         }
@@ -129,10 +127,6 @@ impl<'a> Tree<'a> {
     pub(super) fn follow(&mut self, line: &mut Line) -> io::Result<Option<End>> {
         let status = loop {
             match self.reap()? {
-                Some(status) if status.exit_status() == Some(0) && self.next < self.order.commands.len() => {
-                    line.say(&Said::NextStage)?;
-                    self.start_next()?;
-                }
                 Some(status) => break status,
                 None => {}
             }
@@ -148,16 +142,14 @@ impl<'a> Tree<'a> {
         self.end(status).map(Some)
     }
 
-    fn start_next(&mut self) -> io::Result<()> {
-        let words = self.order.commands.get(self.next).ok_or(io::ErrorKind::NotFound)?;
-        self.next += 1;
-        let last = self.next == self.order.commands.len();
-        let (out, err) = self.ends_for(last)?;
+    fn start_program(&mut self) -> io::Result<()> {
+        let words = &self.order.command;
+        let (out, err) = self.ends.take().ok_or(io::ErrorKind::BrokenPipe)?;
         can_be_run(words.first().ok_or(io::ErrorKind::InvalidInput)?)?;
         let mut command = confined(words);
         command.env_clear().process_group(0).current_dir(&self.order.cwd).stdout(out).stderr(err);
         command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(if last { Stdio::piped() } else { Stdio::null() });
+        command.stdin(Stdio::piped());
         let mut child = command.spawn()?;
         let leader = Pid::from_child(&child);
         limit_cpu(leader, self.cpu_limit);
@@ -168,14 +160,6 @@ impl<'a> Tree<'a> {
             self.stdin.pump();
         }
         Ok(())
-    }
-
-    fn ends_for(&mut self, last: bool) -> io::Result<(PipeWriter, PipeWriter)> {
-        let ends = self.ends.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        if !last {
-            self.ends = Some((ends.0.try_clone()?, ends.1.try_clone()?));
-        }
-        Ok(ends)
     }
 
     /// Waits for an event, and handles it. False if belljar has disconnected.
@@ -277,7 +261,7 @@ impl<'a> Tree<'a> {
         let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
     }
 
-    /// Reaps whatever has died. Returns how the command ended, if it is among them.
+    /// Reaps whatever has died. Returns how the program ended, if it is among them.
     fn reap(&mut self) -> io::Result<Option<WaitStatus>> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {

@@ -193,6 +193,8 @@ fn ceilings<'a>(
         disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
         output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
         collected: usual.collected,
+        compile_timeout: at("limits.compile-timeout").time(limits.compile_timeout.as_ref())?,
+        compile_memory: bytes(at("limits.compile-memory").size(limits.compile_memory.as_ref())?),
     })
 }
 

@@ -344,7 +344,7 @@ promise!(bombs_side_by_side_do_not_keep_others_from_running; needs memory, pids;
 
 /// R32
 fn a_compile_bomb_is_held_by_the_same_limits(cell: &Cell) {
-    let cell = cell.language("c").limit("timeout", "3s");
+    let cell = cell.language("c").limit("compile-timeout", "3s").limit("compile-memory", "256M");
     let endless = cell.run("#include \"/dev/zero\"\nint main(void) { return 0; }");
     assert!(endless.status != Status::Exited || endless.exit_code != 0, "{endless:?}");
     let large = cell.limit("disk", "8M").run("char big[1 << 30] = {1}; int main(void) { return big[0]; }");

@@ -1,5 +1,5 @@
-//! A run as it happens, by server-sent events: `pull` while an image is pulled for it, `start`, `stdout`, `stderr`, `end`, and
-//! `error` if Belljar could not run it.
+//! A run as it happens, by server-sent events: `pull` while an image is pulled for it, `start`, `stdout`, `stderr`, `stage`
+//! when a compiler is done, `end`, and `error` if Belljar could not run it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,7 +8,8 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::{OutputText, Problem};
+use belljar_core::outcome::Stage;
+use belljar_wire::{OutputText, Problem, StageStarted};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -105,15 +106,17 @@ impl Telling {
             match event {
                 RunEvent::Pulling(pull) => self.due.push_back(named("pull", &pull)),
                 RunEvent::Started(started) => self.due.push_back(named("start", &started)),
+                RunEvent::NextStage => {
+                    self.finish_texts();
+                    self.due.push_back(named("stage", &StageStarted::new(Stage::Run)));
+                }
                 RunEvent::Output(stream, bytes) => {
                     let text = self.texts.of(stream).push(&bytes);
                     self.due.extend(output(stream, text));
                 }
                 RunEvent::Ended(end) => {
                     self.source = None;
-                    for stream in [Stream::Stdout, Stream::Stderr] {
-                        self.due.extend(output(stream, self.texts.of(stream).finish()));
-                    }
+                    self.finish_texts();
                     self.share = None;
                     let last = last_words(&self.app, &end).await;
                     let (event, share) = last.unwrap_or_else(|problem| (named("error", &problem), None));
@@ -121,6 +124,15 @@ impl Telling {
                     self.due.push_back(event);
                 }
             }
+        }
+    }
+}
+
+impl Telling {
+    /// Tells what is left of a character that was not complete.
+    fn finish_texts(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.due.extend(output(stream, self.texts.of(stream).finish()));
         }
     }
 }

@@ -86,6 +86,8 @@ fn result() -> Value {
         "timed_out": false,
         "oom_killed": false,
         "usage": {"wall_ms": 1.9, "cpu_ms": 1.1, "memory_peak_bytes": 9_437_184, "queue_ms": 0.0},
+        "compile": null,
+        "stage": "run",
         "start": "warm",
         "language": "python",
         "runtime": "CPython 3.11.7",
@@ -104,7 +106,7 @@ fn result() -> Value {
 fn stream() -> String {
     let started = json!({
         "id": RUN_ID, "language": "python", "runtime": "CPython 3.11.7", "backend": "native", "image": null,
-        "start": "warm", "queue_ms": 0.0,
+        "start": "warm", "queue_ms": 0.0, "stage": "run",
     });
     let events = [("start", started), ("stdout", json!({"text": "6\n"})), ("end", result())];
     events.map(|(name, data)| format!("event: {name}\ndata: {data}\n\n")).concat()

@@ -7,8 +7,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::backend::Stream;
 use belljar_core::limits::show_duration;
-use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
-use belljar_wire::{Code, Languages, Problem, RunResult};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, TimeLimit};
+use belljar_wire::{Code, Compile, Languages, Problem, RunResult};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
@@ -24,7 +24,8 @@ const MAX_IMAGES: usize = 4 << 20;
 /// The most bytes that an answer has on the wire, near enough: text and structure, each with its output, the names of
 /// files and their content, all of it escaped; and pictures in base64.
 pub(super) fn most_bytes(max_text: usize) -> usize {
-    max_text.saturating_mul(2 * 3 * 6) + MAX_IMAGES / 3 * 4
+    // A compiler's messages come on top of a program's.
+    max_text.saturating_mul((2 * 3 + 1) * 6) + MAX_IMAGES / 3 * 4
 }
 
 /// A run that took place.
@@ -105,6 +106,9 @@ fn with_content(content: Vec<ContentBlock>, structured: Value) -> CallToolResult
 fn shorten(result: &mut RunResult, budget: usize) {
     let length = |text: &str| text.chars().count();
     let (stdout, stderr) = share(budget, length(&result.stdout), length(&result.stderr));
+    if let Some(compile) = &mut result.compile {
+        shorten_compiler(compile, result.stage, budget / 4);
+    }
     let id = result.id.clone();
     let note = |stream: &'static str| {
         let id = id.clone();
@@ -121,8 +125,24 @@ fn shorten(result: &mut RunResult, budget: usize) {
     }
 }
 
+/// What a compiler that failed wrote is told already, as the output of the run.
+fn shorten_compiler(compile: &mut Compile, stage: &str, budget: usize) {
+    if stage == "compile" {
+        (compile.stdout, compile.stderr) = (String::new(), String::new());
+    }
+    let note = |missing: usize, _: usize| format!("[... {missing} characters left out ...]");
+    for text in [&mut compile.stdout, &mut compile.stderr] {
+        if let Some(short) = head_and_tail(text, budget / 2, note) {
+            *text = short;
+        }
+    }
+}
+
 fn told(report: &Report, result: &RunResult, budget: usize) -> String {
-    let mut text = ending(report.outcome);
+    let mut text = match report.stage {
+        Stage::Run => ending(report.outcome),
+        Stage::Compile => format!("compilation failed: {}", ending(report.outcome)),
+    };
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         if !output.is_empty() {
             text += &format!("\n{name}:\n{}", output.strip_suffix('\n').unwrap_or(output));

@@ -292,7 +292,7 @@ async fn follow(run: &mut Run, mut progress: Progress) -> End {
             () = progress.due() => progress.tell().await,
             event = run.next() => match event {
                 RunEvent::Pulling(pull) => progress.pulling(&pull),
-                RunEvent::Started(_) => progress.began_to_run(),
+                RunEvent::Started(_) | RunEvent::NextStage => progress.began_to_run(),
                 RunEvent::Output(_, bytes) => progress.heard(&bytes),
                 RunEvent::Ended(end) => return end,
             },

@@ -1,6 +1,7 @@
 //! `POST /run_code`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -8,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
-use belljar_core::outcome::Outcome;
+use belljar_core::outcome::{Outcome, Report};
 use belljar_wire::{Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 
@@ -18,12 +19,11 @@ use super::result::{Command, Commands, Status};
 use super::{Refusal, is_everyones, java};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
-use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
-use crate::compat::time::{USUAL, millis, unless_less};
+use crate::compat::time::{USUAL, millis, unless_less, usual_for_compiler};
 use crate::http::App;
 use crate::http::answer;
 use crate::http::body::{self, Received};
-use crate::runs::PATIENCE;
+use crate::runs::{Finished, PATIENCE};
 
 /// Every language that their server knows, and ours for it if there is one.
 const LANGUAGES: &[(&str, Option<&str>)] = &[
@@ -76,10 +76,8 @@ struct Asked {
 
 /// A request that can be run.
 struct Job {
-    language: Language,
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
     fetch: Fetch,
 }
 
@@ -117,29 +115,25 @@ pub(super) async fn run_code(
 pub(super) async fn conduct(
     app: &App,
     caller: &Caller,
-    language: Language,
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
-) -> Result<Concluded, Problem> {
-    let run = app.runs.start_with(caller, request, local).await?;
-    let run = Staged::watch(run, language, clocks, &app.runs, caller);
-    Ok(to_the_end(run).await?.0)
+) -> Result<Arc<Finished>, Problem> {
+    app.runs.start_with(caller, request, local).await?.result().await
 }
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { language, request, local, clocks, fetch } = job;
-    let concluded = conduct(app, caller, language, request, local, clocks).await?;
+    let Job { request, local, fetch } = job;
+    let finished = conduct(app, caller, request, local).await?;
     drop(received);
-    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
-    let make = move || Answer::new(&concluded, &fetch);
+    let bytes = finished.rendered_bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&finished.report, &fetch);
     answer::counted(&app.memory, bytes, PATIENCE, make).await
 }
 
 /// Whether somebody else than the code and its clocks ended it.
-pub(super) fn was_cancelled(concluded: &Concluded) -> bool {
-    !concluded.timed_out && matches!(concluded.report().outcome, Outcome::Cancelled(_))
+pub(super) fn was_cancelled(report: &Report) -> bool {
+    matches!(report.outcome, Outcome::Cancelled(_))
 }
 
 /// A request that is well-formed: for a language of ours, or for one of theirs alone.
@@ -152,11 +146,11 @@ impl Asked {
     fn job(self, ceilings: &Ceilings) -> Result<Wanted, Fault> {
         let code = invalid::text("code", self.code)?;
         let (name, ours) = language(invalid::text("language", self.language)?)?;
-        let default = unless_less(USUAL, ceilings);
-        let clocks = Clocks {
-            compile: invalid::seconds("compile_timeout", &self.compile_timeout, ceilings)?.unwrap_or(default),
-            run: invalid::seconds("run_timeout", &self.run_timeout, ceilings)?.unwrap_or(default),
-        };
+        let (compile_most, run_most) = (ceilings.of_compile_timeout(), ceilings.timeout);
+        let compile_time = invalid::seconds("compile_timeout", &self.compile_timeout, compile_most)?
+            .unwrap_or_else(|| usual_for_compiler(ceilings));
+        let run_time = invalid::seconds("run_timeout", &self.run_timeout, run_most)?
+            .unwrap_or_else(|| unless_less(USUAL, ceilings));
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let stdin = invalid::optional_text("stdin", self.stdin)?;
         let files = files::given(self.files)?;
@@ -164,18 +158,23 @@ impl Asked {
         // Theirs go to pytest and to nothing else.
         invalid::texts("args", self.args)?;
         let Some(language) = ours else { return Ok(Wanted::Elsewhere(name)) };
-        let timeout_ms = millis(clocks.whole(is_compiled(language), ceilings.timeout));
+        let limits = Limits {
+            timeout_ms: Some(millis(run_time)),
+            compile_timeout_ms: Some(millis(compile_time)),
+            memory_bytes,
+            ..Limits::default()
+        };
         let request = RunRequest {
             language: language.name.to_owned(),
             code: if language.name == "php" { with_php_tag(code) } else { code },
             env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
             stdin,
             collect: fetch.patterns(),
-            limits: Limits { timeout_ms: Some(timeout_ms), memory_bytes, ..Limits::default() },
+            limits,
             ..RunRequest::default()
         };
         let local = Local { files, ..Local::default() };
-        Ok(Wanted::Here(Box::new(Job { language, request, local, clocks, fetch })))
+        Ok(Wanted::Here(Box::new(Job { request, local, fetch })))
     }
 }
 
@@ -196,20 +195,19 @@ fn with_php_tag(code: String) -> String {
 }
 
 impl Answer {
-    fn new(concluded: &Concluded, fetch: &Fetch) -> Answer {
-        if was_cancelled(concluded) {
+    fn new(report: &Report, fetch: &Fetch) -> Answer {
+        if was_cancelled(report) {
             return Answer::error("the run was cancelled".to_owned());
         }
-        let commands = Commands::new(concluded);
-        let commands =
-            if concluded.report().language.name == "java" { java::told(commands) } else { commands };
+        let commands = Commands::new(report);
+        let commands = if report.language.name == "java" { java::told(commands) } else { commands };
         Answer {
             status: commands.status(),
             message: String::new(),
             compile_result: commands.compile,
             run_result: commands.run,
             executor_pod_name: None,
-            files: fetch.fetched(concluded.report().files.as_deref().unwrap_or_default()),
+            files: fetch.fetched(report.files.as_deref().unwrap_or_default()),
         }
     }
 

@@ -12,10 +12,9 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
-use belljar_core::language::Language;
-use belljar_core::outcome::{CollectedFile, Outcome};
+use belljar_core::outcome::{CollectedFile, Outcome, Report};
 use belljar_engine::RunId;
-use belljar_wire::{Code, Limits, Local, Problem, RunRequest};
+use belljar_wire::{Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -26,7 +25,6 @@ use super::result::{Command, Status};
 use super::{Refusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
-use crate::compat::staged::{Clocks, Concluded};
 use crate::compat::time::{LONGEST, millis, unless_less};
 use crate::http::App;
 use crate::http::answer;
@@ -60,7 +58,6 @@ struct Asked {
 struct Job {
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
     fetch: Fetch,
     results: String,
     /// How many cells there are.
@@ -122,18 +119,12 @@ pub(super) async fn run_jupyter(
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { request, local, clocks, fetch, results, cells } = job;
-    let concluded = conduct(app, caller, python()?, request, local, clocks).await?;
+    let Job { request, local, fetch, results, cells } = job;
+    let finished = conduct(app, caller, request, local).await?;
     drop(received);
-    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
-    let make = move || Answer::new(&concluded, &fetch, &results, cells);
+    let bytes = finished.rendered_bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&finished.report, &fetch, &results, cells);
     answer::counted(&app.memory, bytes, PATIENCE, make).await
-}
-
-fn python() -> Result<Language, Problem> {
-    let absent =
-        || Problem::new(Code::Internal, "Python is not a language any more", "see the table of languages");
-    Language::by_name("python").ok_or_else(absent)
 }
 
 impl Asked {
@@ -141,7 +132,8 @@ impl Asked {
         let cells = invalid::texts("cells", self.cells)?.ok_or_else(|| invalid::missing("cells"))?;
         kernel(self.kernel)?;
         let default = unless_less(DEFAULT_TIME, ceilings);
-        let time = invalid::seconds("total_timeout", &self.total_timeout, ceilings)?.unwrap_or(default);
+        let time =
+            invalid::seconds("total_timeout", &self.total_timeout, ceilings.timeout)?.unwrap_or(default);
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default())?;
         // No cell can have guessed it before, and no file of the request can be in its place.
@@ -161,14 +153,7 @@ impl Asked {
             ..RunRequest::default()
         };
         let local = Local { files: files::given(self.files)?, ..Local::default() };
-        Ok(Job {
-            request,
-            local,
-            clocks: Clocks { compile: time, run: time },
-            fetch,
-            results,
-            cells: cells.len(),
-        })
+        Ok(Job { request, local, fetch, results, cells: cells.len() })
     }
 }
 
@@ -215,11 +200,10 @@ fn is_list_of_objects(json: &RawValue) -> bool {
 
 impl Answer {
     /// Of so many cells, whose results are in that file.
-    fn new(concluded: &Concluded, fetch: &Fetch, results: &str, cells: usize) -> Answer {
-        if was_cancelled(concluded) {
+    fn new(report: &Report, fetch: &Fetch, results: &str, cells: usize) -> Answer {
+        if was_cancelled(report) {
             return Answer::error("the run was cancelled".to_owned());
         }
-        let report = concluded.report();
         let files = report.files.as_deref().unwrap_or_default();
         let (read, message) = match Results::find(files, results) {
             Ok(read) => (read, String::new()),
@@ -230,7 +214,7 @@ impl Answer {
         Answer {
             status: if whole { Status::Success } else { Status::Failed },
             message,
-            driver: Some(Command::new(concluded)),
+            driver: Some(Command::of_program(report)),
             cells: read.cells,
             executor_pod_name: None,
             files: fetch.fetched(files),
