@@ -19,11 +19,16 @@ pub use host::{
 };
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
-pub use request::{InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
+pub use request::{
+    Input, InputFile, Limits, Local, LocalCode, LocalFile, MAX_INPUTS, MAX_REQUEST, RunRequest,
+};
 pub use result::{
     Compile, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, StageStarted, Usage,
 };
-pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
+pub use run::{
+    BatchDone, BatchEntry, BatchItem, OutputText, RunAnswer, RunBatch, RunEvent, RunList, RunState, RunStatus,
+    RunSummary,
+};
 
 /// A value as JSON, with a line break at the end.
 #[must_use]

@@ -39,7 +39,8 @@ pub struct RunRequest {
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdin: Option<String>,
+    #[schema(schema_with = schema::stdin)]
+    pub stdin: Option<Input>,
     /// Arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(schema_with = schema::args)]
@@ -85,6 +86,51 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(default = false)]
     pub output_base64: bool,
+}
+
+/// What a program reads: one text, or a list of texts, for each of which it runs once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// One text.
+    One(String),
+    /// Several of them.
+    Many(Vec<String>),
+}
+
+/// The most inputs of one request.
+pub const MAX_INPUTS: usize = 256;
+
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Input, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Input;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Input, E> {
+                Ok(Input::One(text.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Input, E> {
+                Ok(Input::One(text))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Input, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    texts.push(text);
+                }
+                Ok(Input::Many(texts))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 /// A file to put into the working directory. It has either `content` or `content_base64`.
@@ -208,6 +254,23 @@ impl RunRequest {
         Ok(request)
     }
 
+    /// Takes the inputs out of a request that has a list of them.
+    ///
+    /// # Errors
+    /// None at all, or too many.
+    pub fn take_inputs(&mut self) -> Result<Option<Vec<String>>, Problem> {
+        let Some(Input::Many(inputs)) = self.stdin.take_if(|stdin| matches!(stdin, Input::Many(_))) else {
+            return Ok(None);
+        };
+        let number = inputs.len();
+        if (1..=MAX_INPUTS).contains(&number) {
+            return Ok(Some(inputs));
+        }
+        let message = format!("stdin is a list of {number} inputs; it may have 1 to {MAX_INPUTS}");
+        let code = if number == 0 { problem::Code::InvalidRequest } else { problem::Code::TooLarge };
+        Err(Problem::new(code, message, "send the others in another request").at(Field::Stdin))
+    }
+
     /// The request in the terms of the domain. This is the one place where its text becomes types.
     ///
     /// # Errors
@@ -238,7 +301,7 @@ impl RunRequest {
             language: Language::parse(&self.language)?,
             code: code(self.code, local.code)?,
             args: Arg::parse_all(self.args)?,
-            stdin: stdin(self.stdin, local.stdin),
+            stdin: stdin(self.stdin, local.stdin)?,
             files,
             collect: Glob::parse_all(&self.collect)?,
             limits,
@@ -288,11 +351,17 @@ fn code(text: String, local: Option<LocalCode>) -> Result<Code, Invalid> {
     Code::parse(local.bytes, name)
 }
 
-fn stdin(text: Option<String>, local: Option<Box<dyn Read + Send>>) -> Stdin {
-    match (local, text) {
-        (Some(stream), _) => Stdin::Stream(stream),
-        (None, Some(text)) if !text.is_empty() => Stdin::Bytes(text.into_bytes()),
-        (None, _) => Stdin::Empty,
+fn stdin(input: Option<Input>, local: Option<Box<dyn Read + Send>>) -> Result<Stdin, Invalid> {
+    match (local, input) {
+        (Some(stream), _) => Ok(Stdin::Stream(stream)),
+        (None, Some(Input::One(text))) if !text.is_empty() => Ok(Stdin::Bytes(text.into_bytes())),
+        (None, Some(Input::One(_)) | None) => Ok(Stdin::Empty),
+        (None, Some(Input::Many(_))) => Err(Invalid {
+            field: Field::Stdin,
+            message: "a list of inputs cannot be taken here".to_owned(),
+            hint: "send it to POST /v1/runs, without Prefer: respond-async and Idempotency-Key".to_owned(),
+            too_large: false,
+        }),
     }
 }
 
@@ -560,7 +629,7 @@ mod tests {
             .filter_map(|(name, limit)| Some((name.clone(), limit.get("default")?.clone())))
             .filter(|(_, default)| !default.is_null())
             .collect();
-        assert_eq!(defaults.len(), 6);
+        assert_eq!(defaults.len(), 8);
         let limits = |limits: &serde_json::Value| {
             let request =
                 parse(&format!(r#"{{"language": "py", "code": "1", "limits": {limits}}}"#)).unwrap();

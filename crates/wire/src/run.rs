@@ -147,7 +147,7 @@ pub struct OutputText {
 pub enum RunEvent {}
 
 /// The events: the name of the schema, the name of the event, the schema of its data, and when it is sent.
-const EVENTS: [(&str, &str, Data, &str); 7] = [
+const EVENTS: [(&str, &str, Data, &str); 9] = [
     (
         "PullEvent",
         "pull",
@@ -164,8 +164,61 @@ const EVENTS: [(&str, &str, Data, &str); 7] = [
     ("StdoutEvent", "stdout", data::<OutputText>, "The program wrote to standard output."),
     ("StderrEvent", "stderr", data::<OutputText>, "The program wrote to standard error."),
     ("EndEvent", "end", data::<RunResult>, "The run has ended. This is the last event."),
-    ("ErrorEvent", "error", data::<Problem>, "Belljar could not run the code. This is the last event."),
+    (
+        "ErrorEvent",
+        "error",
+        data::<Problem>,
+        "Belljar could not run the code. This is the last event, unless `stdin` is a list.",
+    ),
+    ("ResultEvent", "result", data::<BatchItem>, "With a list as `stdin`: the run for one input has ended."),
+    ("DoneEvent", "done", data::<BatchDone>, "With a list as `stdin`: all runs have ended. This is the last event."),
 ];
+
+/// The results of a request with a list of inputs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunBatch {
+    /// A result for each input, in their order; or an error, if Belljar could not run it. If the code does not compile, there is
+    /// one result, with the stage `compile`.
+    pub runs: Vec<BatchEntry>,
+}
+
+/// The result for one input.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are no values of it, only its schema")]
+pub enum BatchEntry {
+    /// It ran.
+    Result(RunResult),
+    /// Belljar could not run it.
+    Error(Problem),
+}
+
+/// The answer to a request: the result of the run, or the results of several.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are no values of it, only its schema")]
+pub enum RunAnswer {
+    /// For one input.
+    Result(RunResult),
+    /// For a list of inputs.
+    Batch(RunBatch),
+}
+
+/// The result for one of several inputs.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct BatchItem {
+    /// Which input, counted from 0.
+    pub index: usize,
+    /// The result.
+    pub result: RunResult,
+}
+
+/// All inputs have been answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BatchDone {
+    /// How many runs there were.
+    pub runs: usize,
+}
 
 /// The reference to a schema, and that schema with those that it refers to.
 type Data = fn(&mut Vec<(String, RefOr<Schema>)>) -> Ref;

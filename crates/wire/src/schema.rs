@@ -56,7 +56,7 @@ words!(StageName, "A part of a run: compiling the code, or running the program."
 words!(
     EventName,
     "The name of an event of a run.",
-    ["pull", "start", "stage", "stdout", "stderr", "end", "error"]
+    ["pull", "start", "stage", "stdout", "stderr", "end", "error", "result", "done"]
 );
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
@@ -82,6 +82,21 @@ pub(crate) fn env() -> Object {
         .property_names(Some(name))
         .additional_properties(Some(AdditionalProperties::from(RefOr::from(plain_text()))))
         .build()
+}
+
+/// One text, or a list of them.
+pub(crate) fn stdin() -> Schema {
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let list = ArrayBuilder::new().items(text()).min_items(Some(1)).max_items(Some(crate::MAX_INPUTS));
+    OneOfBuilder::new()
+        .description(Some(
+            "What the program reads from standard input. Without it, standard input is empty. With a list, the program is \
+             compiled once and runs once for each input, and the answer is a `RunBatch`. A list goes with neither \
+             `Prefer: respond-async` nor `Idempotency-Key`.",
+        ))
+        .item(text())
+        .item(list)
+        .into()
 }
 
 /// Texts that the kernel takes as arguments.

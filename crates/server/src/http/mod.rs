@@ -2,6 +2,7 @@
 
 mod access_log;
 pub(crate) mod answer;
+mod batch;
 pub(crate) mod body;
 mod docs;
 mod events;

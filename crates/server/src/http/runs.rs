@@ -9,11 +9,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
+use belljar_wire::{Code, Problem, RunAnswer, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
 
 use super::body::{self, Received, Share};
 use super::query::{Page, Query};
-use super::{App, Refused, answer, events};
+use super::{App, Refused, answer, batch, events};
 use crate::caller::Caller;
 use crate::idempotency::{Key, Origin, is_result};
 use crate::runs::{Events, Finished, Found, PATIENCE, Run, no_such_run};
@@ -43,6 +43,7 @@ enum Reply {
 ///
 /// - With `Accept: text/event-stream`, the answer is a stream of events.
 /// - With `Prefer: respond-async`, the answer comes at once, with status 202. Fetch the result from `Location`.
+/// - With a list as `stdin`, the program runs once for each input, and the answer has all results.
 ///
 /// A client that disconnects cancels its run, unless it asked for `respond-async`.
 #[utoipa::path(
@@ -59,9 +60,9 @@ enum Reply {
     request_body(content = RunRequest, content_type = "application/json", description = "The code to run"),
     responses(
         (status = 200, description = "The run took place", content(
-            (RunResult = "application/json"), (RunEvent = "text/event-stream")),
+            (RunAnswer = "application/json"), (RunEvent = "text/event-stream")),
             headers(
-                ("X-Run-Id" = String, description = "The identifier of the run. Errors have it, too, if there was a run"),
+                ("X-Run-Id" = String, description = "The identifier of the run; with a list of inputs, that of the first. Errors have it, too, if there was a run"),
                 ("Idempotency-Replayed" = String, description = "`true` if an earlier request with the same key started the run"),
                 ("Server-Timing" = String, description = "`run;dur=` and how long the run took in milliseconds, with its time in the queue"),
             )),
@@ -225,7 +226,15 @@ fn identifier(path: Result<Path<String>, PathRejection>) -> Result<String, Refus
 }
 
 async fn start(app: &App, caller: &Caller, received: Received, reply: Reply) -> Result<Response, Refused> {
-    let request = RunRequest::from_json(&received.bytes)?;
+    let mut request = RunRequest::from_json(&received.bytes)?;
+    // A batch is answered as it comes, so it cannot be accepted for later; it is refused there.
+    if reply != Reply::Accepted
+        && let Some(inputs) = request.take_inputs()?
+    {
+        let events = reply == Reply::Events;
+        let (id, answer) = batch::start(app, caller, request, inputs, received.share, events).await?;
+        return Ok(with_run_id(&id, Ok(answer)));
+    }
     let run = app.runs.start(caller, request).await?;
     Ok(answer_new(app, run, received.share, reply).await)
 }

@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::outcome::{Outcome, Report};
-use belljar_wire::{Limits, Local, Problem, RunRequest};
+use belljar_wire::{Input, Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Fetch};
@@ -168,7 +168,7 @@ impl Asked {
             language: language.name.to_owned(),
             code: if language.name == "php" { with_php_tag(code) } else { code },
             env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
-            stdin,
+            stdin: stdin.map(Input::One),
             collect: fetch.patterns(),
             limits,
             ..RunRequest::default()

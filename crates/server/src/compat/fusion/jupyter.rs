@@ -14,7 +14,7 @@ use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::outcome::{CollectedFile, Outcome, Report};
 use belljar_engine::RunId;
-use belljar_wire::{Limits, Local, Problem, RunRequest};
+use belljar_wire::{Input, Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -147,7 +147,7 @@ impl Asked {
         let request = RunRequest {
             language: "python".to_owned(),
             code: DRIVER.to_owned(),
-            stdin: serde_json::to_string(&order).ok(),
+            stdin: serde_json::to_string(&order).ok().map(Input::One),
             collect: fetch.patterns().into_iter().chain([files::literally(&results)]).collect(),
             limits: Limits { timeout_ms: Some(millis(time)), memory_bytes, ..Limits::default() },
             ..RunRequest::default()

@@ -5,7 +5,7 @@ use std::time::Duration;
 use belljar_core::allowance::Ceilings;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
-use belljar_wire::{Limits, Local, LocalCode, LocalFile, RunRequest};
+use belljar_wire::{Input, Limits, Local, LocalCode, LocalFile, RunRequest};
 use serde::Deserialize;
 
 use super::Refusal;
@@ -147,7 +147,7 @@ impl Draft {
         }
         let request = RunRequest {
             language: runtime.language.name.to_owned(),
-            stdin: Some(stdin(self.stdin)?),
+            stdin: Some(Input::One(stdin(self.stdin)?)),
             args: args(self.args)?,
             limits,
             ..RunRequest::default()
@@ -357,7 +357,7 @@ mod tests {
     fn standard_input_ends_with_a_newline() {
         for (asked, told) in [("null", "\n"), (r#""""#, "\n"), (r#""a""#, "a\n"), (r#""a\n""#, "a\n")] {
             let job = with(&format!(r#""stdin": {asked}"#)).unwrap();
-            assert_eq!(job.request.stdin.as_deref(), Some(told));
+            assert_eq!(job.request.stdin, Some(Input::One(told.to_owned())));
         }
     }
 
