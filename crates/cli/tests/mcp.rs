@@ -186,6 +186,26 @@ fn requests_that_stand_alone_are_answered() {
 }
 
 #[test]
+fn the_first_line_tells_code_that_does_not_compile_from_a_program_that_fails() {
+    let mut client = Client::start(&[], "");
+    let c = |code: &str| json!({"language": "c", "code": code, "compile_timeout_ms": 300_000, "timeout_ms": 60_000});
+    let broken = client.call("run_code", c("int main(){return x;}"));
+    let told = text(&broken);
+    assert!(
+        told.starts_with("compilation failed: exit code 1\nstderr:\n") && told.contains("main.c:1"),
+        "{told}"
+    );
+    let structured = &broken["structuredContent"];
+    assert_eq!((&structured["stage"], &structured["compile"]["exit_code"]), (&json!("compile"), &json!(1)));
+    assert_eq!(structured["compile"]["stderr"], json!(""), "a model reads it once");
+    assert_eq!(broken["isError"], json!(false));
+    let fails = client.call("run_code", c("int main(){return 1;}"));
+    assert_eq!(text(&fails), "exit code 1\n(no output)");
+    assert_eq!(fails["structuredContent"]["stage"], json!("run"));
+    assert_eq!(client.leave().0, Some(0));
+}
+
+#[test]
 fn the_tools_are_the_same_in_the_same_order_every_time() {
     let mut client = Client::initialized("");
     let first = client.request("tools/list", json!({}))["result"]["tools"].clone();

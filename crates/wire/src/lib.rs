@@ -26,8 +26,8 @@ pub use result::{
     Compile, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, StageStarted, Usage,
 };
 pub use run::{
-    BatchDone, BatchEntry, BatchItem, OutputText, RunAnswer, RunBatch, RunEvent, RunList, RunState, RunStatus,
-    RunSummary,
+    BatchDone, BatchEntry, BatchItem, OutputText, RunAnswer, RunBatch, RunEvent, RunList, RunState,
+    RunStatus, RunSummary,
 };
 
 /// A value as JSON, with a line break at the end.

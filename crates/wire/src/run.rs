@@ -171,7 +171,12 @@ const EVENTS: [(&str, &str, Data, &str); 9] = [
         "Belljar could not run the code. This is the last event, unless `stdin` is a list.",
     ),
     ("ResultEvent", "result", data::<BatchItem>, "With a list as `stdin`: the run for one input has ended."),
-    ("DoneEvent", "done", data::<BatchDone>, "With a list as `stdin`: all runs have ended. This is the last event."),
+    (
+        "DoneEvent",
+        "done",
+        data::<BatchDone>,
+        "With a list as `stdin`: all runs have ended. This is the last event.",
+    ),
 ];
 
 /// The results of a request with a list of inputs.

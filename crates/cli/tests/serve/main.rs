@@ -5,6 +5,7 @@
 mod asynchronous;
 mod backends;
 mod bad_input;
+mod compiling;
 mod defaults;
 mod differential;
 mod exile;

@@ -44,7 +44,7 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
     let schema = schema.ref_location.rsplit('/').next().unwrap_or_default();
     match schema {
         "RunEvent" if kind == EVENT_STREAM => Some(json!(stream())),
-        "RunResult" => Some(result()),
+        "RunResult" | "RunAnswer" => Some(result()),
         "RunState" => {
             Some(json!({"id": RUN_ID, "status": if operation == "createRun" { "queued" } else { "running" }}))
         }
