@@ -6,7 +6,7 @@
 
 use std::fs::{DirBuilder, remove_dir_all};
 use std::io::{self, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_jail::{HelperLimits, confine_helper};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 
 use super::RuntimeSettings;
@@ -48,11 +49,11 @@ pub(super) fn ask(
     settings: &RuntimeSettings,
 ) -> Result<String, NoAnswer> {
     let deadline = Instant::now() + PATIENCE;
-    let scratch = Scratch::make().ok();
+    let scratch = Scratch::make(settings).ok();
     let mut answers = String::new();
     for question in questions {
         let mut command = quiet_command(program, settings);
-        let scratch = scratch.as_ref().map(|scratch| scratch.0.as_path());
+        let scratch = scratch.as_ref().map(|scratch| scratch.path.as_path());
         command.envs(scratch.map(|path| ("TMPDIR", path)));
         confine_helper(&mut command, scratch, LIMITS).map_err(NoAnswer::NotStarted)?;
         answers.push_str(&listen(command.args(*question), deadline)?);
@@ -61,26 +62,71 @@ pub(super) fn ask(
     Ok(answers)
 }
 
-/// A directory for temporary files, without which some interpreters do not start.
-struct Scratch(PathBuf);
+/// A directory for temporary files, without which R does not start. It is locked while it is in use; one that is not
+/// locked belonged to a process that was killed, and is removed by the next that makes one.
+struct Scratch {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+const SCRATCH_PREFIX: &str = "asked-";
+/// A new directory is lost if somebody else sweeps between its making and its locking.
+const ATTEMPTS: u32 = 3;
 
 impl Scratch {
-    fn make() -> io::Result<Scratch> {
+    /// In the state directory if there is one. That of a server which dropped root's rights is a file system of its
+    /// own, which goes with it however it ends.
+    fn make(settings: &RuntimeSettings) -> io::Result<Scratch> {
+        let dir = settings.cache_dir.clone().unwrap_or_else(std::env::temp_dir);
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        sweep(&dir);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            match Scratch::make_in(&dir) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && attempt < ATTEMPTS => {}
+                other => return other,
+            }
+        }
+    }
+
+    fn make_in(dir: &Path) -> io::Result<Scratch> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
-        let name = format!("belljar-{}-{number}-{now:x}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = dir.join(format!("{SCRATCH_PREFIX}{}-{number}-{now:x}", std::process::id()));
         // It must be new: somebody else's could hold anything.
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Scratch(path))
+        let lock = open_directory(&path)?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        std::fs::symlink_metadata(&path)?;
+        Ok(Scratch { path, _lock: lock })
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = remove_dir_all(&self.0);
+        let _ = remove_dir_all(&self.path);
     }
+}
+
+/// Removes the directories of processes that were killed.
+fn sweep(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let is_scratch = entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH_PREFIX));
+        let is_free = || {
+            open_directory(&entry.path())
+                .is_ok_and(|found| flock(&found, FlockOperation::NonBlockingLockExclusive).is_ok())
+        };
+        if is_scratch && is_free() {
+            let _ = remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
 fn quiet_command(program: &Path, settings: &RuntimeSettings) -> Command {
@@ -186,5 +232,25 @@ fn last_words(text: &str) -> String {
     match text.lines().rev().find(|line| !line.trim().is_empty()) {
         Some(line) => format!(", {}", line.trim().chars().take(200).collect::<String>().escape_debug()),
         None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_directory_of_a_killed_process_is_removed_and_one_in_use_is_kept() {
+        let dir = std::env::temp_dir().join(format!("belljar-ask-{}", std::process::id()));
+        let settings = RuntimeSettings { cache_dir: Some(dir.clone()), ..RuntimeSettings::default() };
+        let in_use = Scratch::make(&settings).unwrap();
+        let orphan = dir.join(format!("{SCRATCH_PREFIX}1-0-0"));
+        std::fs::create_dir_all(orphan.join("left")).unwrap();
+        let other = Scratch::make(&settings).unwrap();
+        assert!(in_use.path.exists() && other.path.exists());
+        assert!(!orphan.exists(), "nobody holds its lock");
+        drop((in_use, other));
+        assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+        remove_dir_all(dir).unwrap();
     }
 }

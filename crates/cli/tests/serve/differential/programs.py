@@ -63,7 +63,7 @@ PIECES = [
     "import weakref\nclass O@: pass\nd@ = weakref.WeakValueDictionary()\nd@[$] = o@ = O@()\nprint(len(d@))",
     "import weakref\nclass O@:\n    def m(self): pass\no@ = O@()\nm@ = weakref.WeakMethod(o@.m, lambda r: print('method gone'))",
     "import threading\nt@ = threading.Thread(target=print, args=('thread', $))\nt@.start()\nt@.join()",
-    "import threading, time\ndef w@():\n    time.sleep(0.01)\n    print('late thread', $)\nthreading.Thread(target=w@).start()",
+    "import threading\ndef w@(before=[t for t in threading.enumerate() if not t.daemon]):\n    for t in before: t.join()\n    print('late thread', $)\nthreading.Thread(target=w@).start()",
     "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
     "import threading\nl@ = threading.local()\nclass L@:\n    def __del__(self): print('local gone')\nl@.x = L@()",
     "import threading\nt@ = threading.Timer(0.01, print, ('timer', $))\nt@.start()",
