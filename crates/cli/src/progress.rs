@@ -143,7 +143,7 @@ fn style(template: &'static str) -> ProgressStyle {
 mod tests {
     use super::*;
     use belljar_core::language::Language;
-    use belljar_core::outcome::Start;
+    use belljar_core::outcome::{Stage, Start};
     use belljar_core::request::BackendName;
     use belljar_engine::Unobserved;
     use indicatif::{ProgressDrawTarget, TermLike};
@@ -205,6 +205,7 @@ mod tests {
             start: Start::Cold,
             image: None,
             queue: Duration::ZERO,
+            stage: Stage::Run,
         };
         for (verbosity, shown) in [(Verbosity::Quiet, false), (Verbosity::Normal, true)] {
             let mut unobserved = Unobserved;

@@ -33,6 +33,8 @@ struct Batch {
     request: RunRequest,
     inputs: VecDeque<String>,
     running: VecDeque<Run>,
+    /// Whether the next input has been counted as a request. The first came with one.
+    counted: bool,
     /// How many have been answered.
     answered: usize,
     /// Whether the last word has been said.
@@ -59,6 +61,7 @@ pub(super) async fn start(
         request,
         inputs: inputs.into(),
         running: VecDeque::new(),
+        counted: true,
         answered: 0,
         closed: false,
         _share: share,
@@ -76,9 +79,14 @@ pub(super) async fn start(
 impl Batch {
     /// Starts the run for the next input.
     async fn begin(&mut self) -> Result<Run, Problem> {
+        if !self.counted {
+            self.caller.spend(Instant::now())?;
+            self.counted = true;
+        }
         let stdin = self.inputs.front().cloned().map(Input::One);
         let run = self.app.runs.start(&self.caller, RunRequest { stdin, ..self.request.clone() }).await?;
         self.inputs.pop_front();
+        self.counted = false;
         Ok(run)
     }
 
@@ -90,11 +98,12 @@ impl Batch {
                 Ok(run) => self.running.push_back(run),
                 // There is a place when one of ours has ended, or when somebody else's has.
                 Err(problem) if problem.error.code == Code::Busy && !self.running.is_empty() => break,
-                Err(problem) if problem.error.code == Code::Busy && Instant::now() < patience => {
+                Err(problem) if will_pass(&problem) && Instant::now() < patience => {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(problem) if self.running.is_empty() => {
                     self.inputs.pop_front();
+                    self.counted = false;
                     return Some(Err(problem));
                 }
                 Err(_) => break,
@@ -173,6 +182,11 @@ impl Batch {
         let make = move || named("result", &answer::json(&BatchItem { index, result: finished.result() }));
         Ok((answer::elsewhere(bytes, make).await?, Some(share)))
     }
+}
+
+/// Whether it is worth waiting: a queue that is full, and not a quota that is used up.
+fn will_pass(problem: &Problem) -> bool {
+    problem.error.code == Code::Busy && problem.retry_after.is_none_or(|wait| wait <= PATIENCE)
 }
 
 /// An event of one line of JSON.
