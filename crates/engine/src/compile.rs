@@ -110,7 +110,13 @@ impl Task<'_> {
         match outcome {
             Outcome::Exited(0) if left_out > 0 => Err(RunError::ProgramTooLarge { most: MOST }.into()),
             Outcome::Exited(0) => Ok(Built { program, compilation: Some(compilation) }),
-            _ => Err(Unstarted::Uncompiled(Box::new(Uncompiled { compilation, begun }))),
+            Outcome::Exited(_)
+            | Outcome::Signaled(_)
+            | Outcome::TimedOut(_)
+            | Outcome::OutOfMemory
+            | Outcome::Cancelled(_) => {
+                Err(Unstarted::Uncompiled(Box::new(Uncompiled { compilation, begun })))
+            }
         }
     }
 

@@ -126,9 +126,8 @@ impl<'a> Tree<'a> {
     /// Follows it to its end. `None` if belljar has disconnected.
     pub(super) fn follow(&mut self, line: &mut Line) -> io::Result<Option<End>> {
         let status = loop {
-            match self.reap()? {
-                Some(status) => break status,
-                None => {}
+            if let Some(status) = self.reap()? {
+                break status;
             }
             if !self.wait(line)? {
                 self.kill();
