@@ -72,20 +72,23 @@ fn count<P: AsRef<Path>>(processes: &[P], first: u64) -> io::Result<u64> {
 
 /// How many numbers a process has for descriptors. None, if it is gone.
 fn table_size(process: &Path) -> io::Result<u64> {
-    let Some(status) = unless_gone(fs::read_to_string(process.join("status")))? else { return Ok(0) };
+    let Some(status) = if_visible(fs::read_to_string(process.join("status")))? else { return Ok(0) };
     let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
     Ok(size.unwrap_or_default())
 }
 
 fn locks_of(process: &Path, descriptor: u64) -> io::Result<u64> {
     let file = process.join("fdinfo").join(descriptor.to_string());
-    let text = unless_gone(fs::read_to_string(file))?.unwrap_or_default();
+    let text = if_visible(fs::read_to_string(file))?.unwrap_or_default();
     Ok(text.lines().filter(|line| line.starts_with("lock:")).count() as u64)
 }
 
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// An ordinary user may not look at a process that is not dumpable (proc(5)): PID 1, which makes no locks, and a program
+/// whose file nobody may read.
+fn if_visible<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
         Err(error) => Err(error),
