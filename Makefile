@@ -5,7 +5,7 @@ SHARE = $(DESTDIR)$(PREFIX)/share
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release/belljar
 RELEASE_TARGET ?= $(shell uname -m)-unknown-linux-musl
 
-.PHONY: all help release install check check-wasm test test-all bench openapi
+.PHONY: all help release packages install check check-wasm test test-all bench openapi
 
 all: ## build belljar for this machine: target/release/belljar
 	cargo build --release
@@ -33,6 +33,9 @@ release: ## build the static binary that is shipped (needs the musl target of ru
 		echo "hint: get it with: apt-get install musl-tools"; exit 1; }
 	cargo build --release --locked --target $(RELEASE_TARGET)
 	@echo "built $(or $(CARGO_TARGET_DIR),target)/$(RELEASE_TARGET)/release/belljar"
+
+packages: ## build everything that can be installed into dist/: wheel, npm, Debian package, archive, install.sh
+	packaging/build
 
 check: ## formatting, lints, dependencies and spelling; warnings are errors
 	cargo fmt --all --check

@@ -15,10 +15,10 @@ import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-PYTHON = "/usr/bin/python3"
+from served import PYTHON, Load, Server, bare, busy, children_cpu
+
 SNIPPETS = {
     # language: code, the same bare, and how much of the bare run a warm one may take
     "python": ("print(1)", [PYTHON, "-c", "print(1)"], 1 / 10),
@@ -40,23 +40,23 @@ findings = []
 def main():
     if image:
         for language in SNIPPETS:
-            with Server(f"[pool.languages.{language}]\n") as server:
+            with Server(belljar, f"[pool.languages.{language}]\n") as server:
                 latencies(server, language)
-        with Server("".join(f"[pool.languages.{language}]\n" for language in SNIPPETS)) as server:
+        with Server(belljar, "".join(f"[pool.languages.{language}]\n" for language in SNIPPETS)) as server:
             beside_others(server)
             memory(server)
         return report()
-    with Server("[pool.languages.python]\nmin = 0\nmax = 0\n") as server:
+    with Server(belljar, "[pool.languages.python]\nmin = 0\nmax = 0\n") as server:
         miss(server)
     if can_import_pandas():
-        with Server('[pool.languages.python]\npreload = ["pandas"]\n') as server:
+        with Server(belljar, '[pool.languages.python]\npreload = ["pandas"]\n') as server:
             preloaded(server)
             with_table(server)
     else:
         find("python with pandas preloaded", "not measured: apt-get install python3-pandas", False)
-    with Server("[pool.languages.python]\nmin = 8\nmax = 64\n") as server:
+    with Server(belljar, "[pool.languages.python]\nmin = 8\nmax = 64\n") as server:
         throughput(server)
-    with Server(f"[pool]\nmemory = '2G'\n[pool.languages.python]\nmin = {STOCK}\nmax = {STOCK}\n", wait=False) as server:
+    with Server(belljar, f"[pool]\nmemory = '2G'\n[pool.languages.python]\nmin = {STOCK}\nmax = {STOCK}\n", wait=False) as server:
         refill(server)
         burst(server)
     return report()
@@ -141,20 +141,11 @@ def with_table(server):
 def throughput(server):
     """Closed loops of callers; the CPU time is the machine's, without what the callers themselves took."""
     bare_cpu = cpu_of_bare()
-    seconds, body = 8, json.dumps({"language": "python", "code": "print(1)"}).encode()
-    script = os.path.join(tempfile.mkdtemp(), "post.lua")
-    with open(script, "w") as file:
-        file.write(f'wrk.method = "POST"\nwrk.headers["content-type"] = "application/json"\nwrk.body = {lua(body)}\n')
-    before, callers, began = busy(), os_children_cpu(), time.perf_counter()
-    words = ["wrk", "-t1", f"-c{CALLERS}", f"-d{seconds}", "-s", script, f"http://{server.address}/v1/runs"]
-    load = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    out = load.communicate()[0]
-    elapsed, total, used = time.perf_counter() - began, busy() - before, os_children_cpu() - callers
-    runs = int(next(line.split()[0] for line in out.splitlines() if "requests in" in line))
-    failed = [line for line in out.splitlines() if "Non-2xx" in line or "Socket errors" in line]
-    per_run = (total - used) / runs * 1e3
-    rate = runs / elapsed
-    find(f"python, {CALLERS} callers", f"{rate:.0f} runs/s, wanted 400" + "".join(f" ({line.strip()})" for line in failed), rate >= 400 and not failed)
+    before, callers = busy(), children_cpu()
+    load = Load(server, "print(1)", CALLERS, seconds=8)
+    total, used = busy() - before, children_cpu() - callers
+    per_run = (total - used) / load.runs * 1e3
+    find(f"python, {CALLERS} callers", f"{load.rate:.0f} runs/s, wanted 400{load.failures}", load.rate >= 400 and not load.failures)
     find("CPU time of a run", f"{per_run:.2f} ms, bare {bare_cpu:.2f}: 1/{bare_cpu / per_run:.1f}, wanted 1/4", per_run <= bare_cpu / 4)
 
 
@@ -234,35 +225,11 @@ def report():
     return 0 if all(finding["kept"] is not False for finding in findings) else 1
 
 
-# Other variables of the shell slow some interpreters down (`NODE_EXTRA_CA_CERTS` doubles the time of Node), and a box has
-# none of them.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME") or name.startswith("DOCKER_")}
-
-
-def bare(command):
-    null = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)]
-    began = time.perf_counter()
-    os.waitpid(os.posix_spawn(command[0], command, ENVIRONMENT, file_actions=null), 0)
-    return (time.perf_counter() - began) * 1e3
-
-
 def cpu_of_bare():
-    before = os_children_cpu()
+    before = children_cpu()
     for _ in range(50):
         bare(SNIPPETS["python"][1])
-    return (os_children_cpu() - before) / 50 * 1e3
-
-
-def os_children_cpu():
-    """Of the children that were waited for."""
-    times = os.times()
-    return times.children_user + times.children_system
-
-
-def busy():
-    """Seconds that the machine's processors have been doing something."""
-    fields = [int(word) for word in open("/proc/stat").readline().split()[1:]]
-    return (sum(fields[:3]) + sum(fields[5:7])) / os.sysconf("SC_CLK_TCK")
+    return (children_cpu() - before) / 50 * 1e3
 
 
 def descendants(pid):
@@ -282,86 +249,8 @@ def pss(pid):
     return int(line.split()[1]) * 1024
 
 
-def lua(text):
-    return "'" + text.decode().replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def can_import_pandas():
     return subprocess.run([PYTHON, "-c", "import pandas"], stderr=subprocess.DEVNULL).returncode == 0
-
-
-class Connection:
-    def __init__(self, address):
-        self.address = address
-        host, port = address.split(":")
-        self.socket = socket.create_connection((host, int(port)))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, method, path, body=None):
-        body = b"" if body is None else json.dumps(body).encode()
-        head = f"{method} {path} HTTP/1.1\r\nhost: {self.address}\r\ncontent-type: application/json\r\n"
-        self.socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
-        answer = b""
-        while b"\r\n\r\n" not in answer:
-            answer += self.socket.recv(65536)
-        head, _, content = answer.partition(b"\r\n\r\n")
-        lines = head.decode().lower().split("\r\n")
-        length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length"))
-        while len(content) < length:
-            content += self.socket.recv(65536)
-        return json.loads(content)
-
-
-class Server:
-    def __init__(self, config, wait=True):
-        self.config, self.wait = f'[runtimes]\npython = "{PYTHON}"\n' + config, wait
-
-    def __enter__(self):
-        self.folder = tempfile.mkdtemp()
-        with open(f"{self.folder}/belljar.toml", "w") as file:
-            file.write(self.config)
-        log = open(f"{self.folder}/log", "w")
-        words = [belljar, "serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]
-        env = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"} | {"BELLJAR_LOG": "warn"}
-        self.process = subprocess.Popen(words, cwd=self.folder, env=env, stderr=log)
-        while not (found := [line for line in open(f"{self.folder}/log") if line.startswith("listening on ")]):
-            time.sleep(0.002)
-        self.listening = time.perf_counter()
-        self.address = found[0].split("http://")[1].strip()
-        self.line = self.connect()
-        if self.wait:
-            time.sleep(2)
-        return self
-
-    def __exit__(self, *_):
-        self.process.terminate()
-        self.process.wait()
-        shutil.rmtree(self.folder)
-
-    def connect(self):
-        return Connection(self.address)
-
-    def pool(self, language):
-        pools = self.line.ask("GET", "/v1/pool")["languages"]
-        return next(pool for pool in pools if pool["language"] == language)
-
-    def until_one_waits(self, language):
-        """And nothing is being made, which would take what the next measurement needs."""
-        for _ in range(4000):
-            pools = self.line.ask("GET", "/v1/pool")["languages"]
-            ready = any(pool["ready"] for pool in pools if pool["language"] == language)
-            if ready and not any(pool["booting"] for pool in pools):
-                return
-            time.sleep(0.005)
-        sys.exit(f"no box for {language} was ever ready")
-
-    def timed(self, language, code, start, **more):
-        """How long a run took, if it began like this."""
-        began = time.perf_counter()
-        result = self.line.ask("POST", "/v1/runs", {"language": language, "code": code, **more})
-        took = (time.perf_counter() - began) * 1e3
-        assert result["stdout"] == "1\n", result
-        return took if result["start"] == start else None
 
 
 sys.exit(main())

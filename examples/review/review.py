@@ -19,6 +19,8 @@ LIMITS = ["--timeout", "2m", "--memory", "512M", "--pids", "200"]
 
 
 def main():
+    if len(sys.argv) != 3:
+        give_up("usage: review.py REPOSITORY PATCH")
     repository, patch = sys.argv[1:]
     before = run_tests(repository, [])
     after = run_tests(repository, ["--file", f"{patch}:.review.patch"])
@@ -54,7 +56,8 @@ def outcome_of(case):
 
 def give_up(*lines):
     # What a sandbox has written could move the cursor of a terminal.
-    print(*(ascii(line) for line in lines), sep="\n", file=sys.stderr)
+    text = "\n".join(line.rstrip("\n") for line in lines)
+    print("".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text), file=sys.stderr)
     sys.exit(2)
 
 

@@ -1,2 +1,3 @@
-n = int(input())
-print(sum(len(row) for row in [bytearray(i) for i in range(1, n + 1)]))
+numbers = [0]
+while True:
+    numbers += numbers

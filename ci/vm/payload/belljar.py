@@ -1,6 +1,7 @@
 """Drives /payload/belljar through its public contract, and looks from outside at what a run leaves behind."""
 
 import json
+import os
 import subprocess
 import tempfile
 import time
@@ -82,6 +83,7 @@ class Server:
         self.process = subprocess.Popen(
             [BINARY, "serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"], cwd=self.directory.name,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "BELLJAR_STATE_DIR": f"{self.directory.name}/state"},
         )
         self.said = ""
         for line in self.process.stderr:

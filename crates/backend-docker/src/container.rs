@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::api::{Api, ApiError, Attached, escaped, within};
 use crate::beside::beside;
+use crate::extras::Extras;
 use crate::init;
 use crate::line::{HEAD, Line};
 use crate::owner::Owner;
@@ -87,7 +88,7 @@ const TCP_SEND_BUFFER: &str = "4096 16384 32768";
 const SHARED_PART: u64 = 4;
 /// How many threads a user-space kernel (gVisor) may have, and how many more for each process of the code. Without them
 /// it dies, so this limit protects the host and does not limit the code.
-const EMULATOR: u32 = 256;
+const EMULATOR: u32 = 1024;
 const EMULATED: u32 = 8;
 /// How often to try to remove a container that may still be being made.
 const TRIES: u32 = 40;
@@ -112,6 +113,7 @@ pub(crate) struct Mould {
     /// The code's user inside.
     pub(crate) user: (u32, u32),
     pub(crate) workspace: Option<Overlay>,
+    pub(crate) extras: Extras,
 }
 
 /// A read-only overlay over a directory of the host. Directories are in the engine's order: the first is on top.
@@ -157,7 +159,7 @@ impl Mould {
             "NetworkMode": "none",
             "ReadonlyRootfs": true,
             "Tmpfs": self.disks(),
-            "Mounts": self.workspace.iter().map(Overlay::mount).collect::<Vec<_>>(),
+            "Mounts": self.workspace.iter().map(Overlay::mount).chain(self.extras.mount()).collect::<Vec<_>>(),
             "Memory": memory, "MemorySwap": memory, "MemorySwappiness": 0,
             // Only cgroup v1 counts socket buffers separately, and only with a limit. Engines on v2 ignore it.
             "KernelMemoryTCP": memory.min(BUFFERS_LIMIT),
@@ -185,6 +187,7 @@ impl Mould {
                 // below the limit that is enforced instead.
                 "net.ipv4.tcp_wmem": TCP_SEND_BUFFER,
             });
+            self.extras.set(&mut confinement["Sysctls"]);
         }
         if let Some(runtime) = &self.runtime {
             confinement["Runtime"] = json!(runtime);

@@ -8,8 +8,9 @@ use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Offer, Standing};
 
 use crate::api::{Api, OLDEST, Version};
+use crate::extras::Extras;
 use crate::image::Images;
-use crate::trial::Trial;
+use crate::trial::{Trial, Verdict};
 use crate::trouble;
 
 /// Docker's default socket.
@@ -25,12 +26,19 @@ pub(crate) struct Daemon {
     state_dir: Option<PathBuf>,
     /// Whether to ignore what is cached about it.
     anew: bool,
-    known: OnceLock<(Api, Offer)>,
+    known: OnceLock<Known>,
     absent: OnceLock<Offer>,
     /// Whether there has been a call. Without one, nothing is said to a daemon.
     called: AtomicBool,
     /// What the last check found, reason and hint, if the daemon did not answer.
     down: Mutex<Option<(String, String)>>,
+}
+
+/// What is known about a daemon after the first call.
+#[derive(Debug)]
+struct Known {
+    api: Api,
+    verdict: Verdict,
 }
 
 impl Daemon {
@@ -47,7 +55,7 @@ impl Daemon {
 
     /// The connection, if there has been a call.
     pub(crate) fn known(&self) -> Option<Api> {
-        self.known.get().map(|(api, _)| api.clone())
+        self.known.get().map(|known| known.api.clone())
     }
 
     /// What it can guarantee; nothing, if it does not exist.
@@ -58,7 +66,12 @@ impl Daemon {
                 fix: "install Docker and start it".into(),
             })
         };
-        self.known.get().map_or_else(|| self.absent.get_or_init(absent), |(_, offer)| offer)
+        self.known.get().map_or_else(|| self.absent.get_or_init(absent), |known| &known.verdict.offer)
+    }
+
+    /// What its containers get in addition.
+    pub(crate) fn extras(&self) -> Extras {
+        self.known.get().map(|known| known.verdict.extras.clone()).unwrap_or_default()
     }
 
     /// The connection. The first call also probes what the daemon can guarantee. A failure to connect is not cached:
@@ -71,8 +84,8 @@ impl Daemon {
         let (api, version) = self.greet().await?;
         let state_dir = self.state_dir.as_deref();
         let trial = Trial { api: &api, version: &version, images, runtime, state_dir };
-        let offer = if self.anew { trial.again().await? } else { trial.offer().await? };
-        Ok(self.known.get_or_init(|| (api, offer)).0.clone())
+        let verdict = if self.anew { trial.again().await? } else { trial.verdict().await? };
+        Ok(self.known.get_or_init(|| Known { api, verdict }).api.clone())
     }
 
     /// Checks whether the daemon answers, once there has been a call. Whoever asks whether the backend is ready then

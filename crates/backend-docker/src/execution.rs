@@ -166,7 +166,6 @@ impl DockerExecution {
             match heard {
                 Ok(Some(Said::Stdout(bytes))) => return Ok(self.wrote(Stream::Stdout, bytes)),
                 Ok(Some(Said::Stderr(bytes))) => return Ok(self.wrote(Stream::Stderr, bytes)),
-                Ok(Some(Said::NextStage)) => return Ok(News::NextStage),
                 Ok(Some(Said::Ended(end))) => {
                     self.ended = Some(self.in_time(end));
                     return Ok(News::Ended);
@@ -296,7 +295,6 @@ impl Execution for DockerExecution {
         Box::pin(async {
             Ok(match self.happens().await? {
                 News::Output(stream) => Event::Output(stream, &self.output),
-                News::NextStage => Event::NextStage,
                 News::Ended => Event::Ended,
             })
         })
@@ -314,7 +312,6 @@ impl Execution for DockerExecution {
 
 enum News {
     Output(Stream),
-    NextStage,
     Ended,
 }
 

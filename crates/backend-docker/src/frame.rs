@@ -20,11 +20,11 @@ const HEAD: usize = 5;
 /// What to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Order {
-    /// The commands, in order; the last is the program.
-    pub(crate) commands: Vec<Vec<String>>,
+    /// The words of the program's command.
+    pub(crate) command: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
     pub(crate) cwd: String,
-    /// The code's file, if the first command is to be parked.
+    /// The code's file, if the program is to be parked.
     pub(crate) gate: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl Order {
 /// The files and limits of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Supply {
-    /// The files of the working directory, the code's own first. Their contents follow, one after the other.
+    /// The files of the disk, the code's own first. Their contents follow, one after the other.
     pub(crate) files: Vec<GivenFile>,
     pub(crate) cpu_ms: Option<u64>,
     pub(crate) collect: Option<Collect>,
@@ -54,6 +54,8 @@ pub(crate) struct GivenFile {
 /// What to collect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Collect {
+    /// The directory that is searched.
+    pub(crate) from: String,
     pub(crate) patterns: Vec<String>,
     pub(crate) source: String,
     pub(crate) bytes: u64,
@@ -100,6 +102,10 @@ pub(crate) struct Surroundings {
     pub(crate) cpu_quota: bool,
     /// How many processes it could have at a time when it tried.
     pub(crate) processes: u64,
+    /// Whether it could have a terminal when it tried.
+    pub(crate) terminals: bool,
+    /// The names and values of those settings (`extras.rs`) that its network has.
+    pub(crate) settings: Vec<(String, String)>,
 }
 
 /// How it ended.
@@ -145,7 +151,6 @@ pub(crate) enum Said {
     Started,
     /// It failed: why, and the errno.
     Failed(i32, String),
-    NextStage,
     Ended(End),
     File(LeavingFile),
     Content(Vec<u8>),
@@ -211,7 +216,6 @@ impl Said {
             Said::Parked => with_bytes(3, &[]),
             Said::Started => with_bytes(4, &[]),
             Said::Failed(errno, text) => with_json(5, &(errno, text)),
-            Said::NextStage => with_bytes(6, &[]),
             Said::Ended(end) => with_json(7, end),
             Said::File(file) => with_json(8, file),
             Said::Content(bytes) => with_bytes(9, bytes),
@@ -229,7 +233,6 @@ impl Said {
             3 => Said::Parked,
             4 => Said::Started,
             5 => from_json(&body).map(|(errno, text)| Said::Failed(errno, text))?,
-            6 => Said::NextStage,
             7 => Said::Ended(from_json(&body)?),
             8 => Said::File(from_json(&body)?),
             9 => Said::Content(body),

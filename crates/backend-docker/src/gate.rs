@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::api::Api;
 use crate::container::Container;
 use crate::execution::BUILD_LIMIT;
+use crate::extras::Extras;
 use crate::frame::Said;
 use crate::image::{Images, unique};
 use crate::init::{self, GATE};
@@ -34,11 +35,17 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Makes the network.
-    pub(crate) async fn open(api: &Api, images: &Images, lease: Duration) -> Result<Gate, BackendError> {
+    pub(crate) async fn open(
+        api: &Api,
+        images: &Images,
+        extras: &Extras,
+        lease: Duration,
+    ) -> Result<Gate, BackendError> {
         let owner =
             Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
         let failed = trouble::api("make the network of the run");
-        let description = description(&images.bare(api).await?, &owner.labels(lease));
+        let mut description = description(&images.bare(api).await?, &owner.labels(lease));
+        extras.set(&mut description["HostConfig"]["Sysctls"]);
         let name = format!("belljar-gate-{}", unique());
         let container = Container::make(api, name, &description).await.map_err(&failed)?;
         let mut line = Line::new(container.attach().await.map_err(&failed)?);
@@ -77,8 +84,13 @@ fn description(image: &str, labels: &Value) -> Value {
             "SecurityOpt": ["no-new-privileges:true"],
             "IpcMode": "none",
             "LogConfig": { "Type": "none" },
-            // Engines let every user ping, which takes a socket that no program needs.
-            "Sysctls": { "net.ipv4.ping_group_range": "1 0" },
+            "Sysctls": {
+                // Engines let every user ping, which takes a socket that no program needs.
+                "net.ipv4.ping_group_range": "1 0",
+                // What arrives at a connection before it is accepted is charged to nobody. It grows with what the
+                // program reads.
+                "net.ipv4.tcp_rmem": belljar_jail::TCP_RECEIVE_BUFFER,
+            },
         },
     })
 }

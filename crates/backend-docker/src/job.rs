@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::{fs, io};
 
 use belljar_core::Field;
-use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Work};
 use belljar_core::path::BoxPath;
+use belljar_core::request::InputFile;
 use belljar_host::program;
 
-use crate::container::{CODE_ID, Mould, Overlay};
+use crate::container::{CODE_ID, Mould, Overlay, is_emulator};
+use crate::extras::Extras;
 use crate::frame::{Collect, GivenFile, LONGEST, Order, Supply, Told};
 use crate::image::Image;
+use crate::init::ground;
 use crate::inside;
 use crate::runtimes::Runtime;
 
@@ -27,48 +30,54 @@ pub(crate) struct Job {
     pub(crate) layer: Option<Arc<Layer>>,
 }
 
+/// What makes its container.
+pub(crate) struct Engine<'a> {
+    /// The daemon's runtime, if not its default.
+    pub(crate) runtime: Option<&'a str>,
+    pub(crate) extras: Extras,
+}
+
 impl Job {
     pub(crate) fn new(
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
         image: &Image,
         runtime: &Runtime,
-        engine_runtime: Option<&str>,
+        engine: Engine<'_>,
     ) -> Result<Job, BackendError> {
         check_room(sandbox, execution)?;
         program::check_workspace(sandbox)?;
         let workspace = sandbox.workspace.as_ref().map(|dir| find_workspace(dir.as_path())).transpose()?;
         let source = program::name_source(sandbox, execution)?;
         let order = order(sandbox, execution, image, runtime, &source);
-        let collect = collect(sandbox, execution, &source);
+        let temporary = temporary(engine.runtime);
+        let collect = collect(sandbox, execution, &source, &temporary);
         let files = take_files(execution, &source);
+        let program = take_program(execution, &temporary);
         let cpu_ms =
             execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
         let mut mould = Mould {
             image: image.prepared.clone(),
-            runtime: engine_runtime.map(str::to_owned),
+            runtime: engine.runtime.map(str::to_owned),
             limits: sandbox.limits,
             network: sandbox.network.clone(),
             gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
+            extras: engine.extras,
         };
         let Some(Found { path, owner }) = workspace else {
-            let given = |file: &File| GivenFile {
-                path: file.path.clone(),
-                executable: file.executable,
-                length: file.content.len() as u64,
-            };
-            let supply = Supply { files: files.iter().map(given).collect(), cpu_ms, collect };
-            let contents = files.into_iter().map(|file| file.content).collect();
+            let (files, contents) = given(files.into_iter().chain(program));
+            let supply = Supply { files, cpu_ms, collect };
             return Ok(Job { mould, order, supply, contents, layer: None });
         };
         let layer =
             Layer::write(&files).map_err(crate::trouble::setup("put the run's files over the workspace"))?;
         mould.user = owner.unwrap_or(mould.user);
         mould.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
-        let supply = Supply { files: Vec::new(), cpu_ms, collect };
-        Ok(Job { mould, order, supply, contents: Vec::new(), layer: Some(Arc::new(layer)) })
+        let (files, contents) = given(program.into_iter());
+        let supply = Supply { files, cpu_ms, collect };
+        Ok(Job { mould, order, supply, contents, layer: Some(Arc::new(layer)) })
     }
 
     /// The messages to PID 1, up to the standard input.
@@ -95,11 +104,11 @@ fn order(
         mounts: Vec::new(),
         beside: Vec::new(),
     };
-    let commands = program::commands(sandbox, execution, &found, source, &places);
+    let command = program::command(sandbox, execution, &found, source, &places);
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
-    let env = commands.first().map(|command| command.env.iter().map(text).collect()).unwrap_or_default();
+    let env = command.env.iter().map(text).collect();
     Order {
-        commands: commands.iter().map(|command| command.argv.iter().map(text).collect()).collect(),
+        command: command.argv.iter().map(text).collect(),
         env: environment(sandbox, image, env),
         cwd: places.cwd.to_string_lossy().into_owned(),
         gate: None,
@@ -133,9 +142,24 @@ fn check_room(sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<(), Ba
     })
 }
 
-fn collect(sandbox: &SandboxSpec, execution: &ExecutionSpec, source: &BoxPath) -> Option<Collect> {
+/// The directory for temporary files: a part of the disk, except in gVisor, where it is a disk of its own.
+fn temporary(runtime: Option<&str>) -> String {
+    if is_emulator(runtime) { "/tmp".to_owned() } else { ground::part("tmp") }
+}
+
+fn collect(
+    sandbox: &SandboxSpec,
+    execution: &ExecutionSpec,
+    source: &BoxPath,
+    temporary: &str,
+) -> Option<Collect> {
     let patterns = &execution.collect;
+    let from = match execution.work {
+        Work::Compile => temporary.to_owned(),
+        Work::Run(_) => inside::SANDBOX.to_owned(),
+    };
     (!patterns.is_empty()).then(|| Collect {
+        from,
         patterns: patterns.iter().map(|glob| glob.as_str().to_owned()).collect(),
         source: source.as_str().to_owned(),
         bytes: execution.limits.collected.get(),
@@ -163,6 +187,25 @@ fn take_files(execution: &mut ExecutionSpec, source: &BoxPath) -> Vec<File> {
         content: file.content,
     });
     code.into_iter().chain(files).collect()
+}
+
+/// What a compiler made, for the directory for temporary files.
+fn take_program(execution: &ExecutionSpec, temporary: &str) -> Vec<File> {
+    let Work::Run(program) = &execution.work else { return Vec::new() };
+    let file = |file: &InputFile| File {
+        path: format!("{temporary}/{}", file.path),
+        executable: file.executable,
+        content: file.content.clone(),
+    };
+    program.files().iter().map(file).collect()
+}
+
+/// Files as they are announced, and their contents.
+fn given(files: impl Iterator<Item = File>) -> (Vec<GivenFile>, Vec<Vec<u8>>) {
+    let announced = |File { path, executable, content }: File| {
+        (GivenFile { path, executable, length: content.len() as u64 }, content)
+    };
+    files.map(announced).unzip()
 }
 
 /// A workspace that exists.

@@ -15,6 +15,7 @@ mod beside;
 mod container;
 mod daemon;
 mod execution;
+mod extras;
 mod frame;
 mod gate;
 mod image;
@@ -55,7 +56,7 @@ use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
 use crate::gate::Gate;
 use crate::image::{Choice, Image, Images, unique};
-use crate::job::Job;
+use crate::job::{Engine, Job};
 use crate::line::Line;
 use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
@@ -177,7 +178,7 @@ impl Docker {
             max_files: sandbox.limits.max_files(),
         };
         let suits = could_be_warm(&sandbox, &execution);
-        let job = Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        let job = self.job(&sandbox, &mut execution, &image, &runtime)?;
         if let Ok(parking) = suits
             && let Some(running) = self.begin_warm(&job, parking.source, &terms, &mut execution).await?
         {
@@ -202,6 +203,17 @@ impl Docker {
         Ok(Box::new(running.because(why)))
     }
 
+    fn job(
+        &self,
+        sandbox: &SandboxSpec,
+        execution: &mut ExecutionSpec,
+        image: &Image,
+        runtime: &Runtime,
+    ) -> Result<Job, BackendError> {
+        let engine = Engine { runtime: self.runtime.as_deref(), extras: self.daemon.extras() };
+        Job::new(sandbox, execution, image, runtime, engine)
+    }
+
     /// The network of a run, if it is to have one.
     async fn gate(
         &self,
@@ -211,7 +223,9 @@ impl Docker {
     ) -> Result<Option<Gate>, BackendError> {
         match network {
             Network::None => Ok(None),
-            Network::Full | Network::Allow(_) => Gate::open(api, &self.images, lease).await.map(Some),
+            Network::Full | Network::Allow(_) => {
+                Gate::open(api, &self.images, &self.daemon.extras(), lease).await.map(Some)
+            }
         }
     }
 
@@ -247,8 +261,7 @@ impl Docker {
         let image = self.images.get_local(&api, &choice).await?;
         let image = image.ok_or_else(|| cannot_wait("its image has not been pulled"))?;
         let runtime = self.runtime_in(&api, &image, language).await?;
-        let Job { mould, order, .. } =
-            Job::new(&sandbox, &mut execution, &image, &runtime, self.runtime.as_deref())?;
+        let Job { mould, order, .. } = self.job(&sandbox, &mut execution, &image, &runtime)?;
         let order = order.with_gate(parking.source);
         let lease = pool.max_age() + SPARE_TIME;
         let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
@@ -313,6 +326,7 @@ impl Docker {
             gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
+            extras: self.daemon.extras(),
         };
         let container = make(api, format!("belljar-ask-{}", unique()), &mould, SPARE_TIME).await?;
         let failed = trouble::api("find the runtime in the image");
@@ -515,6 +529,7 @@ impl Backend for Docker {
             gate: (sandbox.network == Network::Full).then(|| "GATE".to_owned()),
             user: (CODE_ID, CODE_ID),
             workspace: None,
+            extras: self.daemon.extras(),
         };
         let owner =
             Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;

@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::api::{Api, Version};
-use crate::container::{CODE_ID, Container, Mould, refusal};
+use crate::container::{CODE_ID, Container, Mould, is_emulator, refusal};
 use crate::execution::BUILD_LIMIT;
+use crate::extras::Extras;
 use crate::frame::{Said, Surroundings, Told};
 use crate::image::{Images, unique};
 use crate::line::Line;
@@ -20,7 +21,7 @@ use crate::owner::Owner;
 use crate::{remembered, trouble};
 
 /// Changes whenever the questions change.
-const EDITION: &str = "1";
+const EDITION: &str = "2";
 /// The limit of the trial's container: few processes, so that it is reached soon.
 const TRIAL_PIDS: u64 = 12;
 const LEASE: Duration = Duration::from_secs(300);
@@ -42,8 +43,19 @@ struct Findings {
     of: String,
     info: Info,
     seen: Surroundings,
+    extras: Extras,
     emulated: bool,
 }
+
+/// What a daemon can guarantee, and what its containers get in addition.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    pub(crate) offer: Offer,
+    pub(crate) extras: Extras,
+}
+
+/// How often gVisor is looked at again if it does not answer.
+const MORE_LOOKS: u32 = 2;
 
 /// A daemon, a runtime and a way to prepare images.
 pub(crate) struct Trial<'a> {
@@ -55,21 +67,21 @@ pub(crate) struct Trial<'a> {
 }
 
 impl Trial<'_> {
-    /// What this daemon can guarantee: from the cache, or by making a container now.
-    pub(crate) async fn offer(&self) -> Result<Offer, BackendError> {
+    /// What this daemon can do: from the cache, or by making containers now.
+    pub(crate) async fn verdict(&self) -> Result<Verdict, BackendError> {
         let of = self.subject();
         let known = remembered::read::<Findings>(self.state_dir, &self.file());
         match known.filter(|known| known.of == of) {
-            Some(known) => Ok(known.offer()),
+            Some(known) => Ok(known.verdict()),
             None => self.again().await,
         }
     }
 
-    /// Makes a container, whatever is cached.
-    pub(crate) async fn again(&self) -> Result<Offer, BackendError> {
+    /// Makes containers, whatever is cached.
+    pub(crate) async fn again(&self) -> Result<Verdict, BackendError> {
         let findings = self.find_out(self.subject()).await?;
         remembered::write(self.state_dir, &self.file(), &findings);
-        Ok(findings.offer())
+        Ok(findings.verdict())
     }
 
     fn subject(&self) -> String {
@@ -93,6 +105,34 @@ impl Trial<'_> {
     async fn find_out(&self, of: String) -> Result<Findings, BackendError> {
         let info: Info =
             self.api.get("/info").await.map_err(trouble::api("ask the daemon what it can do"))?;
+        let emulated = is_emulator(self.runtime);
+        let mut seen = self.look(Extras::default()).await;
+        // On a busy host the kernel of gVisor sometimes ends while a trial starts many processes in it.
+        for _ in 0..if emulated { MORE_LOOKS } else { 0 } {
+            if seen.is_err() {
+                seen = self.look(Extras::default()).await;
+            }
+        }
+        let seen = seen?;
+        // gVisor has its own terminals, and its own memory for sockets.
+        let extras = if emulated { Extras::default() } else { self.find_extras(&seen).await };
+        Ok(Findings { of, info, seen, extras, emulated })
+    }
+
+    /// The best extras with which a container starts and that have an effect in it.
+    async fn find_extras(&self, seen: &Surroundings) -> Extras {
+        for extras in Extras::candidates(seen) {
+            if let Ok(seen) = self.look(extras.clone()).await
+                && extras.are_in(&seen)
+            {
+                return extras;
+            }
+        }
+        Extras::default()
+    }
+
+    /// What a container sees that is made with these extras.
+    async fn look(&self, extras: Extras) -> Result<Surroundings, BackendError> {
         let mould = Mould {
             image: self.images.bare(self.api).await?,
             runtime: self.runtime.map(str::to_owned),
@@ -101,6 +141,7 @@ impl Trial<'_> {
             gate: None,
             user: (CODE_ID, CODE_ID),
             workspace: None,
+            extras,
         };
         let owner =
             Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
@@ -125,7 +166,7 @@ impl Trial<'_> {
             }
         };
         container.part(line, mould.is_emulated()).await.map_err(&failed)?;
-        Ok(Findings { of, info, seen, emulated: mould.is_emulated() })
+        Ok(seen)
     }
 }
 
@@ -137,6 +178,10 @@ fn trial_limits() -> Result<BoxLimits, BackendError> {
 }
 
 impl Findings {
+    fn verdict(&self) -> Verdict {
+        Verdict { offer: self.offer(), extras: self.extras.clone() }
+    }
+
     fn offer(&self) -> Offer {
         Offer::by_asking(|guarantee| self.standing(guarantee))
     }
@@ -237,7 +282,10 @@ mod tests {
                 pids_limit: Some(1),
                 cpu_quota: true,
                 processes: 3,
+                terminals: false,
+                settings: Vec::new(),
             },
+            extras: Extras::default(),
             emulated: false,
         }
     }

@@ -49,6 +49,11 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// The most output that is read at once, and by how many calls.
 const BUFFER: usize = 64 * 1024;
 const READS: usize = 64;
+/// After so many small pieces of output in a row, there is a pause before the next: a program that writes single bytes would
+/// make Belljar spend as much CPU time as the program. Few programs write so often.
+const SMALL: usize = 4096;
+const SMALL_PIECES: u32 = 64;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// What an execution needs to know about the request.
 pub(crate) struct Terms {
@@ -70,6 +75,10 @@ pub(crate) struct NativeExecution {
     stdout: Option<Receiver>,
     stderr: Option<Receiver>,
     buffer: Vec<u8>,
+    /// How many pieces of output in a row were small.
+    small_pieces: u32,
+    /// Output is read again from this time on.
+    pause: Option<Instant>,
     cgroup: Option<BoxCgroup>,
     offered: Option<OwnedFd>,
     /// The workspace beneath the layer that was offered.
@@ -243,6 +252,8 @@ impl NativeExecution {
             stdout: Some(stdout),
             stderr: Some(stderr),
             buffer: Vec::new(),
+            small_pieces: 0,
+            pause: None,
             cgroup,
             offered: None,
             before: None,
@@ -407,9 +418,10 @@ impl NativeExecution {
                 continue;
             }
             let lives = self.ended.is_none();
+            let pause = self.pause.filter(|_| lives);
             let happened = tokio::select! {
-                () = readable(self.stdout.as_ref()) => Happened::Readable(Stream::Stdout),
-                () = readable(self.stderr.as_ref()) => Happened::Readable(Stream::Stderr),
+                () = readable(self.stdout.as_ref(), pause) => Happened::Readable(Stream::Stdout),
+                () = readable(self.stderr.as_ref(), pause) => Happened::Readable(Stream::Stderr),
                 said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
                 () = called(self.listener.as_ref()), if lives => Happened::Called,
                 _ = self.watch.tick(), if lives => Happened::Tick,
@@ -434,7 +446,6 @@ impl NativeExecution {
                 Happened::Said(Some((Reply::Listening, beside))) => {
                     beside.into_iter().next().map_or(Ok(()), |one| self.decide_on_calls(one))?;
                 }
-                Happened::Said(Some((Reply::Next, _))) => return Ok(News::NextStage),
                 Happened::Said(Some((
                     Reply::Hired { .. }
                     | Reply::Ready
@@ -516,8 +527,8 @@ impl NativeExecution {
         }
     }
 
-    /// Reads what is available; `None` if that is nothing, or the end of the stream. Several times, because a program
-    /// can write so that each read returns a single byte (`O_DIRECT`), and handling an event costs more than a read.
+    /// Reads what is available; `None` if that is nothing, or the end of the stream. Several times, because
+    /// handling an event costs more than a read.
     fn read(&mut self, stream: Stream) -> Option<usize> {
         self.buffer.clear();
         // Not sooner: a parked box needs no buffer.
@@ -539,7 +550,13 @@ impl NativeExecution {
                 Ok(_) => {}
             }
         }
-        (!self.buffer.is_empty()).then_some(self.buffer.len())
+        (!self.buffer.is_empty()).then(|| self.consider_pause(self.buffer.len()))
+    }
+
+    fn consider_pause(&mut self, length: usize) -> usize {
+        self.small_pieces = if length < SMALL { self.small_pieces.saturating_add(1) } else { 0 };
+        self.pause = (self.small_pieces >= SMALL_PIECES).then(|| Instant::now() + PAUSE);
+        length
     }
 
     /// Enforces what the kernel only counts: the CPU time of all processes, the kernel memory that the memory limit
@@ -706,7 +723,6 @@ impl Execution for NativeExecution {
         Box::pin(async {
             Ok(match self.happens().await? {
                 News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
-                News::NextStage => Event::NextStage,
                 News::Ended => Event::Ended,
             })
         })
@@ -738,7 +754,6 @@ impl Drop for NativeExecution {
 /// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
-    NextStage,
     Ended,
 }
 
@@ -813,7 +828,11 @@ async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
     done.map_err(|lost| setup("read the changes of the workspace")(io::Error::other(lost)))
 }
 
-async fn readable(pipe: Option<&Receiver>) {
+/// Waits until there is something to read, but not before the end of a pause.
+async fn readable(pipe: Option<&Receiver>, pause: Option<Instant>) {
+    if let Some(end) = pause {
+        tokio::time::sleep_until(end).await;
+    }
     match pipe {
         Some(pipe) => drop(pipe.readable().await),
         None => std::future::pending().await,

@@ -14,6 +14,7 @@ use belljar_jail::plan::Opener;
 use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
+use crate::group;
 use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
 use crate::trial;
 
@@ -37,7 +38,7 @@ pub struct Passage {
     /// Its user, ids and luggage; can be added to.
     pub terms: Terms,
     /// Runtimes that only root can find.
-    pub runtimes: Vec<(Language, PathBuf)>,
+    pub runtimes: Vec<(Language, Runtime)>,
     /// Its part of the cgroups, removed when this is dropped.
     grant: Option<Grant>,
     /// Keeps other servers from having the same ids.
@@ -87,9 +88,8 @@ impl Passage {
             terms.orphans = grant.orphans();
         }
         terms.luggage.extend(from.state_dir.as_deref().and_then(|dir| remembered(dir).ok()));
-        let closed = closed_runtimes(from);
-        terms.luggage.extend(closed.iter().flat_map(|(_, runtime)| needed(runtime)));
-        let runtimes = closed.into_iter().map(|(language, runtime)| (language, runtime.program)).collect();
+        let runtimes = closed_runtimes(from);
+        terms.luggage.extend(runtimes.iter().flat_map(|(_, runtime)| needed(runtime)));
         Ok(Passage { terms, runtimes, grant, _lease: lease, swept })
     }
 
@@ -106,19 +106,30 @@ impl Passage {
         self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
     }
 
-    /// Adds a file that the server writes to, and that stays. It is made if it does not exist, and belongs to the server from
-    /// now on; what it contains is the server's word. The directory must be one that only root can write to.
+    /// Adds a file that the server writes to, and that stays. It is made if it does not exist. It belongs to root and to the
+    /// group of this directory's servers, so that several of them can write to it at the same time; none of them can vouch
+    /// for what it contains. The directory must be one that only root can write to.
     ///
     /// # Errors
-    /// That it cannot be given to the server.
+    /// That it cannot be given to the servers.
     pub fn take_to_write(&mut self, dir: &Path, name: &str) -> Result<(), Obstruction> {
         let cannot = |cause: &io::Error| {
             Obstruction::Cannot(format!("cannot give {} to the server: {cause}", dir.join(name).display()))
         };
-        let path = dir.canonicalize().map_err(|cause| cannot(&cause))?.join(name);
-        give(&path, self.terms.user).map_err(|cause| cannot(&cause))?;
+        let dir = dir.canonicalize().map_err(|cause| cannot(&cause))?;
+        let group = group::of_servers(&dir).map_err(|cause| cannot(&cause))?;
+        let path = dir.join(name);
+        give(&path, group).map_err(|cause| cannot(&cause))?;
+        if !self.terms.groups.contains(&group) {
+            self.terms.groups.push(group);
+        }
         self.terms.luggage.push(Luggage { path, held: Held::Given });
         Ok(())
+    }
+
+    /// Keeps a file out of the copy that the server gets of its state directory.
+    pub fn withhold(&mut self, path: &Path) {
+        self.terms.withheld.extend(path.canonicalize());
     }
 
     /// Goes into exile, if boxes can be made there.
@@ -146,8 +157,9 @@ impl Passage {
     }
 }
 
-/// A server before this one may have written to the file, but it could not put another in its place.
-fn give(path: &Path, user: u32) -> io::Result<()> {
+/// A server before this one may have written to the file, but it could not put another in its place. Others may be
+/// writing to it now.
+fn give(path: &Path, group: u32) -> io::Result<()> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
@@ -156,8 +168,8 @@ fn give(path: &Path, user: u32) -> io::Result<()> {
     if !found.is_file() || found.nlink() != 1 {
         return Err(io::Error::other("it is not an ordinary file"));
     }
-    std::os::unix::fs::fchown(&file, Some(user), Some(user))?;
-    file.set_permissions(Permissions::from_mode(0o600))
+    std::os::unix::fs::fchown(&file, Some(0), Some(group))?;
+    file.set_permissions(Permissions::from_mode(0o660))
 }
 
 /// The cache of root's probes. It is made if it does not exist, so that there is a place to mount it.

@@ -210,6 +210,9 @@ fn lock(path: &Path) -> io::Result<Option<fs::File>> {
     }
 }
 
+/// Groups for files that several servers of root's write to (`group.rs`): below the users of servers.
+pub(crate) const SHARED_GROUPS: std::ops::Range<u32> = ID_BASE - 2 * ID_SLOTS..ID_BASE - ID_SLOTS;
+
 /// The user of a server that gives up root's rights: outside the ranges for boxes, and another one for each live process.
 pub(crate) fn user_of_server() -> u32 {
     ID_BASE - 1 - std::process::id() % ID_SLOTS
@@ -245,12 +248,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
             Some((
-                Reply::Supplied
-                | Reply::Hired { .. }
-                | Reply::Ready
-                | Reply::Started
-                | Reply::Listening
-                | Reply::Next,
+                Reply::Supplied | Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Listening,
                 _,
             )) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
@@ -279,7 +277,6 @@ impl Obstacle {
         let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
         let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
-        let about_containers = about_users || self.doing.contains("/proc") || self.doing.contains("private");
         if self.doing.contains("workspace") {
             return "the workspace must be an ordinary directory, on a filesystem that can be under an overlay".into();
         }
@@ -297,10 +294,12 @@ impl Obstacle {
             return "user namespaces are switched off: `sysctl -w user.max_user_namespaces=10000`".into();
         }
         let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
-        if about_containers && in_container {
-            return "this is a container: start it with `--security-opt seccomp=unconfined \
-                    --security-opt systempaths=unconfined --security-opt apparmor=unconfined`, \
-                    or run belljar on the host"
+        let forbidden =
+            [Errno::PERM, Errno::ACCESS, Errno::NOSYS].iter().any(|errno| errno.raw_os_error() == self.errno);
+        if forbidden && in_container {
+            return "this is a container: start it with `--cap-add SYS_ADMIN --security-opt seccomp=unconfined \
+                    --security-opt systempaths=unconfined --security-opt apparmor=unconfined`, use the image of \
+                    deploy/Dockerfile, which needs less, or run belljar on the host"
                 .into();
         }
         if about_users {

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use belljar_core::Field;
-use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
+use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Work};
+use belljar_core::language::Rehearsal;
 use belljar_core::path::{BoxPath, Workspace, Writes};
+use belljar_core::request::InputFile;
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
@@ -19,6 +21,7 @@ use crate::machine;
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
+const TMP: &str = "/tmp";
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 const TERMINALS: &str = "/dev/pts";
@@ -120,32 +123,17 @@ pub(crate) fn draft(
 ) -> Result<Draft, BackendError> {
     check_workspace(sandbox)?;
     let source = name_source(sandbox, execution)?;
-    let (files, contents) = match supply {
+    let (files, mut contents) = match supply {
         Supply::Now => inputs(sandbox, execution, &source)?,
         Supply::Later => (Vec::new(), Vec::new()),
     };
-    let mut layout = Layout::default();
-
-    layout.step(Step::Hostname("belljar".into()));
-    layout.step(Step::Loopback);
-    layout.step(Step::BoundSockets);
-    layout.step(Step::PrivateMounts);
-    layout.step(Step::Root);
-    layout.show(&ground.base);
-    DEVICES.iter().for_each(|path| layout.bind(Path::new(path), BindMode::Device));
-    for (path, target) in [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
-    {
-        layout.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
-    }
-    layout.step(Step::Terminals { max: MAX_TERMINALS });
-    for (path, content) in ETC {
-        layout.step(Step::File(path.into(), content.as_bytes().to_vec()));
-    }
-    layout.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
+    let program = match &execution.work {
+        Work::Run(program) if !program.files().is_empty() => Some(put_all(program.files(), &mut contents)),
+        Work::Run(_) | Work::Compile => None,
+    };
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
-    if let Some(rehearsal) = rehearsal {
-        layout.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
-    }
+    let mut layout = Layout::default();
+    layout.put_system(&ground.base, rehearsal);
     // What comes before costs the same for every run; what comes after belongs to this run and is charged to it.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
@@ -154,20 +142,12 @@ pub(crate) fn draft(
     layout.step(scratch(sandbox));
     // After the scratch space: a runtime may be in /tmp.
     ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
-    match &sandbox.workspace {
-        None => layout.step(match supply {
-            Supply::Now => Step::Inputs { dir: SANDBOX.into(), files },
-            Supply::Later => Step::Pipe(Path::new(SANDBOX).join(source.as_str())),
-        }),
-        Some(workspace) => {
-            let source = layout.source(workspace.as_path());
-            let owner = match ground.opener {
-                Opener::Keeper => owner_of(workspace.as_path()),
-                Opener::Init => None,
-            };
-            let writable = workspace.is_writable();
-            layout.step(Step::Workspace { source, path: WORK.into(), owner, files, writable });
-        }
+    match (supply, &sandbox.workspace) {
+        (Supply::Later, None) => layout.step(Step::Pipe(Path::new(SANDBOX).join(source.as_str()))),
+        _ => layout.put_work(sandbox, files, ground.opener),
+    }
+    if let Some(files) = program {
+        layout.step(Step::Inputs { dir: TMP.into(), files });
     }
     layout.step(Step::Proc(machine::proc_files(&sandbox.limits)));
     layout.step(Step::Pivot);
@@ -177,10 +157,10 @@ pub(crate) fn draft(
     }
 
     let confinement = confinement(sandbox, execution, &ground);
-    let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: "/tmp".into() };
-    let mut commands = program::commands(sandbox, execution, ground.runtime, &source, &places);
-    if let (Supply::Later, Some(rehearsal), Some(program)) = (supply, rehearsal, commands.last_mut()) {
-        program.env.push(rehearsal.variable.as_bytes().to_vec());
+    let places = Places { home: SANDBOX.into(), cwd: working_dir(sandbox), tmp: TMP.into() };
+    let mut command = program::command(sandbox, execution, ground.runtime, &source, &places);
+    if let (Supply::Later, Some(rehearsal)) = (supply, rehearsal) {
+        command.env.push(rehearsal.variable.as_bytes().to_vec());
     }
     let plan = Plan {
         birth: Birth::Executed,
@@ -192,7 +172,7 @@ pub(crate) fn draft(
         build: layout.steps,
         meminfo: machine::meminfo(&sandbox.limits),
         confinement,
-        commands,
+        command,
         heralded: false,
     };
     Ok(Draft { plan, contents, source, base: ground.base })
@@ -206,6 +186,44 @@ struct Layout {
 }
 
 impl Layout {
+    /// What is the same for every box: the system's programs and libraries, devices, and a small `/etc`.
+    fn put_system(&mut self, base: &BaseSystem, rehearsal: Option<Rehearsal>) {
+        self.step(Step::Hostname("belljar".into()));
+        self.step(Step::Loopback);
+        self.step(Step::BoundSockets);
+        self.step(Step::PrivateMounts);
+        self.step(Step::Root);
+        self.show(base);
+        DEVICES.iter().for_each(|path| self.bind(Path::new(path), BindMode::Device));
+        for (path, target) in
+            [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
+        {
+            self.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
+        }
+        self.step(Step::Terminals { max: MAX_TERMINALS });
+        for (path, content) in ETC {
+            self.step(Step::File(path.into(), content.as_bytes().to_vec()));
+        }
+        self.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
+        if let Some(rehearsal) = rehearsal {
+            self.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
+        }
+    }
+
+    /// The working directory with the run's files: of its own, or the caller's workspace.
+    fn put_work(&mut self, sandbox: &SandboxSpec, files: Vec<Input>, opener: Opener) {
+        let Some(workspace) = &sandbox.workspace else {
+            return self.step(Step::Inputs { dir: SANDBOX.into(), files });
+        };
+        let source = self.source(workspace.as_path());
+        let owner = match opener {
+            Opener::Keeper => owner_of(workspace.as_path()),
+            Opener::Init => None,
+        };
+        let writable = workspace.is_writable();
+        self.step(Step::Workspace { source, path: WORK.into(), owner, files, writable });
+    }
+
     fn step(&mut self, step: Step) {
         self.steps.push(step);
     }
@@ -234,6 +252,9 @@ impl Layout {
 
 /// What the caller reads afterwards, if anything.
 fn offer(sandbox: &SandboxSpec, execution: &ExecutionSpec, supply: Supply) -> Option<Step> {
+    if execution.work == Work::Compile {
+        return Some(Step::Offer(TMP.into()));
+    }
     let collects = !execution.collect.is_empty();
     match sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes) {
         Writes::Reported => Some(Step::OfferLayer),
@@ -304,15 +325,10 @@ fn inputs(
     execution: &ExecutionSpec,
     source: &BoxPath,
 ) -> Result<(Vec<Input>, Vec<u8>), BackendError> {
-    let code = execution.source.to_put().map(|text| (source, text, false));
-    let files = execution.files.iter().map(|file| (&file.path, file.content.as_slice(), file.executable));
-    let (mut inputs, mut contents) = (Vec::new(), Vec::new());
-    for (path, content, executable) in code.into_iter().chain(files) {
-        let offset = contents.len() as u64;
-        contents.extend_from_slice(content);
-        let path = PathBuf::from(path.as_str());
-        inputs.push(Input { path, offset, length: content.len() as u64, executable });
-    }
+    let mut contents = Vec::new();
+    let code = execution.source.to_put().map(|text| put(source, text, false, &mut contents));
+    let mut inputs: Vec<Input> = code.into_iter().collect();
+    inputs.extend(put_all(&execution.files, &mut contents));
     let pages: u64 = inputs.iter().map(|input| input.length.div_ceil(4096) * 4096).sum();
     let disk = sandbox.limits.disk;
     if pages > disk.get() {
@@ -325,15 +341,26 @@ fn inputs(
     Ok((inputs, contents))
 }
 
+fn put_all(files: &[InputFile], contents: &mut Vec<u8>) -> Vec<Input> {
+    files.iter().map(|file| put(&file.path, &file.content, file.executable, contents)).collect()
+}
+
+fn put(path: &BoxPath, content: &[u8], executable: bool, contents: &mut Vec<u8>) -> Input {
+    let (path, offset, length) = (path.as_str().into(), contents.len() as u64, content.len() as u64);
+    contents.extend_from_slice(content);
+    Input { path, offset, length, executable }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_core::backend::Source;
+    use belljar_core::backend::{Compiled, Source};
     use belljar_core::guarantee::{Offer, Standing, resolve};
     use belljar_core::language::Language;
     use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
+    use belljar_core::outcome::CollectedFile;
     use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
-    use belljar_jail::plan::{Command, IdPair};
+    use belljar_jail::plan::IdPair;
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
         let everything = Offer::by_asking(|_| Standing::Kept { how: String::new() });
@@ -368,6 +395,7 @@ mod tests {
             files: files.iter().map(file).collect(),
             collect: vec![Glob::parse("*.png").unwrap()],
             limits: LimitsRequest::default().resolve().unwrap().1,
+            work: Work::Run(Compiled::default()),
         }
     }
 
@@ -413,20 +441,31 @@ mod tests {
     }
 
     #[test]
-    fn a_compiled_language_runs_two_commands_and_only_the_program_gets_the_arguments() {
-        let plan = draft_of(&sandbox(None), &execution("c", &[])).unwrap().plan;
-        let words = |command: &Command| {
-            command.argv.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect::<Vec<_>>()
+    fn a_compiled_language_has_a_box_for_its_compiler_and_another_for_the_program() {
+        let words = |plan: &Plan| {
+            let words = plan.command.argv.iter().map(|word| String::from_utf8_lossy(word).into_owned());
+            words.collect::<Vec<_>>()
         };
-        let [compile, program] = plan.commands.as_slice() else { panic!("{:?}", plan.commands) };
-        assert!(words(compile).contains(&"/sandbox/main.c".to_owned()));
-        assert_eq!(words(program), ["/tmp/main", "first"]);
+        let mut execution = execution("c", &[]);
+        execution.work = Work::Compile;
+        let compile = draft_of(&sandbox(None), &execution).unwrap().plan;
+        assert!(words(&compile).contains(&"/sandbox/main.c".to_owned()), "{:?}", words(&compile));
+        assert!(!words(&compile).contains(&"first".to_owned()), "the arguments are the program's");
+        assert!(compile.build.contains(&Step::Offer("/tmp".into())));
+        let made = CollectedFile { path: "main".into(), content: b"ELF".to_vec() };
+        execution.work = Work::Run(Compiled::new(vec![made]));
+        let Draft { plan, contents, .. } = draft_of(&sandbox(None), &execution).unwrap();
+        assert_eq!(words(&plan), ["/tmp/main", "first"]);
+        let offset = contents.len() as u64 - 3;
+        let program = Input { path: "main".into(), offset, length: 3, executable: true };
+        assert!(plan.build.contains(&Step::Inputs { dir: "/tmp".into(), files: vec![program] }));
+        assert!(contents.ends_with(b"ELF"));
     }
 
     #[test]
     fn the_callers_variables_replace_ours() {
         let plan = draft_of(&sandbox(None), &execution("bash", &[])).unwrap().plan;
-        let env = plan.commands[0].env.iter().map(|text| String::from_utf8_lossy(text));
+        let env = plan.command.env.iter().map(|text| String::from_utf8_lossy(text));
         let is_of_threads =
             |variable: &str| THREAD_VARIABLES.iter().any(|name| variable == format!("{name}=1"));
         let (of_threads, env): (Vec<_>, Vec<_>) = env.partition(|variable| is_of_threads(variable));

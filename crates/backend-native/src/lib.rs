@@ -12,6 +12,7 @@ pub mod cgroup;
 mod execution;
 pub mod exile;
 mod graveyard;
+mod group;
 mod hollow;
 mod host;
 mod keeper;
@@ -40,7 +41,8 @@ use belljar_core::limits::{BoxLimits, show_duration};
 use belljar_core::path::{Workspace, Writes};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
-use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
+pub use belljar_host::runtimes::Runtime;
+use belljar_host::runtimes::{RuntimeSettings, Runtimes};
 use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
@@ -72,7 +74,7 @@ pub struct Settings {
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
     /// Interpreters that were found before the server gave up root's rights.
-    pub found: Vec<(Language, PathBuf)>,
+    pub found: Vec<(Language, Runtime)>,
     /// A PID 1 for the first run, if the program made one early.
     pub standby: Option<Standby>,
     /// Whether there will be many runs, or only one.

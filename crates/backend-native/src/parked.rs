@@ -95,9 +95,9 @@ impl ParkedTerms {
     /// Whether a request that [`could_suit`] has the limits with which the box was made. Then its plan cannot differ,
     /// and need not be made.
     pub(crate) fn have_limits_of(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> bool {
-        // How much may be collected is no part of a plan.
-        let collected = self.execution_limits.collected;
-        let execution_limits = ExecutionLimits { collected, ..execution.limits };
+        // How much may be collected is no part of a plan, and nothing here is compiled.
+        let ExecutionLimits { collected, compile, .. } = self.execution_limits;
+        let execution_limits = ExecutionLimits { collected, compile, ..execution.limits };
         (sandbox.limits, execution_limits) == (self.limits, self.execution_limits)
     }
 }
@@ -272,7 +272,11 @@ impl Parked {
         // PID 1 is among them, but these limits do not affect it: it may only wait. A process id could belong to
         // another process by now only if all other ids had been used since it was read.
         let limit_all = || {
-            for process in cgroup.processes()? {
+            let processes = cgroup.processes()?;
+            if processes.is_empty() {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            for process in processes {
                 for (resource, limit) in changed.iter().copied() {
                     let limit = Rlimit { current: Some(*limit), maximum: Some(*limit) };
                     rustix::process::prlimit(Some(process), kernels(*resource)?, limit)?;
@@ -376,10 +380,10 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
         opener,
         build,
         confinement,
-        commands,
+        command,
     } = made;
     let Confinement { landlock, rlimits: _ } = confinement;
-    (identity, cgroup, orphans, sources, opener, build, commands, landlock)
+    (identity, cgroup, orphans, sources, opener, build, command, landlock)
         == (
             &wanted.identity,
             &wanted.cgroup,
@@ -387,7 +391,7 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
             &wanted.sources,
             &wanted.opener,
             &wanted.build,
-            &wanted.commands,
+            &wanted.command,
             &wanted.confinement.landlock,
         )
         && rlimits_can_change(made, wanted)
@@ -526,7 +530,7 @@ fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: u32) -> rustix::i
 #[cfg(test)]
 mod tests {
     use super::*;
-    use belljar_core::backend::Source;
+    use belljar_core::backend::{Compiled, Source, Work};
     use belljar_core::guarantee::{Guarantee, Offer, Standing, resolve};
     use belljar_core::language::Language;
     use belljar_core::limits::LimitsRequest;
@@ -560,6 +564,7 @@ mod tests {
             files: Vec::new(),
             collect: Vec::new(),
             limits: limits.resolve().unwrap().1,
+            work: Work::Run(Compiled::default()),
         }
     }
 
@@ -689,7 +694,7 @@ mod tests {
             (sandbox(LimitsRequest::default(), &[]), execution(LimitsRequest::default()));
         let wanted = plan(&sandbox, &execution);
         let mut other = wanted.clone();
-        other.commands[0].program = "/opt/other".into();
+        other.command.program = "/opt/other".into();
         let terms = |plan: Plan| ParkedTerms {
             plan: Arc::new(plan),
             base: BaseSystem::look(),

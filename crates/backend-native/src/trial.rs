@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use belljar_core::backend::{ExecutionSpec, SandboxSpec, Source};
+use belljar_core::backend::{Compiled, ExecutionSpec, SandboxSpec, Source, Work};
 use belljar_core::guarantee::{Offer, Standing, resolve};
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
@@ -70,6 +70,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         files: Vec::new(),
         collect: Vec::new(),
         limits: execution_limits,
+        work: Work::Run(Compiled::default()),
     };
     let runtime = Runtime {
         label: "sh".into(),

@@ -44,6 +44,8 @@ pub(crate) struct Terms {
     pub(crate) limits: BoxLimits,
     pub(crate) cpu_time: Option<Duration>,
     pub(crate) collect: Vec<Glob>,
+    /// The part of the run's directory from which they are collected.
+    pub(crate) collect_from: &'static str,
     /// The most bytes of collected files.
     pub(crate) collected: Bytes,
     pub(crate) source: BoxPath,
@@ -110,7 +112,7 @@ impl Supervised {
                 Ok(())
             }
             Some(Said::Failed { doing, errno }) => Err(failure(doing, errno)),
-            Some(Said::Next { .. } | Said::Ended { .. }) | None => {
+            Some(Said::Ended { .. }) | None => {
                 Err(setup("start the program: its supervisor died")(io::ErrorKind::BrokenPipe.into()))
             }
         }
@@ -136,10 +138,6 @@ impl Supervised {
                     if let Some(length) = self.read(stream) {
                         return Ok(News::Output(stream, length));
                     }
-                }
-                Happened::Said(Some(Said::Next { main })) => {
-                    self.main = Pid::from_raw(main);
-                    return Ok(News::NextStage);
                 }
                 Happened::Said(Some(Said::Failed { doing, errno })) => return Err(failure(doing, errno)),
                 Happened::Said(Some(Said::Started { .. })) => {}
@@ -207,7 +205,9 @@ impl Supervised {
             return (Vec::new(), 0);
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let Ok(home) = rustix::fs::open(self.scratch.home(), flags, Mode::empty()) else {
+        let Ok(dir) =
+            rustix::fs::open(self.scratch.root().join(self.terms.collect_from), flags, Mode::empty())
+        else {
             return (Vec::new(), 0);
         };
         let wanted = Wanted {
@@ -217,7 +217,7 @@ impl Supervised {
             bytes: self.terms.collected.get(),
             names: self.terms.limits.max_files(),
         };
-        collect::collect(&home, &wanted)
+        collect::collect(&dir, &wanted)
     }
 
     fn close(mut self) -> Finished {
@@ -241,7 +241,6 @@ impl Execution for Supervised {
         Box::pin(async {
             Ok(match self.happens().await? {
                 News::Output(stream, length) => Event::Output(stream, &self.buffer[..length]),
-                News::NextStage => Event::NextStage,
                 News::Ended => Event::Ended,
             })
         })
@@ -262,7 +261,6 @@ impl Execution for Supervised {
 /// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
-    NextStage,
     Ended,
 }
 

@@ -20,14 +20,14 @@ use std::sync::OnceLock;
 
 use belljar_core::Field;
 use belljar_core::backend::{
-    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
+    Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec, Work,
 };
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Network};
-use belljar_host::program::{Places, check_workspace, commands, name_source};
+use belljar_host::program::{Places, check_workspace, command, name_source};
 use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
 use belljar_host::stdin;
 use belljar_jail::plan::Resource;
@@ -48,7 +48,7 @@ pub struct Settings {
     /// Interpreters that the configuration names.
     pub overrides: Vec<(Language, PathBuf)>,
     /// Interpreters that were found before the server gave up root's rights.
-    pub found: Vec<(Language, PathBuf)>,
+    pub found: Vec<(Language, Runtime)>,
     /// Where the directories of runs are made.
     pub temp_dir: PathBuf,
 }
@@ -120,6 +120,10 @@ impl Subprocess {
             limits: sandbox.limits,
             cpu_time: execution.limits.cpu_time,
             collect: execution.collect,
+            collect_from: match execution.work {
+                Work::Compile => scratch::TMP,
+                Work::Run(_) => scratch::HOME,
+            },
             collected: execution.limits.collected,
             source,
         };
@@ -139,7 +143,7 @@ impl Subprocess {
         scratch: &Scratch,
     ) -> Order {
         Order {
-            commands: commands(sandbox, execution, runtime, source, places),
+            command: command(sandbox, execution, runtime, source, places),
             scratch: scratch.root().to_owned(),
             watch: (self.name == BackendName::Process).then(|| watch(sandbox, execution)),
         }
@@ -200,10 +204,9 @@ impl Backend for Subprocess {
         if let Some(workspace) = &sandbox.workspace {
             text += &format!("copy      {} to {}\n", workspace.as_path().display(), places.cwd.display());
         }
-        for command in commands(sandbox, execution, &runtime, &source, &places) {
-            let words: Vec<_> = command.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            text += &format!("run       {} in {}\n", words.join(" "), command.cwd.display());
-        }
+        let command = command(sandbox, execution, &runtime, &source, &places);
+        let words: Vec<_> = command.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        text += &format!("run       {} in {}\n", words.join(" "), command.cwd.display());
         Ok(text + "confine   nothing: the code runs as you\n")
     }
 }
@@ -285,6 +288,12 @@ fn fill(
         room = room.checked_sub(content.len() as u64).ok_or_else(|| too_large(sandbox))?;
         scratch::put(&places.cwd, path.as_str(), content, executable)
             .map_err(setup("write the run's files"))?;
+    }
+    if let Work::Run(program) = &execution.work {
+        for file in program.files() {
+            scratch::put(&places.tmp, file.path.as_str(), &file.content, file.executable)
+                .map_err(setup("write the program"))?;
+        }
     }
     Ok(())
 }

@@ -8,8 +8,8 @@ use belljar_jail::plan::{Command, Resource};
 /// What a supervisor is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// The commands: each runs after the previous one succeeded. The last one is the program.
-    pub(crate) commands: Vec<Command>,
+    /// The program.
+    pub(crate) command: Command,
     /// The directory that is removed at the end.
     pub(crate) scratch: PathBuf,
     /// The limits of all processes together; `None`: no limits.
@@ -28,13 +28,11 @@ pub(crate) struct Watch {
 /// What a supervisor reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
-    /// The first command runs, as this process.
+    /// The program runs, as this process.
     Started { main: i32 },
-    /// A command has succeeded, and the next one runs.
-    Next { main: i32 },
-    /// A command could not be started.
+    /// It could not be started.
     Failed { doing: String, errno: i32 },
-    /// The last command has ended and all processes are dead.
+    /// It has ended and all processes are dead.
     Ended { status: i32, stop: Stop, cpu_micros: u64, memory_peak: u64 },
 }
 
@@ -50,13 +48,13 @@ pub(crate) enum Stop {
 
 impl Coded for Order {
     fn put(&self, bytes: &mut Vec<u8>) {
-        self.commands.put(bytes);
+        self.command.put(bytes);
         self.scratch.put(bytes);
         self.watch.put(bytes);
     }
 
     fn take(bytes: &mut &[u8]) -> Result<Order, Malformed> {
-        Ok(Order { commands: Coded::take(bytes)?, scratch: Coded::take(bytes)?, watch: Coded::take(bytes)? })
+        Ok(Order { command: Coded::take(bytes)?, scratch: Coded::take(bytes)?, watch: Coded::take(bytes)? })
     }
 }
 
@@ -85,17 +83,13 @@ impl Coded for Said {
                 0_u8.put(bytes);
                 main.put(bytes);
             }
-            Said::Next { main } => {
-                1_u8.put(bytes);
-                main.put(bytes);
-            }
             Said::Failed { doing, errno } => {
-                2_u8.put(bytes);
+                1_u8.put(bytes);
                 doing.put(bytes);
                 errno.put(bytes);
             }
             Said::Ended { status, stop, cpu_micros, memory_peak } => {
-                3_u8.put(bytes);
+                2_u8.put(bytes);
                 status.put(bytes);
                 stop.put(bytes);
                 cpu_micros.put(bytes);
@@ -107,9 +101,8 @@ impl Coded for Said {
     fn take(bytes: &mut &[u8]) -> Result<Said, Malformed> {
         match u8::take(bytes)? {
             0 => Ok(Said::Started { main: Coded::take(bytes)? }),
-            1 => Ok(Said::Next { main: Coded::take(bytes)? }),
-            2 => Ok(Said::Failed { doing: Coded::take(bytes)?, errno: Coded::take(bytes)? }),
-            3 => Ok(Said::Ended {
+            1 => Ok(Said::Failed { doing: Coded::take(bytes)?, errno: Coded::take(bytes)? }),
+            2 => Ok(Said::Ended {
                 status: Coded::take(bytes)?,
                 stop: Coded::take(bytes)?,
                 cpu_micros: Coded::take(bytes)?,
@@ -136,7 +129,6 @@ impl Coded for Stop {
 mod tests {
     use super::*;
     use belljar_jail::codec::{decode, encode};
-    use belljar_jail::plan::StdinFrom;
 
     #[test]
     fn everything_that_is_said_arrives() {
@@ -145,16 +137,15 @@ mod tests {
             argv: vec![b"sh".to_vec()],
             env: vec![b"A=b".to_vec()],
             cwd: "/tmp".into(),
-            stdin: StdinFrom::Caller,
         };
         let watch = Watch { rlimits: vec![(Resource::Data, 1)], memory: 2, pids: 3, cpu_micros: Some(4) };
         for watch in [Some(watch), None] {
-            let order = Order { commands: vec![command.clone()], scratch: "/tmp/x".into(), watch };
+            let order = Order { command: command.clone(), scratch: "/tmp/x".into(), watch };
             assert_eq!(decode(&encode(&order)), Ok(order));
         }
         let failed = Said::Failed { doing: "start it".into(), errno: 2 };
         let ended = STOPS.map(|stop| Said::Ended { status: 9, stop, cpu_micros: 1, memory_peak: 2 });
-        let begun = [Said::Started { main: 5 }, Said::Next { main: 6 }, failed];
+        let begun = [Said::Started { main: 5 }, failed];
         for said in begun.into_iter().chain(ended) {
             assert_eq!(decode(&encode(&said)), Ok(said));
         }

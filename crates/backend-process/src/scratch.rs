@@ -12,9 +12,9 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 const PREFIX: &str = "belljar-";
 
-/// Where the code works, and from where files are collected.
+/// Where the code works, and from where its files are collected.
 pub(crate) const HOME: &str = "sandbox";
-/// For temporary files.
+/// For temporary files, and for what a compiler makes.
 pub(crate) const TMP: &str = "tmp";
 /// The copy of a workspace.
 pub(crate) const WORK: &str = "work";
@@ -60,10 +60,6 @@ impl Scratch {
 
     pub(crate) fn root(&self) -> &Path {
         &self.root
-    }
-
-    pub(crate) fn home(&self) -> PathBuf {
-        self.root.join(HOME)
     }
 }
 
@@ -249,13 +245,13 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let scratch = Scratch::make(temp.path()).unwrap();
         assert_eq!(fs::metadata(scratch.root()).unwrap().permissions().mode() & 0o777, 0o700);
-        let mut deep = scratch.home();
+        let mut deep = scratch.root().join(HOME);
         for _ in 0..300 {
             deep.push("directory");
             fs::create_dir(&deep).unwrap();
             fs::write(deep.join("file"), "x").unwrap();
         }
-        fs::set_permissions(scratch.home(), Permissions::from_mode(0o000)).unwrap();
+        fs::set_permissions(scratch.root().join(HOME), Permissions::from_mode(0o000)).unwrap();
         drop(scratch);
         assert_eq!(fs::read_dir(temp.path()).unwrap().count(), 0);
     }

@@ -10,11 +10,11 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use belljar_jail::message::{self, Request};
-use belljar_jail::plan::{self, Resource, StdinFrom};
+use belljar_jail::plan::Resource;
 use belljar_jail::{codec, leash, used_by_children};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
@@ -71,13 +71,13 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<(Order, Streams)>> {
 struct Supervisor {
     caller: OwnedFd,
     order: Order,
-    /// Closed when the last command has them.
+    /// Closed when the program has them.
     streams: Option<Streams>,
     stop: Stop,
     peak: u64,
 }
 
-/// How a command ended.
+/// How the program ended.
 enum End {
     /// By itself.
     Own(i32),
@@ -86,33 +86,21 @@ enum End {
 }
 
 impl Supervisor {
-    /// From the first command to the death of all processes, and until the caller no longer needs the directory.
+    /// From the program's start to the death of all processes, and until the caller no longer needs the directory.
     fn conduct(mut self) {
         if let Err(fault) = self.become_subreaper() {
             return say(&self.caller, &failed("become the supervisor", &fault));
         }
-        let commands = std::mem::take(&mut self.order.commands);
-        for (index, command) in commands.iter().enumerate() {
-            let is_last = index + 1 == commands.len();
-            let main = match self.start(command, is_last) {
-                Ok(main) => main,
-                Err(fault) => {
-                    let doing = format!("start {}", command.program.display());
-                    return say(&self.caller, &failed(&doing, &fault));
-                }
-            };
-            let pid = main.as_raw_nonzero().get();
-            say(
-                &self.caller,
-                &if index == 0 { Said::Started { main: pid } } else { Said::Next { main: pid } },
-            );
-            let end = self.follow(main);
-            if !is_last && matches!(end, End::Own(0)) {
-                continue;
+        let main = match self.start() {
+            Ok(main) => main,
+            Err(fault) => {
+                let doing = format!("start {}", self.order.command.program.display());
+                return say(&self.caller, &failed(&doing, &fault));
             }
-            self.finish(main, &end);
-            return;
-        }
+        };
+        say(&self.caller, &Said::Started { main: main.as_raw_nonzero().get() });
+        let end = self.follow(main);
+        self.finish(main, &end);
     }
 
     /// Terminal signals are for the caller alone. A process that has stopped us cannot keep us from noticing its death.
@@ -126,29 +114,23 @@ impl Supervisor {
         Ok(())
     }
 
-    fn start(&mut self, command: &plan::Command, is_last: bool) -> io::Result<Pid> {
-        let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        let stdin = match command.stdin {
-            StdinFrom::Caller => Stdio::from(streams.stdin.try_clone()?),
-            StdinFrom::Nothing => Stdio::null(),
-        };
+    fn start(&mut self) -> io::Result<Pid> {
+        let Streams { stdin, stdout, stderr } = self.streams.take().ok_or(io::ErrorKind::NotFound)?;
+        let command = &self.order.command;
         let mut started = Command::new(&command.program);
         started.env_clear().envs(command.env.iter().filter_map(|text| variable(text)));
         started.current_dir(&command.cwd).stdin(stdin);
-        started.stdout(streams.stdout.try_clone()?).stderr(streams.stderr.try_clone()?);
+        started.stdout(stdout).stderr(stderr);
         if let [name, arguments @ ..] = command.argv.as_slice() {
             started.arg0(OsStr::from_bytes(name));
             started.args(arguments.iter().map(|word| OsStr::from_bytes(word)));
         }
         leash(&mut started, self.order.watch.as_ref().map(rlimits).unwrap_or_default());
         let child = started.spawn()?;
-        if is_last {
-            self.streams = None;
-        }
         i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Until the command ends, or there is a reason to kill it.
+    /// Until the program ends, or there is a reason to kill it.
     fn follow(&mut self, main: Pid) -> End {
         let Ok(pidfd) = pidfd_open(main, PidfdFlags::empty()) else { return End::Killed };
         loop {
@@ -182,10 +164,8 @@ impl Supervisor {
         self.stop != Stop::None
     }
 
-    fn finish(mut self, main: Pid, end: &End) {
+    fn finish(self, main: Pid, end: &End) {
         let status = tree::destroy(main);
-        // Their reader waits for their end, even if the last command was never started.
-        self.streams = None;
         let status = match end {
             End::Own(status) => *status,
             End::Killed => status.unwrap_or(Signal::KILL.as_raw()),

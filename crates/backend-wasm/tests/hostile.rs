@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use belljar_core::backend::{
-    Backend, BackendError, Ending, Event, ExecutionSpec, Finished, SandboxSpec, Source, Stream,
+    Backend, BackendError, Compiled, Ending, Event, ExecutionSpec, Finished, SandboxSpec, Source, Stream,
+    Work,
 };
 use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
@@ -87,6 +88,7 @@ impl Bench {
             files: Vec::new(),
             collect: Vec::new(),
             limits: execution,
+            work: Work::Run(Compiled::default()),
         };
         wasm.start(sandbox, program, &|_| {}).await
     }
@@ -104,7 +106,7 @@ impl Bench {
                 event = running.next_event() => match event.unwrap() {
                     Event::Output(Stream::Stdout, bytes) if stdout.len() < 1 << 20 => stdout.extend_from_slice(bytes),
                     Event::Output(Stream::Stderr, bytes) => stderr.extend_from_slice(bytes),
-                    Event::Output(Stream::Stdout, _) | Event::NextStage => {}
+                    Event::Output(Stream::Stdout, _) => {}
                     Event::Ended => break,
                 },
             }

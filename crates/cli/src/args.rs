@@ -8,6 +8,7 @@ use anstyle::{AnsiColor, Style};
 use clap::builder::Styles;
 use clap::{Args, ColorChoice, FromArgMatches, Parser, Subcommand, ValueHint};
 
+use crate::approvals::ApprovalsArgs;
 use crate::audit::AuditArgs;
 use crate::bench::BenchArgs;
 use crate::completions::{CompletionsArgs, ManArgs};
@@ -16,6 +17,7 @@ use crate::doctor::DoctorArgs;
 use crate::key::KeyArgs;
 use crate::mcp::McpArgs;
 use crate::offered;
+use crate::policy::PolicyArgs;
 use crate::pool::PoolArgs;
 use crate::scan;
 use crate::serve::ServeArgs;
@@ -67,7 +69,8 @@ Results and errors are always printed. Other commands ignore -v and -q.
 Environment:
   BELLJAR_CONFIG     Configuration file
   BELLJAR_STATE_DIR  Directory for caches and other state
-  BELLJAR_API_KEY    API key that `belljar pool` sends
+  BELLJAR_URL        Server that pool, approvals and audit ask
+  BELLJAR_API_KEY    API key for that server, and for the one of --url
   BELLJAR_LOG        What serve and mcp log, such as debug; overrides -v, -q
   BELLJAR_BACKEND, BELLJAR_TIMEOUT, BELLJAR_MEMORY and so on
                      Defaults for the options of `belljar run`
@@ -150,9 +153,13 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Start an MCP server on standard input and output, or add it to an MCP client
     Mcp(Box<McpArgs>),
-    /// Report what code does that somebody may want to know, without running it
+    /// Look for dangerous or suspicious things in code, without running it
     #[command(override_usage = scan::USAGE)]
     Scan(scan::ScanArgs),
+    /// Show the policy in effect, or say what it does with a run
+    Policy(PolicyArgs),
+    /// List, show and decide the runs that wait for approval
+    Approvals(ApprovalsArgs),
     /// Show, search and verify the record of everything that was run
     Audit(AuditArgs),
     /// Show the warm pool of a running server
@@ -232,7 +239,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = "Files")]
     pub(crate) workspace: Option<PathBuf>,
 
-    /// Let the program write to the workspace; what it writes is gone afterwards, except what --collect takes
+    /// Let the program write to the workspace; your files do not change, and only what --collect names is kept after the run
     #[arg(long, help_heading = "Files")]
     pub(crate) writable: bool,
 
@@ -257,12 +264,20 @@ pub(crate) struct RunArgs {
           requires = "brought_back")]
     pub(crate) collect_to: Option<PathBuf>,
 
-    /// Let collected files replace existing ones, which are kept otherwise
+    /// Let collected files replace files that already exist [default: leave those unchanged]
     #[arg(long, help_heading = "Files", requires = "brought_back")]
     pub(crate) overwrite: bool,
 
     #[command(flatten)]
     pub(crate) choices: Choices,
+
+    /// The only modules that the code may import, separated by commas; repeatable
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Policy")]
+    pub(crate) allowed_imports: Option<Vec<String>>,
+
+    /// Approve what the policy would ask about
+    #[arg(short, long, help_heading = "Policy")]
+    pub(crate) yes: bool,
 
     /// Print the result as JSON instead of passing output through
     #[arg(long, help_heading = "Output")]
@@ -279,6 +294,11 @@ pub(crate) struct RunArgs {
     /// Configuration file [default: the user's, else the system's]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = "Output")]
     pub(crate) config: Option<PathBuf>,
+
+    /// Run on this server instead of here; its API key comes from BELLJAR_API_KEY
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, help_heading = "Output",
+          conflicts_with_all = ["config", "explain", "runtime", "yes"])]
+    pub(crate) url: Option<String>,
 }
 
 /// The options that the environment and the configuration can set, too.
@@ -288,6 +308,10 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) timeout: Option<String>,
 
+    /// Wall-clock time limit of the compiler, for languages that have one [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    pub(crate) compile_timeout: Option<String>,
+
     /// CPU time limit, for all processes together [default: none]
     #[arg(long, value_name = "TIME", help_heading = "Limits")]
     pub(crate) cpu_time: Option<String>,
@@ -295,6 +319,10 @@ pub(crate) struct Choices {
     /// Memory limit, including swap [default: 256M]
     #[arg(short, long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) memory: Option<String>,
+
+    /// Memory limit of the compiler [default: 512M, or the program's if that is more]
+    #[arg(long, value_name = "SIZE", help_heading = "Limits")]
+    pub(crate) compile_memory: Option<String>,
 
     /// Number of CPUs, such as 0.5 [default: 1.0]
     #[arg(long, value_name = "NUMBER", help_heading = "Limits")]
@@ -337,11 +365,13 @@ impl Choices {
     /// The words that say the same on another command line.
     pub(crate) fn words(&self) -> Vec<String> {
         let Choices { timeout, cpu_time, memory, cpus, pids, disk, output_limit, .. } = self;
-        let Choices { network, backend, image, runtime, waive, .. } = self;
+        let Choices { compile_timeout, compile_memory, network, backend, image, runtime, waive, .. } = self;
         let chosen = [
             ("--timeout", timeout),
+            ("--compile-timeout", compile_timeout),
             ("--cpu-time", cpu_time),
             ("--memory", memory),
+            ("--compile-memory", compile_memory),
             ("--cpus", cpus),
             ("--pids", pids),
             ("--disk", disk),
@@ -427,8 +457,9 @@ mod tests {
 
     #[test]
     fn choices_read_back_as_they_were_said() {
-        let words = "--timeout 30s --cpu-time 5s --memory 1G --cpus 0.5 --pids 9 --disk 1M --output-limit 2M \
-                     --network none --backend native --image a:1 --runtime runsc --waive memory --waive cpu";
+        let words = "--timeout 30s --compile-timeout 9s --cpu-time 5s --memory 1G --compile-memory 2G --cpus 0.5 --pids 9 \
+                     --disk 1M --output-limit 2M --network none --backend native --image a:1 --runtime runsc \
+                     --waive memory --waive cpu";
         let words: Vec<_> = words.split_whitespace().collect();
         let said = run(&words).unwrap().choices.words();
         assert_eq!(said, words);

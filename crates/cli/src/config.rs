@@ -5,11 +5,13 @@ use std::process::ExitCode;
 
 use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits, show_duration};
 use belljar_engine::Scanning;
+use belljar_ledger::approvals::Own;
 use belljar_server::Config;
 use belljar_wire::{Code, Limits, Local, Problem, RunRequest, to_json};
 use clap::{Args, ValueHint};
 use serde::Serialize;
 
+use crate::approvals::configured::Configured;
 use crate::args::Choices;
 use crate::audit::configured::retention;
 use crate::configuration::{Configuration, FILE_NAME, FolderFile};
@@ -96,6 +98,7 @@ fn list(args: &ConfigArgs, environment: Environment<'_>) -> Result<Listing, Prob
     listed.of_pool(&server)?;
     listed.configured("scan.enabled", settings.scan.scanning() == Scanning::EveryRun);
     listed.of_audit()?;
+    listed.of_approvals()?;
     listed.of_host(environment);
     listed.of_the_rest();
     let config_file = configuration.text.is_some().then(|| settings.config.clone());
@@ -190,10 +193,12 @@ impl Lines<'_> {
         self.chosen("waive", (!waive.is_empty()).then(|| waive.join(", ")));
         let request = any_run(self.settings.limits).parse(Local::default())?;
         let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-        let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
+        let ExecutionLimits { timeout, cpu_time, output, compile, .. } = request.execution.limits;
         self.chosen("limits.timeout", Some(show_duration(timeout)));
+        self.chosen("limits.compile-timeout", Some(show_duration(compile.timeout)));
         self.chosen("limits.cpu-time", cpu_time.map(show_duration));
         self.chosen("limits.memory", Some(memory.to_string()));
+        self.chosen("limits.compile-memory", Some(compile.sandbox.memory.to_string()));
         self.chosen("limits.cpus", Some(cpus.to_string()));
         self.chosen("limits.pids", Some(pids.to_string()));
         self.chosen("limits.disk", Some(disk.to_string()));
@@ -204,12 +209,22 @@ impl Lines<'_> {
     fn of_audit(&mut self) -> Result<(), Problem> {
         let Settings { audit, .. } = self.settings;
         let retention = retention(self.settings)?;
-        self.configured("audit.enabled", audit.enabled);
+        let enabled = audit.enabled.map_or_else(|| "only by serve".to_owned(), |enabled| enabled.to_string());
+        self.configured("audit.enabled", enabled);
         self.configured("audit.durable", audit.durable);
         self.configured("audit.on-full", audit.on_full.name());
         let age = retention.age.map(show_duration);
         self.configured("audit.retain.age", age.unwrap_or_else(|| "unlimited".to_owned()));
         self.configured("audit.retain.size", Bytes::new(retention.bytes.unwrap_or(u64::MAX)));
+        Ok(())
+    }
+
+    fn of_approvals(&mut self) -> Result<(), Problem> {
+        let Configured { wait, terms, hook: _ } = Configured::of(self.settings)?;
+        self.configured("approvals.wait", show_duration(wait));
+        self.configured("approvals.expire", show_duration(terms.expire));
+        self.configured("approvals.remember", show_duration(terms.remember));
+        self.configured("approvals.allow-own", terms.own == Own::Allowed);
         Ok(())
     }
 
@@ -242,6 +257,8 @@ impl Lines<'_> {
         self.configured("server.body-timeout", show_duration(config.body_timeout));
         self.configured("server.heartbeat", show_duration(config.heartbeat));
         self.configured("server.drain", show_duration(config.drain));
+        let idle = config.idle_timeout.map(show_duration);
+        self.configured("server.idle-timeout", idle.unwrap_or_else(|| "never".to_owned()));
         self.configured("server.keep-runs", config.kept.runs);
         self.configured("server.keep-bytes", size(config.kept.bytes));
         self.configured("server.keep-for", show_duration(config.kept.age));
@@ -275,7 +292,7 @@ impl Lines<'_> {
     /// Whatever else the file says: tables that have no defaults to show, such as keys and runtimes.
     fn of_the_rest(&mut self) {
         for (key, value) in std::mem::take(&mut self.written.0) {
-            let secret = key.ends_with(".sha256");
+            let secret = key.ends_with(".sha256") || key.ends_with("-secret");
             if !secret && !self.lines.iter().any(|line| line.key == key) {
                 self.add(&key, Some(value), Origin::File);
             }

@@ -106,6 +106,15 @@ impl FolderFile {
         }
     }
 
+    /// What to say to somebody whose program does not read the file that is there, if no other one is named.
+    pub(crate) fn overlooked(named: Option<&Path>, environment: Environment<'_>) -> Option<String> {
+        let is_named = named.is_some() || named_by(environment).is_ok_and(|path| path.is_some());
+        let is_there = statat(CWD, FILE_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        (is_there && !is_named).then(|| {
+            format!("{FILE_NAME} in the working directory is not read; to use it, add: --config {FILE_NAME}")
+        })
+    }
+
     /// Why the file that is there is not read, in a sentence.
     pub(crate) fn note(&self) -> Option<String> {
         match self {

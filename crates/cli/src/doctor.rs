@@ -65,10 +65,10 @@ fn examine(args: &HostArgs, environment: Environment<'_>) -> Result<(Backends, B
 /// Moves the backend that was chosen, or that `auto` chooses, to the front.
 fn put_first(backends: &mut Backends, choice: BackendChoice) {
     let first = match choice {
-        BackendChoice::Named(name) => Some(name.name()),
-        BackendChoice::Auto => backends.default,
+        BackendChoice::Named(name) => Some(name.name().into()),
+        BackendChoice::Auto => backends.default.clone(),
     };
-    backends.backends.sort_by_key(|backend| Some(backend.name) != first);
+    backends.backends.sort_by_key(|backend| Some(&backend.name) != first.as_ref());
 }
 
 /// The backend that would be used, and one line about the others.
@@ -121,7 +121,7 @@ fn section(backend: &BackendStatus) -> String {
 
 /// What each backend guarantees, side by side.
 fn overview(backends: &[BackendStatus]) -> String {
-    let names = backends.iter().map(|backend| backend.name.to_owned());
+    let names = backends.iter().map(|backend| backend.name.to_string());
     let heading = std::iter::once("GUARANTEE".to_owned()).chain(names).collect();
     let row = |guarantee: Guarantee| {
         let cells = backends.iter().map(|backend| kept(backend, guarantee).to_owned());
@@ -149,7 +149,7 @@ fn details(guarantees: &[GuaranteeStatus]) -> String {
     let reason = |guarantee: &GuaranteeStatus| guarantee.why.clone().filter(|_| !guarantee.kept);
     match guarantees.first().and_then(reason) {
         Some(why) if guarantees.iter().all(|guarantee| reason(guarantee).as_ref() == Some(&why)) => {
-            let names: Vec<_> = guarantees.iter().map(|guarantee| guarantee.name).collect();
+            let names: Vec<_> = guarantees.iter().map(|guarantee| &*guarantee.name).collect();
             format!("Not guaranteed: {}\n  why: {}\n", names.join(", "), inert(&why))
         }
         _ => aligned(["GUARANTEE", "KEPT", "HOW OR WHY NOT"], guarantees.iter().map(row)),
@@ -172,7 +172,7 @@ fn state(backend: &BackendStatus) -> &'static str {
 fn row(guarantee: &GuaranteeStatus) -> [String; 3] {
     let kept = if guarantee.kept { "yes" } else { "NO" };
     let reason = guarantee.how.as_ref().or(guarantee.why.as_ref()).cloned().unwrap_or_default();
-    [guarantee.name.to_owned(), kept.to_owned(), reason]
+    [guarantee.name.to_string(), kept.to_owned(), reason]
 }
 
 /// Each fix once, with the guarantees that need it.
@@ -181,8 +181,8 @@ fn remedies(guarantees: &[GuaranteeStatus]) -> String {
     for guarantee in guarantees {
         let Some(fix) = guarantee.fix.as_deref() else { continue };
         match remedies.iter_mut().find(|(known, _)| *known == fix) {
-            Some((_, names)) => names.push(guarantee.name),
-            None => remedies.push((fix, vec![guarantee.name])),
+            Some((_, names)) => names.push(&guarantee.name),
+            None => remedies.push((fix, vec![&*guarantee.name])),
         }
     }
     let lines: Vec<_> = remedies
@@ -198,18 +198,18 @@ mod tests {
     use belljar_core::request::BackendName;
 
     fn keeps(name: &'static str, how: &str) -> GuaranteeStatus {
-        GuaranteeStatus { name, kept: true, how: Some(how.into()), why: None, fix: None }
+        GuaranteeStatus { name: name.into(), kept: true, how: Some(how.into()), why: None, fix: None }
     }
 
     fn unmet(name: &'static str) -> GuaranteeStatus {
         let (why, fix) = ("no cgroup is delegated".to_owned(), "systemctl --user start x".to_owned());
-        GuaranteeStatus { name, kept: false, how: None, why: Some(why), fix: Some(fix) }
+        GuaranteeStatus { name: name.into(), kept: false, how: None, why: Some(why), fix: Some(fix) }
     }
 
     #[test]
     fn every_guarantee_is_kept_and_how_or_not_and_why_with_one_remedy() {
         let native = BackendStatus {
-            name: "native",
+            name: "native".into(),
             ready: false,
             available: true,
             only_by_name: false,
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_backend_that_cannot_run_says_why_and_what_would_help() {
         let native = BackendStatus {
-            name: "native",
+            name: "native".into(),
             ready: false,
             available: false,
             only_by_name: false,
@@ -258,7 +258,7 @@ mod tests {
             guarantees: vec![unmet("filesystem")],
         };
         let docker = BackendStatus {
-            name: "docker",
+            name: "docker".into(),
             ready: true,
             available: true,
             only_by_name: false,
@@ -267,7 +267,7 @@ mod tests {
             guarantees: vec![keeps("filesystem", "a mount namespace")],
         };
         let none = BackendStatus {
-            name: "none",
+            name: "none".into(),
             ready: true,
             available: true,
             only_by_name: true,
@@ -276,7 +276,7 @@ mod tests {
             guarantees: vec![unmet("filesystem")],
         };
         let all = vec![native, docker, none];
-        let mut backends = Backends { default: Some("docker"), problem: None, backends: all };
+        let mut backends = Backends { default: Some("docker".into()), problem: None, backends: all };
         insta::assert_snapshot!(in_full(&backends), @"
         Runs use the docker backend.
 

@@ -44,13 +44,19 @@ pub(crate) struct Restriction<'a> {
 impl Restriction<'_> {
     /// The limits, as far as they are lower in the directory.
     pub(crate) fn limits(&mut self, mut limits: Limits, folder: Limits) -> Result<Limits, Problem> {
-        let (BoxLimits { memory, cpus, pids, disk }, ExecutionLimits { timeout, output, .. }) =
+        let (BoxLimits { memory, cpus, pids, disk }, ExecutionLimits { timeout, output, compile, .. }) =
             LimitsRequest::default().resolve()?;
         let time = |millis: u64| show_duration(Duration::from_millis(millis));
         let size = |bytes: u64| Bytes::new(bytes).to_string();
         let timeout = u64::try_from(timeout.as_millis()).ok();
         let cpus = Some(f64::from(cpus.milli()) / 1000.0);
         self.lower("limits.timeout", &mut limits.timeout_ms, folder.timeout_ms, timeout, time)?;
+        let compile_timeout = u64::try_from(compile.timeout.as_millis()).ok();
+        let (key, limit) = ("limits.compile-timeout", &mut limits.compile_timeout_ms);
+        self.lower(key, limit, folder.compile_timeout_ms, compile_timeout, time)?;
+        let (key, limit) = ("limits.compile-memory", &mut limits.compile_memory_bytes);
+        let compile_memory = Some(compile.sandbox.memory.get());
+        self.lower(key, limit, folder.compile_memory_bytes, compile_memory, size)?;
         self.lower("limits.cpu-time", &mut limits.cpu_ms, folder.cpu_ms, None, time)?;
         self.lower("limits.memory", &mut limits.memory_bytes, folder.memory_bytes, Some(memory.get()), size)?;
         self.lower("limits.cpus", &mut limits.cpus, folder.cpus, cpus, |rate| rate.to_string())?;

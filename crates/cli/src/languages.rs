@@ -65,7 +65,7 @@ fn wide_table(languages: &Languages) -> String {
 fn cells(language: &LanguageStatus) -> [String; 3] {
     let runtime = language.runtime.clone().unwrap_or_else(|| "missing".to_owned());
     let place = language.location.as_ref().or(language.hint.as_ref()).cloned().unwrap_or_default();
-    [language.name.to_owned(), runtime, place]
+    [language.name.to_string(), runtime, place]
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod approvals;
 mod args;
 mod audit;
 mod bench;
@@ -20,9 +21,11 @@ mod languages;
 mod mcp;
 mod offered;
 mod output;
+mod policy;
 mod pool;
 mod problem;
 mod progress;
+mod remote;
 mod run;
 mod scan;
 mod scanner;
@@ -81,7 +84,9 @@ fn dispatch(cli: Cli, standby: Option<Standby>) -> ExitCode {
         Command::Doctor(args) => doctor::run(&args, verbosity, &environment),
         Command::Serve(args) => serve::run(&args, verbosity, &environment),
         Command::Mcp(args) => mcp::run(&args, verbosity, &environment),
+        Command::Approvals(args) => approvals::run(&args, &environment),
         Command::Audit(args) => audit::run(&args, &environment),
+        Command::Policy(args) => policy::run(args, verbosity, &environment),
         Command::Pool(args) => pool::run(&args, verbosity, &environment),
         Command::Wasm(args) => wasm::run(&args, verbosity, &environment),
         Command::Key(args) => key::run(&args),

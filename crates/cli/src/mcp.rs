@@ -5,9 +5,11 @@ mod install;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use belljar_core::allowance::{Allowance, Permitted, Workspaces};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
+use belljar_ledger::approvals::Abandoned;
 use belljar_server::config::usual_allowance;
 use belljar_server::mcp::{self, ToolName};
 use belljar_server::{Caller, Config};
@@ -15,6 +17,7 @@ use belljar_wire::{Code, Problem};
 use clap::{Args, Subcommand, ValueHint};
 use tracing::Level;
 
+use crate::approvals::configured::{Configured, Opened};
 use crate::args::{Choices, Verbosity};
 use crate::audit::configured::Planned;
 use crate::cancel::Signals;
@@ -127,22 +130,39 @@ pub(crate) fn run(args: &McpArgs, verbosity: Verbosity, environment: Environment
     }
 }
 
+/// The approvals, if runs can need any, and how long a call waits for one.
+fn approvals(settings: &Settings) -> Result<Option<(Opened, Duration)>, Problem> {
+    let configured = Configured::of(settings)?;
+    if settings.policies.are_open() {
+        return Ok(None);
+    }
+    let wait = configured.wait;
+    Ok(Some((configured.prepare(settings)?.start(Abandoned::Keep)?, wait)))
+}
+
 fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<(), Problem> {
     let settings = args.options.settings(environment)?;
     for root in settings.workspace_roots.iter().filter(|root| !root.is_dir()) {
         problem::warn(&format!("the workspace root {} is not a directory", root.display()), verbosity);
     }
-    let caller = Caller::anonymous(allowance(&settings)?, &settings.defaults());
+    let policy = settings.policies.general.clone();
+    let caller = Caller::anonymous(allowance(&settings)?, policy, &settings.defaults());
     let chosen = doctor::backend_choice(&settings)?;
-    let ledger = Planned::of(&settings, 1024)?;
-    let Settings { mcp: protocol, mut host, scan, .. } = settings;
+    let ledger = Planned::of_command(&settings, 1024)?;
+    let approvals = approvals(&settings)?;
+    let Settings { mcp: protocol, mut host, scan, policies, .. } = settings;
     host.docker.for_others = true;
-    let config = Config { mcp: protocol, ..Config::default() };
+    let mut config = Config { mcp: protocol, ..Config::default() };
     let scanning = scan.scanning();
-    let mut engine = compose::engine(host, None).with_scanner(scanner::warm(scanning), scanning);
+    let expected = scanning == belljar_engine::Scanning::EveryRun || !policies.are_open();
+    let mut engine = compose::engine(host, None).with_scanner(scanner::warm(expected), scanning);
     let scribe = ledger.map(|ledger| ledger.of_ones_own()?.unlock()?.start()).transpose()?;
     if let Some(scribe) = &scribe {
         engine = engine.with_recorder(scribe.clone());
+    }
+    if let Some((approvals, wait)) = &approvals {
+        engine = engine.with_approver(approvals.waiting.clone());
+        (config.approvals, config.approval_wait) = (Some(approvals.waiting.store().clone()), *wait);
     }
     if let BackendChoice::Named(name) = chosen
         && name.is_only_by_name()

@@ -9,8 +9,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use belljar_core::backend::Stream;
-use belljar_core::outcome::{Changes, Report};
-use belljar_engine::Observer;
+use belljar_core::outcome::{Changes, Report, Stage};
+use belljar_engine::{Observer, Started};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -19,6 +19,7 @@ use rustix::io::Errno;
 pub(crate) struct PassThrough {
     stdout: Outlet,
     stderr: Outlet,
+    stage: Stage,
 }
 
 impl PassThrough {
@@ -26,25 +27,51 @@ impl PassThrough {
         PassThrough {
             stdout: Outlet::new(rustix::stdio::stdout(), io::stdout().is_terminal()),
             stderr: Outlet::new(rustix::stdio::stderr(), io::stderr().is_terminal()),
+            stage: Stage::Run,
         }
     }
 
+    /// From here on, this is what writes.
+    pub(crate) fn enter(&mut self, stage: Stage) {
+        self.stage = stage;
+    }
+
     /// Writes what was held back until the end of the run, and waits until all output is written.
-    pub(crate) fn finish(mut self, report: &Report) -> io::Result<()> {
-        let _ = self.stdout.pass(&report.stdout.after_head());
-        let _ = self.stderr.pass(&report.stderr.after_head());
-        if let Some(changes) = &report.changes {
+    pub(crate) fn finish(self, report: &Report) -> io::Result<()> {
+        let (stdout, stderr) = (report.stdout.after_head(), report.stderr.after_head());
+        self.finish_with(&stdout, &stderr, report.changes.as_ref())
+    }
+
+    /// The same with the rest of both streams.
+    pub(crate) fn finish_with(
+        mut self,
+        stdout: &[u8],
+        stderr: &[u8],
+        changes: Option<&Changes>,
+    ) -> io::Result<()> {
+        let _ = self.output(Stream::Stdout, stdout);
+        let _ = self.output(Stream::Stderr, stderr);
+        if let Some(changes) = changes {
             let _ = self.stderr.pass(told(changes).as_bytes());
         }
         self.stdout.close().and(self.stderr.close())
     }
 }
 
+/// Whatever a compiler writes goes to stderr: stdout is for the program.
 impl Observer for PassThrough {
+    fn started(&mut self, started: &Started<'_>) {
+        self.stage = started.stage;
+    }
+
+    fn next_stage(&mut self) {
+        self.stage = Stage::Run;
+    }
+
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
-        match stream {
-            Stream::Stdout => self.stdout.pass(bytes),
-            Stream::Stderr => self.stderr.pass(bytes),
+        match (stream, self.stage) {
+            (Stream::Stdout, Stage::Run) => self.stdout.pass(bytes),
+            (Stream::Stderr, _) | (Stream::Stdout, Stage::Compile) => self.stderr.pass(bytes),
         }
     }
 }

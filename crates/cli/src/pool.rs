@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use belljar_wire::{LanguagePool, Pool, Problem, to_json};
-use clap::{Args, ValueHint};
+use clap::Args;
 
 use crate::args::Verbosity;
 use crate::problem::{self, say};
+use crate::remote::{Remote, ServerArgs};
+use crate::serve::DEFAULT_LISTEN;
 use crate::settings::Environment;
 use crate::table::columns;
-
-mod ask;
 
 #[derive(Debug, Args)]
 pub(crate) struct PoolArgs {
@@ -18,9 +18,8 @@ pub(crate) struct PoolArgs {
     #[arg(long)]
     json: bool,
 
-    /// Server to ask; its API key comes from BELLJAR_API_KEY
-    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, default_value = "http://127.0.0.1:8787")]
-    url: String,
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 pub(crate) fn run(args: &PoolArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
@@ -37,8 +36,11 @@ pub(crate) fn run(args: &PoolArgs, verbosity: Verbosity, environment: Environmen
 }
 
 fn pool(args: &PoolArgs, environment: Environment<'_>) -> Result<Pool, Problem> {
-    let key = environment("BELLJAR_API_KEY").filter(|key| !key.is_empty());
-    ask::get(&args.url, "/v1/pool", key.as_deref())
+    let remote = match Remote::chosen(&args.server, environment)? {
+        Some(remote) => remote,
+        None => Remote::new(&format!("http://{DEFAULT_LISTEN}"), environment)?,
+    };
+    remote.ask(async |client| client.pool().await)
 }
 
 fn shown(pool: &Pool, verbosity: Verbosity) -> String {

@@ -27,6 +27,11 @@ impl<'a> PullProgress<'a> {
     pub(crate) fn new(verbosity: Verbosity, observer: &'a mut dyn Observer) -> PullProgress<'a> {
         PullProgress { bars: None, verbosity, observer }
     }
+
+    /// Before the program writes anything: bars that are cleared later would take its output with them.
+    pub(crate) fn clear(&mut self) {
+        self.bars = None;
+    }
 }
 
 impl Observer for PullProgress<'_> {
@@ -38,8 +43,7 @@ impl Observer for PullProgress<'_> {
     }
 
     fn started(&mut self, started: &Started<'_>) {
-        // Before the program writes anything: bars that are cleared later would take its output with them.
-        self.bars = None;
+        self.clear();
         self.observer.started(started);
     }
 
@@ -143,7 +147,7 @@ fn style(template: &'static str) -> ProgressStyle {
 mod tests {
     use super::*;
     use belljar_core::language::Language;
-    use belljar_core::outcome::Start;
+    use belljar_core::outcome::{Stage, Start};
     use belljar_core::request::BackendName;
     use belljar_engine::Unobserved;
     use indicatif::{ProgressDrawTarget, TermLike};
@@ -205,6 +209,7 @@ mod tests {
             start: Start::Cold,
             image: None,
             queue: Duration::ZERO,
+            stage: Stage::Run,
         };
         for (verbosity, shown) in [(Verbosity::Quiet, false), (Verbosity::Normal, true)] {
             let mut unobserved = Unobserved;

@@ -1,5 +1,7 @@
 //! `belljar run`: from the command line to a request, to a report, to output and an exit status.
 
+mod elsewhere;
+
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,20 +16,25 @@ use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::backend::{PullEvent, Stream};
 use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
-use belljar_core::outcome::{Outcome, Report, Start, TimeLimit, Usage};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, Start, TimeLimit, Usage};
+use belljar_core::policy::{Action, Policy};
 use belljar_core::request as domain;
-use belljar_engine::{Engine, Observer, Origin, RunId, Started, Unobserved, WayIn};
+use belljar_engine::{
+    Admission, Admitted, Engine, Observer, Origin, Rights, RunId, Started, Unobserved, WayIn,
+};
 use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
 
+use crate::approvals::configured::for_command;
 use crate::args::{RunArgs, Verbosity};
 use crate::audit::configured::Planned;
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::configuration::{Configuration, FolderFile};
 use crate::output::PassThrough;
+use crate::policy::{self, terminal};
 use crate::problem::{self, say};
 use crate::progress::PullProgress;
 use crate::settings::{Environment, Settings};
@@ -41,7 +48,14 @@ pub(crate) fn run(
     standby: Option<Standby>,
 ) -> ExitCode {
     let json = args.json;
-    match attempt(args, verbosity, environment, standby) {
+    let attempted = match args.url.clone() {
+        None => attempt(args, verbosity, environment, standby),
+        Some(url) => {
+            drop(standby);
+            elsewhere::attempt(args, &url, verbosity, environment)
+        }
+    };
+    match attempted {
         Ok(status) => ExitCode::from(status),
         Err(problem) => {
             problem::report(&problem, json);
@@ -61,26 +75,31 @@ fn attempt(
     let standby = standby.filter(|_| settings.may_be_native());
     let delivery = Delivery::of(&args);
     let scanning = settings.scan.scanning();
-    let ledger = Planned::of(&settings, 1)?;
+    let ledger = Planned::of_command(&settings, 1)?;
+    let policy = settings.policies.general.clone();
+    // What is open asks nobody, and need not open a file.
+    let elsewhere = || if policy.is_open() { Ok(None) } else { for_command(&settings) };
+    let approver = terminal::approver(args.yes, elsewhere)?;
     let (request, host) = asked(args, settings)?;
-    let mut engine = compose::engine(host, standby).with_scanner(scanner::single(), scanning);
+    let engine = compose::engine(host, standby).with_scanner(scanner::single(), scanning);
+    let mut engine = engine.with_approver(approver);
     if let Some(ledger) = ledger {
         engine = engine.with_recorder(ledger.write_once()?);
     }
     match delivery {
-        Delivery::Plan { json } => explain(&engine, request, json),
+        Delivery::Plan { json } => explain(&engine, &policy, request, json),
         Delivery::PassThrough { destination } => {
             let mut passed = PassThrough::to_our_own();
-            let report = drive(&engine, request, &mut passed, verbosity)?;
+            let report = drive(&engine, &policy, request, &mut passed, verbosity)?;
             passed.finish(&report).map_err(|cause| undeliverable("its output", &cause))?;
-            bring_back(&report, &destination, verbosity)?;
+            bring_back(report.files.as_deref(), &destination, verbosity)?;
             narrate_end(&report, verbosity);
             Ok(report.outcome.exit_code())
         }
         Delivery::Json { form, destination } => {
-            let report = drive(&engine, request, &mut Unobserved, verbosity)?;
+            let report = drive(&engine, &policy, request, &mut Unobserved, verbosity)?;
             if let Some(destination) = destination {
-                bring_back(&report, &destination, verbosity)?;
+                bring_back(report.files.as_deref(), &destination, verbosity)?;
             }
             let status = report.outcome.exit_code();
             say(&to_json(&RunResult::new(&report, form)));
@@ -91,7 +110,7 @@ fn attempt(
 }
 
 /// The settings, with the restrictions of the working directory.
-fn settings_here(
+pub(crate) fn settings_here(
     args: &RunArgs,
     verbosity: Verbosity,
     environment: Environment<'_>,
@@ -137,8 +156,12 @@ impl Delivery {
     }
 }
 
-fn explain(engine: &Engine, request: domain::RunRequest, json: bool) -> Result<u8, Problem> {
-    let text = engine.explain(engine.admit(&Allowance::everything(), request)?)?;
+/// What would be done, and what the policy would say.
+fn explain(engine: &Engine, policy: &Policy, request: domain::RunRequest, json: bool) -> Result<u8, Problem> {
+    let rights = Rights { allowance: &Allowance::everything(), policy, scans: None };
+    let appraised = event_loop()?.block_on(engine.appraise(&origin(), rights, request))?;
+    let decided = format!("\npolicy:\n{}", policy::described(&appraised));
+    let text = engine.explain(&Allowance::everything(), appraised.request)? + &decided;
     if json {
         say(&to_json(&Plan { plan: text.lines().map(str::to_owned).collect() }));
     } else {
@@ -147,9 +170,19 @@ fn explain(engine: &Engine, request: domain::RunRequest, json: bool) -> Result<u
     Ok(0)
 }
 
+fn event_loop() -> Result<tokio::runtime::Runtime, Problem> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)
+}
+
+fn cannot(cause: io::Error) -> Problem {
+    let message = format!("cannot set up the event loop: {cause}");
+    Problem::new(Code::Internal, message, "check the limit on open files (ulimit -n)")
+}
+
 /// Runs the request on one thread; signals cancel it.
 fn drive(
     engine: &Engine,
+    policy: &Policy,
     request: domain::RunRequest,
     observer: &mut dyn Observer,
     verbosity: Verbosity,
@@ -157,29 +190,36 @@ fn drive(
     let limits = (verbosity == Verbosity::Verbose).then(|| described_limits(&request));
     let mut narrator = Narrator { limits, observer };
     let mut observer = PullProgress::new(verbosity, &mut narrator);
-    let cannot = |cause: io::Error| {
-        let message = format!("cannot set up the event loop: {cause}");
-        Problem::new(Code::Internal, message, "check the limit on open files (ulimit -n)")
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(cannot)?;
+    let runtime = event_loop()?;
     runtime.block_on(async {
         let signals = Signals::listen().map_err(cannot)?;
         let impatient = signals.impatient();
         // A backend may wait for a daemon, on this thread, before there is anything to clean up.
         impatient.now();
-        let admitted = engine.admit_from(&origin(), &Allowance::everything(), request)?;
+        let rights = Rights { allowance: &Allowance::everything(), policy, scans: None };
+        let admission = engine.admit(&origin(), rights, request).await?;
         impatient.later();
-        problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
-        let report = engine.run(&RunId::new(), admitted, &mut observer, signals.first()).await;
+        if let Admission::Admitted(admitted) = &admission {
+            warn_of(admitted, verbosity);
+        }
+        let report = engine.carry_out(&RunId::new(), admission, &mut observer, signals.first()).await;
         impatient.now();
         Ok(report?)
     })
 }
 
+/// Warns about a run that is about to begin.
+fn warn_of(admitted: &Admitted, verbosity: Verbosity) {
+    problem::warn_of(admitted.backend(), admitted.enforcement().waived(), verbosity);
+    if let Some(decision) = admitted.decision().filter(|decision| decision.action == Action::Warn) {
+        problem::warn(&format!("the policy warns: {}", decision.reason), verbosity);
+    }
+}
+
 /// Who runs something from the command line.
-fn origin() -> Origin {
+pub(crate) fn origin() -> Origin {
     let caller = format!("uid:{}", rustix::process::getuid().as_raw());
-    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, source: None }
+    Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, cells: None }
 }
 
 /// Says with `--verbose` how the program was started, and passes everything on to another observer.
@@ -224,13 +264,21 @@ fn start_name(start: Start) -> &'static str {
 
 fn described_limits(request: &domain::RunRequest) -> String {
     let BoxLimits { memory, cpus, pids, disk } = request.sandbox.limits;
-    let ExecutionLimits { timeout, cpu_time, output, .. } = request.execution.limits;
+    let ExecutionLimits { timeout, cpu_time, output, compile, .. } = request.execution.limits;
+    let compiler = match request.execution.language.is_compiled() {
+        true => format!(
+            "; compile-timeout {}, compile-memory {}",
+            show_duration(compile.timeout),
+            compile.sandbox.memory
+        ),
+        false => String::new(),
+    };
     let timeout = show_duration(timeout);
     let cpu_time = cpu_time.map_or("none".to_owned(), show_duration);
     let network = &request.sandbox.network;
     format!(
         "limits: timeout {timeout}, cpu-time {cpu_time}, memory {memory}, cpus {cpus}, pids {pids}, \
-         disk {disk}, output-limit {output}; network {network}"
+         disk {disk}, output-limit {output}{compiler}; network {network}"
     )
 }
 
@@ -239,17 +287,23 @@ fn narrate_end(report: &Report, verbosity: Verbosity) {
     if verbosity != Verbosity::Verbose {
         return;
     }
-    let Usage { wall, cpu, memory_peak, .. } = report.usage;
-    let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
-    let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
-    problem::note(&format!(
-        "{} after {wall} ({cpu} of CPU time, peak memory {memory})",
-        ending(report.outcome)
-    ));
+    if let Some(compiler) = &report.compile {
+        problem::note(&format!("the compiler {}", ended(compiler.outcome, compiler.usage)));
+    }
+    if report.stage == Stage::Run {
+        problem::note(&ended(report.outcome, report.usage));
+    }
     if !report.enforcement.waived().is_empty() {
         let waived: Vec<_> = report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect();
         problem::note(&format!("not guaranteed: {}", waived.join(", ")));
     }
+}
+
+fn ended(outcome: Outcome, usage: Usage) -> String {
+    let Usage { wall, cpu, memory_peak, .. } = usage;
+    let [wall, cpu] = [wall, cpu].map(|time| format!("{:.1} ms", time.as_secs_f64() * 1e3));
+    let memory = format!("{:.1} MiB", memory_peak as f64 / f64::from(1 << 20));
+    format!("{} after {wall} ({cpu} of CPU time, peak memory {memory})", ending(outcome))
 }
 
 fn ending(outcome: Outcome) -> String {
@@ -262,6 +316,7 @@ fn ending(outcome: Outcome) -> String {
         }
         Outcome::OutOfMemory => "ran out of memory".to_owned(),
         Outcome::Cancelled(_) => "cancelled".to_owned(),
+        Outcome::Denied => "denied by the policy".to_owned(),
     }
 }
 
@@ -270,8 +325,12 @@ const MOST_NAMED: usize = 10;
 
 /// Writes the collected files. A file that is refused is a warning as long as there are others: the run took place, and
 /// its exit status says how it ended.
-fn bring_back(report: &Report, destination: &Destination, verbosity: Verbosity) -> Result<(), Problem> {
-    let Some(files) = report.files.as_deref().filter(|files| !files.is_empty()) else { return Ok(()) };
+fn bring_back(
+    files: Option<&[CollectedFile]>,
+    destination: &Destination,
+    verbosity: Verbosity,
+) -> Result<(), Problem> {
+    let Some(files) = files.filter(|files| !files.is_empty()) else { return Ok(()) };
     let Destination { directory, existing } = destination;
     let unwritten =
         write_beneath(directory, files, *existing).map_err(|(path, cause)| undeliverable(&path, &cause))?;
@@ -310,7 +369,16 @@ fn undeliverable(what: &str, cause: &io::Error) -> Problem {
 }
 
 /// The request that the command line asks for, and what the backends need to know about this host.
-fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate::settings::Host), Problem> {
+pub(crate) fn asked(
+    args: RunArgs,
+    settings: Settings,
+) -> Result<(domain::RunRequest, crate::settings::Host), Problem> {
+    let (request, local, host) = written(args, settings)?;
+    Ok((request.parse(local)?, host))
+}
+
+/// The same as it is written, and what has no good place in JSON.
+fn written(args: RunArgs, settings: Settings) -> Result<(RunRequest, Local, crate::settings::Host), Problem> {
     let meant =
         meant(&args.words, args.language.as_deref(), args.code.as_deref(), io::stdin().is_terminal())?;
     let stdin = standard_input(args.stdin.as_deref(), &meant)?;
@@ -339,8 +407,9 @@ fn asked(args: RunArgs, settings: Settings) -> Result<(domain::RunRequest, crate
         plots: args.plots,
         // Whoever reads JSON may compare what a program wrote.
         hints: !args.json,
+        allowed_imports: args.allowed_imports,
     };
-    Ok((request.parse(Local { code, stdin, files, ..Local::default() })?, settings.host))
+    Ok((request, Local { code, stdin, files, ..Local::default() }, settings.host))
 }
 
 /// Code that is text and has no file name goes into the request itself.

@@ -1,4 +1,4 @@
-//! `belljar scan`: what code does that somebody may want to know, as a compiler would say it, as JSON or as SARIF.
+//! `belljar scan`: dangerous or suspicious things in code, as a compiler would say it, as JSON or as SARIF.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -71,10 +71,10 @@ pub(crate) fn run(args: &ScanArgs, environment: Environment<'_>) -> ExitCode {
     }
 }
 
-struct Scanned {
-    name: String,
-    code: Vec<u8>,
-    findings: Vec<Finding>,
+pub(crate) struct Scanned {
+    pub(crate) name: String,
+    pub(crate) code: Vec<u8>,
+    pub(crate) findings: Vec<Finding>,
 }
 
 fn scan(args: &ScanArgs, environment: Environment<'_>) -> Result<Scanned, Problem> {
@@ -89,7 +89,7 @@ fn scan(args: &ScanArgs, environment: Environment<'_>) -> Result<Scanned, Proble
     let default = Settings::gather(&Choices::default(), None, environment)?.language;
     let (language, code) = meant.read(default, None, &[]).map_err(for_scan)?;
     let subject = subject(language, code.bytes, args.allowed_imports.clone())?;
-    let findings = scanner::single().scan(&subject).map_err(RunError::from)?;
+    let findings = scanner::single().scan(&subject).map_err(RunError::from)?.findings;
     Ok(Scanned { name, code: subject.code.bytes().to_vec(), findings })
 }
 
@@ -125,7 +125,7 @@ impl Scanned {
     }
 
     /// All findings as a compiler shows its errors, and how many there are.
-    fn described(&self) -> String {
+    pub(crate) fn described(&self) -> String {
         let text = String::from_utf8_lossy(&self.code);
         let lines: Vec<&str> = text.split('\n').collect();
         let mut shown: String = self.findings.iter().map(|finding| self.one(finding, &lines)).collect();
@@ -208,6 +208,7 @@ mod tests {
             start: position(start),
             end: position(end),
             excerpt: String::new(),
+            within: None,
         }
     }
 

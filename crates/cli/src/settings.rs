@@ -10,15 +10,18 @@ use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, BackendName, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
 use belljar_engine::Scanning;
+use belljar_native::Runtime;
 use belljar_server::{Defaults, mcp};
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
+use crate::approvals::configured::ApprovalsTable;
 use crate::args::Choices;
 use crate::audit::configured::AuditTable;
 use crate::configuration::{Configuration, FolderFile, to_write, users_file};
 use crate::docker::{DockerChoices, DockerTable};
 use crate::folder::{Restriction, refuse_other_keys};
+use crate::policy::table::{Policies, PolicyFile, PolicyTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
@@ -45,6 +48,9 @@ pub(crate) struct Settings {
     pub(crate) pool: PoolTable,
     pub(crate) scan: ScanTable,
     pub(crate) audit: AuditTable,
+    pub(crate) policies: Policies,
+    /// If it is there, runs can wait for approval.
+    pub(crate) approvals: Option<ApprovalsTable>,
     /// The configuration file, as messages name it.
     pub(crate) config: String,
     /// The file in which a setting would be changed: that one, or the user's if there is none.
@@ -114,8 +120,11 @@ const LANGUAGE: Names = names("language", "--language", "BELLJAR_LANGUAGE");
 const IMAGE: Names = names("image", "--image", "BELLJAR_IMAGE");
 const WAIVE: Names = names("waive", "--waive", "BELLJAR_WAIVE");
 const TIMEOUT: Names = names("limits.timeout", "--timeout", "BELLJAR_TIMEOUT");
+const COMPILE_TIMEOUT: Names =
+    names("limits.compile-timeout", "--compile-timeout", "BELLJAR_COMPILE_TIMEOUT");
 const CPU_TIME: Names = names("limits.cpu-time", "--cpu-time", "BELLJAR_CPU_TIME");
 const MEMORY: Names = names("limits.memory", "--memory", "BELLJAR_MEMORY");
+const COMPILE_MEMORY: Names = names("limits.compile-memory", "--compile-memory", "BELLJAR_COMPILE_MEMORY");
 const CPUS: Names = names("limits.cpus", "--cpus", "BELLJAR_CPUS");
 const PIDS: Names = names("limits.pids", "--pids", "BELLJAR_PIDS");
 const DISK: Names = names("limits.disk", "--disk", "BELLJAR_DISK");
@@ -141,7 +150,7 @@ pub(crate) struct Host {
     pub(crate) swept: usize,
     pub(crate) runtimes: Vec<(Language, PathBuf)>,
     /// Runtimes that were found before the server gave up root's rights.
-    pub(crate) found_runtimes: Vec<(Language, PathBuf)>,
+    pub(crate) found_runtimes: Vec<(Language, Runtime)>,
     pub(crate) docker: DockerChoices,
 }
 
@@ -165,8 +174,11 @@ impl Settings {
     ) -> Result<Settings, Problem> {
         let Configuration { path, text } = choose()?;
         let config_to_write = to_write(&path, text.is_some(), environment);
-        let mut file = text.map(|text| parse(&path, &text)).transpose()?.unwrap_or_default();
+        let text = text.unwrap_or_default();
+        let mut file = parse(&path, &text)?;
         let shown = path.display().to_string();
+        let of_keys = file.keys.iter().map(KeyTable::policy);
+        let policies = Policies::read(&file.policy, of_keys, PolicyFile { path: &shown, text: &text })?;
         let mut sources = Sources { environment, config: &shown, origins: Origins::default() };
         let backend = sources.backend(flags, file.backend)?;
         let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
@@ -188,6 +200,8 @@ impl Settings {
             pool: file.pool,
             scan: file.scan,
             audit: file.audit,
+            policies,
+            approvals: file.approvals,
             config: shown.clone(),
             config_to_write,
             origins: sources.origins,
@@ -309,12 +323,18 @@ impl Sources<'_> {
 
     fn limits(&mut self, flags: &Choices, file: LimitsTable) -> Result<Limits, Problem> {
         let timeout = self.pick(&TIMEOUT, flags.timeout.as_deref(), file.timeout)?;
+        let compile_timeout =
+            self.pick(&COMPILE_TIMEOUT, flags.compile_timeout.as_deref(), file.compile_timeout)?;
+        let compile_memory =
+            self.pick(&COMPILE_MEMORY, flags.compile_memory.as_deref(), file.compile_memory)?;
         let cpu_time = self.pick(&CPU_TIME, flags.cpu_time.as_deref(), file.cpu_time)?;
         let memory = self.pick(&MEMORY, flags.memory.as_deref(), file.memory)?;
         let disk = self.pick(&DISK, flags.disk.as_deref(), file.disk)?;
         let output = self.pick(&OUTPUT_LIMIT, flags.output_limit.as_deref(), file.output_limit)?;
         Ok(Limits {
             timeout_ms: millis(timeout, Field::Timeout)?,
+            compile_timeout_ms: millis(compile_timeout, Field::CompileTimeout)?,
+            compile_memory_bytes: bytes(compile_memory, Field::CompileMemory)?,
             cpu_ms: millis(cpu_time, Field::CpuTime)?,
             memory_bytes: bytes(memory, Field::Memory)?,
             cpus: cpus(self.pick(&CPUS, flags.cpus.as_deref(), file.cpus)?)?,
@@ -486,7 +506,9 @@ struct ConfigFile {
     pool: PoolTable,
     scan: ScanTable,
     audit: AuditTable,
+    approvals: Option<ApprovalsTable>,
     docker: DockerTable,
+    policy: PolicyTable,
 }
 
 /// The table `[scan]`.
@@ -516,8 +538,10 @@ struct McpTable {
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct LimitsTable {
     pub(crate) timeout: Option<Scalar>,
+    pub(crate) compile_timeout: Option<Scalar>,
     pub(crate) cpu_time: Option<Scalar>,
     pub(crate) memory: Option<Scalar>,
+    pub(crate) compile_memory: Option<Scalar>,
     pub(crate) cpus: Option<Scalar>,
     pub(crate) pids: Option<Scalar>,
     pub(crate) disk: Option<Scalar>,
@@ -564,7 +588,7 @@ fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
     let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
     let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
     let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                [server], [pool], [audit], [scan] and [[keys]]; `belljar config` shows their names";
+                [server], [pool], [audit], [scan], [policy], [approvals] and [[keys]]; `belljar config` shows their names";
     Problem::new(Code::InvalidRequest, message, hint)
 }
 
@@ -584,9 +608,7 @@ fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Langu
 }
 
 fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Host {
-    let state_dir = absolute(environment("BELLJAR_STATE_DIR"))
-        .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
-        .or_else(|| Some(PathBuf::from(SERVICE_STATE)));
+    let state_dir = Some(state_directory(environment));
     Host {
         search_path: environment("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into()),
         home: absolute(environment("HOME")),
@@ -599,6 +621,13 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         found_runtimes: Vec::new(),
         docker: DockerChoices::default(),
     }
+}
+
+/// Where state is kept.
+pub(crate) fn state_directory(environment: Environment<'_>) -> PathBuf {
+    absolute(environment("BELLJAR_STATE_DIR"))
+        .or_else(|| user_directory(environment, "XDG_STATE_HOME", ".local/state"))
+        .unwrap_or_else(|| PathBuf::from(SERVICE_STATE))
 }
 
 /// Belljar's directory among the user's. The XDG base directory specification says to ignore a relative path in

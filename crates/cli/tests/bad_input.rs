@@ -85,7 +85,17 @@ fn a_file_that_cannot_be_read_is_a_clear_error() {
 #[test]
 fn limits_out_of_range_or_malformed_are_refused() {
     let belljar = Belljar::new();
-    for option in ["--timeout", "--cpu-time", "--memory", "--cpus", "--pids", "--disk", "--output-limit"] {
+    for option in [
+        "--timeout",
+        "--compile-timeout",
+        "--cpu-time",
+        "--memory",
+        "--compile-memory",
+        "--cpus",
+        "--pids",
+        "--disk",
+        "--output-limit",
+    ] {
         for value in ["0", "100000000000000000000", "lots", ""] {
             let (message, hint) = refusal(&belljar.run(&["run", "python", "-c", "1", option, value]));
             assert!(message.contains(&option[2..]), "{option} {value}: {message}");

@@ -185,6 +185,27 @@ fn requests_that_stand_alone_are_answered() {
 }
 
 #[test]
+fn the_first_line_tells_code_that_does_not_compile_from_a_program_that_fails() {
+    let mut client = Client::start(&[], "");
+    let c = |code: &str| json!({"language": "c", "code": code, "compile_timeout_ms": 300_000, "timeout_ms": 60_000});
+    let broken = client.call("run_code", c("int main(){return x;}"));
+    let told = text(&broken);
+    assert!(
+        told.starts_with("compilation failed: exit code 1\nstderr:\n") && told.contains("main.c:1"),
+        "{told}"
+    );
+    let structured = &broken["structuredContent"];
+    assert_eq!((&structured["stage"], &structured["compile"]["exit_code"]), (&json!("compile"), &json!(1)));
+    assert_eq!(structured["compile"]["stderr"], json!(""), "a model reads it once");
+    assert_eq!(broken["isError"], json!(false));
+    let fails = client.call("run_code", c("int main(){return 1;}"));
+    assert_eq!(text(&fails), "exit code 1\n(no output)");
+    let structured = &fails["structuredContent"];
+    assert_eq!((&structured["stage"], &structured["compile"]), (&json!(null), &json!(null)), "as usual");
+    assert_eq!(client.leave().0, Some(0));
+}
+
+#[test]
 fn the_tools_are_the_same_in_the_same_order_every_time() {
     let mut client = Client::initialized("");
     let first = client.request("tools/list", json!({}))["result"]["tools"].clone();
@@ -876,4 +897,106 @@ fn what_would_be_written_can_be_printed() {
     assert!(fs::read_dir(home.path()).unwrap().next().is_none());
     let unknown = install(home.path(), &["emacs"]);
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}
+
+/// Every run needs approval, and no call waits for it.
+const ASKING: &str = "[policy]\ndefault = 'approve'\n[approvals]\nwait = '0s'\n";
+
+/// The parameters of a call by a client that can ask its user, of the era in which every request stands alone.
+fn asking_call(arguments: &Value, more: &Value) -> Value {
+    let mut meta = meta("2026-07-28");
+    meta["io.modelcontextprotocol/clientCapabilities"] = json!({"elicitation": {"form": {}}});
+    let mut params = json!({"name": "run_code", "arguments": arguments, "_meta": meta});
+    more.as_object().unwrap().iter().for_each(|(name, value)| params[name.as_str()] = value.clone());
+    params
+}
+
+fn said(approve: bool) -> Value {
+    json!({"approve": {"action": "accept", "content": {"approve": approve}}})
+}
+
+#[test]
+fn the_person_at_the_client_is_asked_and_the_client_calls_again() {
+    let mut client = Client::start(&[], ASKING);
+    let arguments = json!({"language": "sh", "code": "echo asked"});
+    let mut call = |arguments: &Value, more: &Value| {
+        let answer = client.request("tools/call", asking_call(arguments, more));
+        assert!(answer["error"].is_null(), "{answer}");
+        answer["result"].clone()
+    };
+    let asked = call(&arguments, &json!({}));
+    assert_eq!(asked["resultType"], "input_required", "{asked}");
+    let question = &asked["inputRequests"]["approve"];
+    assert_eq!(question["method"], "elicitation/create");
+    assert!(question["params"]["message"].as_str().unwrap().contains("echo asked"), "{question}");
+    let state = asked["requestState"].as_str().unwrap();
+
+    // A state is good for what it was given for, and for nothing else.
+    let other = json!({"language": "sh", "code": "echo other"});
+    let cut = &state[..state.len() - 1];
+    for (arguments, forged) in
+        [(&other, state), (&arguments, cut), (&arguments, ""), (&arguments, "v1.a.b.9.00")]
+    {
+        let refused = call(arguments, &json!({"requestState": forged, "inputResponses": said(true)}));
+        assert_eq!(refused["isError"], true, "{forged}: {refused}");
+        assert!(text(&refused).contains("requestState"), "{refused}");
+    }
+    let nothing = call(&arguments, &json!({"requestState": state}));
+    assert_eq!(nothing["isError"], true, "no answer: {nothing}");
+
+    let ran = call(&arguments, &json!({"requestState": state, "inputResponses": said(true)}));
+    assert_eq!(
+        (&ran["structuredContent"]["status"], &ran["structuredContent"]["stdout"]),
+        (&json!("exited"), &json!("asked\n")),
+        "{ran}"
+    );
+    // Once: what is sent again decides nothing.
+    let replayed = call(&arguments, &json!({"requestState": state, "inputResponses": said(true)}));
+    assert!(replayed["isError"] == true && text(&replayed).contains("approved already"), "{replayed}");
+
+    let asked = call(&other, &json!({}));
+    let state = asked["requestState"].as_str().unwrap();
+    let denied = call(&other, &json!({"requestState": state, "inputResponses": said(false)}));
+    assert_eq!(
+        (&denied["isError"], &denied["structuredContent"]["status"]),
+        (&json!(true), &json!("denied")),
+        "{denied}"
+    );
+}
+
+#[test]
+fn a_client_that_cannot_ask_gets_a_handle() {
+    let mut client = Client::start(&[], ASKING);
+    let waits = client.call("run_code", json!({"language": "sh", "code": "echo no"}));
+    assert_eq!(waits["structuredContent"]["status"], "awaiting_approval", "{waits}");
+    let state =
+        json!({"name": "run_code", "arguments": {"language": "sh", "code": "echo no"}, "requestState": "x"});
+    assert_eq!(client.request("tools/call", state)["result"]["isError"], true);
+}
+
+#[test]
+fn a_client_of_the_first_era_is_asked_while_its_call_waits() {
+    let mut client = Client { era: Era::Initialized, ..Client::start(&[], ASKING) };
+    let who = json!({"name": "test", "version": "1"});
+    let capabilities = json!({"elicitation": {}});
+    client.request(
+        "initialize",
+        json!({"protocolVersion": "2025-11-25", "capabilities": capabilities, "clientInfo": who}),
+    );
+    client.send(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string());
+    for (approve, status) in [(true, "exited"), (false, "denied")] {
+        let arguments = json!({"language": "sh", "code": format!("echo {approve}")});
+        let id = client.ask("tools/call", json!({"name": "run_code", "arguments": arguments}));
+        let answer = loop {
+            let line = client.lines.recv_timeout(PATIENCE).unwrap();
+            let message: Value = serde_json::from_str(&line).unwrap();
+            if message["method"] == "elicitation/create" {
+                let result = said(approve)["approve"].clone();
+                client.send(&json!({"jsonrpc": "2.0", "id": message["id"], "result": result}).to_string());
+            } else if message["id"] == id {
+                break message;
+            }
+        };
+        assert_eq!(answer["result"]["structuredContent"]["status"], status, "{answer}");
+    }
 }

@@ -700,6 +700,29 @@ static void exhaust_locks(long cap) {
     if (getenv("HOLD")) pause();
 }
 
+/* The same in a thread, after the first thread of the process has ended. */
+static void *locks_of_a_thread(void *cap) {
+    struct timespec moment = {0, 1000000};
+    char stat[256] = "";
+    while (!strstr(stat, ") Z ")) {
+        int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+        ssize_t length = read(fd, stat, sizeof stat - 1);
+        stat[length > 0 ? length : 0] = 0;
+        close(fd);
+        nanosleep(&moment, NULL);
+    }
+    exhaust_locks(*(long *)cap);
+    exit(0);
+}
+
+static void exhaust_orphan_locks(long cap) {
+    static long wanted;
+    pthread_t thread;
+    wanted = cap;
+    if (pthread_create(&thread, NULL, locks_of_a_thread, &wanted) == 0) pthread_exit(NULL);
+    had("locks", 0, errno);
+}
+
 /* Locks of an open file instead of a process. */
 static void exhaust_file_locks(long cap) {
     char path[] = "/tmp/locked-XXXXXX";
@@ -868,6 +891,7 @@ static int exhaust(int argc, char **argv) {
     else if (!strcmp(what, "corked")) exhaust_corked(cap);
     else if (!strcmp(what, "netlink")) exhaust_netlink(cap);
     else if (!strcmp(what, "locks")) exhaust_locks(cap);
+    else if (!strcmp(what, "orphan-locks")) exhaust_orphan_locks(cap);
     else if (!strcmp(what, "file-locks")) exhaust_file_locks(cap);
     else if (!strcmp(what, "ports")) exhaust_ports(cap);
     else if (!strcmp(what, "headers")) exhaust_headers(cap);
@@ -882,6 +906,16 @@ static int exhaust(int argc, char **argv) {
         outcome(what, mlock(bytes, (size_t)(cap * MIB)));
     } else return 2;
     return 0;
+}
+
+/* Single bytes to standard output, each a packet of its own if that can be had of the pipe. */
+static void packets(long count) {
+    int flags = fcntl(1, F_GETFL);
+    outcome("packets", fcntl(1, F_SETFL, flags | O_DIRECT));
+    fflush(stdout);
+    for (long i = 0; i < count; i++) {
+        if (write(1, "x", 1) != 1) break;
+    }
 }
 
 /* A grandchild in a session of its own that keeps standard output open and cannot be asked to leave. The word
@@ -1024,6 +1058,7 @@ int main(int argc, char **argv) {
     else if (!strcmp(op, "list")) list(first);
     else if (!strcmp(op, "fds")) fds();
     else if (!strcmp(op, "exec")) try_exec(first);
+    else if (!strcmp(op, "packets")) packets(number(first));
     else if (!strcmp(op, "deep")) deep(number(first));
     else if (!strcmp(op, "connect")) tcp(first, second);
     else if (!strcmp(op, "udp")) udp(first, second);

@@ -56,7 +56,10 @@ pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_as_root, outside_with_env, probe_program,
     quote, spelled,
 };
-pub use result::{CollectedFile, ErrorBody, ErrorObject, Isolation, RunResult, Status, Usage, from_base64};
+pub use result::{
+    CollectedFile, Compile, Decision, ErrorBody, ErrorObject, Isolation, RunResult, Stage, Status, Usage,
+    from_base64,
+};
 pub use served::Start;
 pub use watch::Watch;
 

@@ -120,6 +120,8 @@ impl Options {
             let mut value = || words.next().expect("an option of a test has a value");
             match name {
                 "--timeout" => self.limit("timeout_ms", milliseconds(value())),
+                "--compile-timeout" => self.limit("compile_timeout_ms", milliseconds(value())),
+                "--compile-memory" => self.limit("compile_memory_bytes", bytes(value())),
                 "--cpu-time" => self.limit("cpu_ms", milliseconds(value())),
                 "--output-limit" => self.limit("output_bytes", bytes(value())),
                 "--cpus" => self.limit("cpus", value().parse::<f64>().expect("a number")),

@@ -23,6 +23,9 @@ pub struct RunResult {
     pub timed_out: bool,
     pub oom_killed: bool,
     pub usage: Usage,
+    #[serde(deserialize_with = "present")]
+    pub compile: Option<Compile>,
+    pub stage: Stage,
     pub start: String,
     pub language: String,
     pub runtime: String,
@@ -42,6 +45,21 @@ pub struct RunResult {
     #[serde(default)]
     pub stderr_base64: Option<String>,
     pub findings: Vec<serde_json::Value>,
+    #[serde(default)]
+    pub decision: Option<Decision>,
+}
+
+/// What the policy decided about the run, where it did more than allow it.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the names are the contract's")]
+pub struct Decision {
+    pub action: String,
+    pub rule: String,
+    pub reason: String,
+    pub by: String,
+    #[serde(deserialize_with = "present")]
+    pub approval_id: Option<String>,
 }
 
 /// What tells how a run ended, and the beginning of what it wrote.
@@ -55,6 +73,8 @@ impl fmt::Debug for RunResult {
             .field("stderr", &Brief(&self.stderr))
             .field("oom_killed", &self.oom_killed)
             .field("usage", &self.usage)
+            .field("compile", &self.compile)
+            .field("stage", &self.stage)
             .field("start", &self.start)
             .field("language", &self.language)
             .field("backend", &self.backend)
@@ -92,6 +112,40 @@ pub struct Changes {
     pub removed: Vec<String>,
     pub patch: String,
     pub truncated: bool,
+}
+
+/// What ended a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the words are the contract's")]
+pub enum Stage {
+    Run,
+    Compile,
+}
+
+/// What a compiler did.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the fields are the contract's")]
+pub struct Compile {
+    pub exit_code: i32,
+    pub timed_out: bool,
+    pub stdout: String,
+    pub stderr: String,
+    pub usage: Usage,
+    pub cached: bool,
+}
+
+impl fmt::Debug for Compile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Compile")
+            .field("exit_code", &self.exit_code)
+            .field("timed_out", &self.timed_out)
+            .field("stderr", &Brief(&self.stderr))
+            .field("usage", &self.usage)
+            .field("cached", &self.cached)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a run used.

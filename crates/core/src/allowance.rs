@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Field;
 use crate::guarantee::Guarantee;
 use crate::language::Language;
-use crate::limits::{BoxLimits, Bytes, Cpus, ExecutionLimits, show_duration};
+use crate::limits::{BoxLimits, Bytes, CompileLimits, Cpus, ExecutionLimits, show_duration};
 use crate::path::Workspace;
 use crate::request::{BackendChoice, BackendName, Network, RunRequest};
 
@@ -70,6 +70,8 @@ pub struct Ceilings {
     pub disk: Option<Bytes>,
     pub output: Option<Bytes>,
     pub collected: Option<Bytes>,
+    pub compile_timeout: Option<Duration>,
+    pub compile_memory: Option<Bytes>,
 }
 
 /// A request that is not allowed: which field asks for too much, and what is allowed.
@@ -124,7 +126,12 @@ impl Allowance {
         self.networks.permit(&sandbox.network)?;
         sandbox.waived.iter().try_for_each(|guarantee| self.waiver(*guarantee))?;
         sandbox.workspace.iter().try_for_each(|workspace| self.workspaces.permit(workspace))?;
-        self.ceilings.permit(&sandbox.limits, &execution.limits)
+        self.ceilings.permit(&sandbox.limits, &execution.limits)?;
+        if execution.language.is_compiled() {
+            self.ceilings.permit_compiler(&execution.limits.compile)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether this language may be used.
@@ -229,6 +236,18 @@ fn is_beneath(path: &Path, root: &Path) -> bool {
 }
 
 impl Ceilings {
+    /// The most time that a compiler may have. Without a maximum of its own, it is that of the program.
+    #[must_use]
+    pub fn of_compile_timeout(&self) -> Option<Duration> {
+        self.compile_timeout.or(self.timeout)
+    }
+
+    /// The most memory that a compiler may have. Without a maximum of its own, it is that of the program.
+    #[must_use]
+    pub fn of_compile_memory(&self) -> Option<Bytes> {
+        self.compile_memory.or(self.memory)
+    }
+
     fn permit(&self, sandbox: &BoxLimits, execution: &ExecutionLimits) -> Result<(), Refusal> {
         below(Field::Timeout, execution.timeout, self.timeout, |time| show_duration(*time))?;
         if let Some(asked) = execution.cpu_time {
@@ -239,6 +258,12 @@ impl Ceilings {
         below(Field::Pids, sandbox.pids, self.pids, u32::to_string)?;
         below(Field::Disk, sandbox.disk, self.disk, Bytes::to_string)?;
         below(Field::Output, execution.output, self.output, Bytes::to_string)
+    }
+
+    fn permit_compiler(&self, limits: &CompileLimits) -> Result<(), Refusal> {
+        let (timeout, memory) = (limits.timeout, limits.sandbox.memory);
+        below(Field::CompileTimeout, timeout, self.of_compile_timeout(), |time| show_duration(*time))?;
+        below(Field::CompileMemory, memory, self.of_compile_memory(), Bytes::to_string)
     }
 }
 
@@ -297,6 +322,7 @@ mod tests {
                 collect: Vec::new(),
                 limits,
                 extras: Extras::default(),
+                allowed_imports: None,
             },
         }
     }

@@ -139,6 +139,49 @@ pub struct ExecutionSpec {
     pub files: Vec<InputFile>,
     pub collect: Vec<Glob>,
     pub limits: ExecutionLimits,
+    /// Which of the language's commands it is.
+    pub work: Work,
+}
+
+/// What a box is made for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// To compile the code. What is collected is the program, from the directory for temporary files.
+    Compile,
+    /// To run the program. If a compiler made it, these are its files, in the directory for temporary files.
+    Run(Compiled),
+}
+
+/// The name of a program that a compiler made, in the directory for temporary files: a file, or a directory with files.
+pub const PROGRAM: &str = "main";
+
+/// A program that a compiler made: files that came out of a box. Nothing may be done with them but to put them into another.
+/// A clone is the same.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Compiled(Arc<Vec<InputFile>>);
+
+impl Compiled {
+    /// What was collected from the box of a compiler. Names that no box takes are left out.
+    #[must_use]
+    pub fn new(files: Vec<CollectedFile>) -> Compiled {
+        let file = |file: CollectedFile| {
+            let path = BoxPath::parse(&file.path).ok()?;
+            Some(InputFile { path, content: file.content, executable: true })
+        };
+        Compiled(Arc::new(files.into_iter().filter_map(file).collect()))
+    }
+
+    /// Its files, by their paths in the directory for temporary files.
+    #[must_use]
+    pub fn files(&self) -> &[InputFile] {
+        &self.0
+    }
+
+    /// How much of a disk its files take, counted in pages.
+    #[must_use]
+    pub fn disk(&self) -> u64 {
+        self.0.iter().map(|file| (file.content.len() as u64).div_ceil(4096) * 4096).sum()
+    }
 }
 
 impl ExecutionSpec {
@@ -154,6 +197,7 @@ impl ExecutionSpec {
             files: Vec::new(),
             collect: Vec::new(),
             limits,
+            work: Work::Run(Compiled::default()),
         }
     }
 }
@@ -213,8 +257,6 @@ pub trait Execution: Send {
 pub enum Event<'a> {
     /// Bytes from inside, at most a few pages at a time.
     Output(Stream, &'a [u8]),
-    /// A command of the language has succeeded, and the next one begins. Output of both may still arrive.
-    NextStage,
     /// Nothing follows.
     Ended,
 }

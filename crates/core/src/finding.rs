@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::language::Language;
+
 /// How much a finding matters, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
@@ -62,6 +64,28 @@ pub struct Finding {
     pub end: Position,
     /// The line on which it begins, or a part of that line.
     pub excerpt: String,
+    /// What it is in, if that is not the code itself: a file of the request, a cell of a notebook, the environment.
+    pub within: Option<String>,
+}
+
+/// Other code that a program runs, as far as its text names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launch {
+    /// As what it is run.
+    pub language: Language,
+    /// What is run.
+    pub what: Launched,
+}
+
+/// What a program runs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Launched {
+    /// The first of these that is a file: the others may be values of options.
+    File(Vec<String>),
+    /// A file that is executed by itself, as what its first line says.
+    Program(String),
+    /// What comes through standard input.
+    Stdin,
 }
 
 /// A position in a text. Lines and columns are counted from one, columns in characters.

@@ -1,8 +1,10 @@
 //! Languages as data. To add one, add a row to [`ROWS`]; nothing else in the workspace names a language.
 //!
 //! A row says what the language is called, how its runtime is found and asked for its version, and which
-//! commands turn a source file into a running program. The commands run inside the box, in order, under the
-//! limits of the run; the last one is the program itself.
+//! commands turn a source file into a running program. A compiler has a box and limits of its own, and so has the
+//! program that it makes.
+
+pub mod java;
 
 use std::fmt;
 use std::ops::Deref;
@@ -48,6 +50,13 @@ impl Language {
             return snippet;
         }
         [b"<?php ".as_slice(), &snippet].concat()
+    }
+
+    /// Whether programs in the two import each other's modules.
+    #[must_use]
+    pub fn shares_modules_with(self, other: Language) -> bool {
+        let runs_in_node = |language: Language| ["javascript", "typescript"].contains(&language.name);
+        self == other || (runs_in_node(self) && runs_in_node(other))
     }
 
     /// Finds a language by a file's extension.
@@ -122,10 +131,13 @@ pub struct Row {
     pub preparation: Preparation,
     /// How the runtime is found on a host.
     pub runtime: Discovery,
-    /// The commands, in order; the last is the program. Placeholders in their words: `{runtime}` is the interpreter or
-    /// compiler, `{source}` the code's file, `{program}` where a compiler puts its result, `{memory_mb}` the memory
-    /// limit, `{cpus}` the CPU limit, rounded up, `{tmp}` the directory for temporary files.
+    /// The program, and before it the compiler, if there is one. Placeholders in their words: `{runtime}` is the
+    /// interpreter or compiler, `{source}` the code's file, `{program}` where a compiler puts its result (a file or a
+    /// directory), `{heap_mb}` how much memory is left for a heap within the memory limit, `{cpus}` the CPU limit, rounded
+    /// up, `{tmp}` the directory for temporary files, `{classpath}` and `{main_class}` what Java calls so.
     pub stages: &'static [Stage],
+    /// How its runtime says that a heap of limited size is exhausted, if it has one.
+    pub exhaustion: Option<Exhaustion>,
     /// Environment variables that this language needs inside a box, with the same placeholders.
     pub env: &'static [(&'static str, &'static str)],
     /// How its runtime can be parked, if that gains anything.
@@ -134,6 +146,45 @@ pub struct Row {
     pub image: Option<DefaultImage>,
     /// The Debian package that brings the runtime.
     pub package: &'static str,
+}
+
+impl Row {
+    /// The command that compiles the code, if it must be compiled.
+    #[must_use]
+    pub fn compiler(&self) -> Option<&'static Stage> {
+        self.stages.split_last().and_then(|(_, before)| before.first())
+    }
+
+    /// The command that is the program.
+    #[must_use]
+    pub fn program(&self) -> Option<&'static Stage> {
+        self.stages.last()
+    }
+
+    /// Whether a compiler turns the code into a program before it can run.
+    #[must_use]
+    pub fn is_compiled(&self) -> bool {
+        self.compiler().is_some()
+    }
+}
+
+/// How a runtime ends that has a heap of limited size when that is full: the limit on memory was reached, although the
+/// kernel did not see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exhaustion {
+    /// Its exit status.
+    pub code: u8,
+    /// What its last line on stderr begins with. Both together: a program may exit with any status.
+    pub last_line: &'static str,
+}
+
+impl Exhaustion {
+    /// Whether a program that ended with this status, and wrote this to stderr at last, ran out of memory.
+    #[must_use]
+    pub fn shows_in(&self, code: u8, stderr: &[u8]) -> bool {
+        let lines = stderr.trim_ascii_end().rsplit(|byte| *byte == b'\n');
+        code == self.code && lines.take(1).any(|line| line.starts_with(self.last_line.as_bytes()))
+    }
 }
 
 /// The image of a language that a run gets if it names none.
@@ -232,6 +283,8 @@ pub enum Preparation {
     DetectModule,
     /// Remove the types, and detect whether it is a module.
     StripTypes,
+    /// Call its file like the public type in it, because Java's compiler demands that.
+    NameAfterType,
 }
 
 /// How a runtime is found and asked about itself.
@@ -396,6 +449,7 @@ pub static ROWS: &[Row] = &[
         // -u: what was printed before a timeout is not lost in a buffer. -B: bytecode of imported files would be
         // charged to the box's disk and never be read again.
         stages: &[run(&["{runtime}", "-u", "-B", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking {
             // Python looks for the user's own packages while it boots.
@@ -416,6 +470,7 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::DetectModule,
         runtime: NODE,
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(parked_node()),
         image: Some(official("node:22-alpine")),
@@ -429,6 +484,7 @@ pub static ROWS: &[Row] = &[
         preparation: Preparation::StripTypes,
         runtime: NODE,
         stages: &[run(&["{runtime}", "--enable-source-maps", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(parked_node()),
         image: Some(official("node:22-alpine")),
@@ -451,6 +507,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking { most_code: BYTE_BY_BYTE, ..parked("main.bash") }),
         image: Some(official("bash:5.2")),
@@ -475,6 +532,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(parked("main.sh")),
         image: Some(official("alpine:3.20")),
@@ -493,6 +551,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking { looked_for: &[".zshenv", ".zshenv.zwc"], ..parked("main.zsh") }),
         image: Some(alpine_with("zsh")),
@@ -516,6 +575,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking {
             // The user's own gems.
@@ -555,6 +615,7 @@ pub static ROWS: &[Row] = &[
         },
         // Whether errors are shown, logged or neither, and where, depends on each distribution's php.ini.
         stages: &[run(&["{runtime}", "-d", "display_errors=stderr", "-d", "log_errors=0", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(parked("main.php")),
         image: Some(official("php:8.3-cli-alpine")),
@@ -577,6 +638,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking {
             // What follows is read through a handle on the file, in which programs often seek.
@@ -600,6 +662,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(parked("main.lua")),
         image: Some(alpine_with("lua5.4")),
@@ -624,6 +687,7 @@ pub static ROWS: &[Row] = &[
             also: &[],
         },
         stages: &[run(&["{runtime}", "--vanilla", "{source}"])],
+        exhaustion: None,
         env: &[],
         parking: Some(Parking {
             // The user's own packages.
@@ -651,6 +715,7 @@ pub static ROWS: &[Row] = &[
             run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lm", "-lpthread"]),
             run(&["{program}"]),
         ],
+        exhaustion: None,
         env: &[],
         parking: None,
         image: None,
@@ -672,6 +737,7 @@ pub static ROWS: &[Row] = &[
             run(&["{runtime}", "-O2", "-pipe", "-o", "{program}", "{source}", "-lpthread"]),
             run(&["{program}"]),
         ],
+        exhaustion: None,
         env: &[],
         parking: None,
         image: None,
@@ -691,6 +757,7 @@ pub static ROWS: &[Row] = &[
         },
         // One package at a time: each compiler takes its own share of the memory.
         stages: &[run(&["{runtime}", "build", "-p=1", "-o", "{program}", "{source}"]), run(&["{program}"])],
+        exhaustion: None,
         env: &[
             ("GOCACHE", "{tmp}/.gocache"),
             ("GOPATH", "{tmp}/.gopath"),
@@ -731,6 +798,7 @@ pub static ROWS: &[Row] = &[
             ]),
             run(&["{program}"]),
         ],
+        exhaustion: None,
         env: &[],
         parking: None,
         image: None,
@@ -741,10 +809,10 @@ pub static ROWS: &[Row] = &[
         aliases: &[],
         endings: &["java"],
         source: "Main.java",
-        preparation: Preparation::None,
+        preparation: Preparation::NameAfterType,
         runtime: Discovery {
             programs: &["java"],
-            // A JRE without the compiler cannot run source code, and fails the second command.
+            // A JRE without the compiler fails the second command.
             ask: &[&["-XshowSettings:properties", "-version"], &["--describe-module", "jdk.compiler"]],
             answer: Answer::Settings {
                 names: &["OpenJDK", "Java"],
@@ -753,16 +821,45 @@ pub static ROWS: &[Row] = &[
             },
             also: &[],
         },
-        // The single-file source launcher compiles in memory and runs in the same process.
-        stages: &[run(&[
-            "{runtime}",
-            "-XX:MaxRAM={memory_mb}m",
-            "-XX:ActiveProcessorCount={cpus}",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
-            "{source}",
-        ])],
+        stages: &[
+            run(&[
+                "{runtime}",
+                "-Xmx{heap_mb}m",
+                "-XX:ActiveProcessorCount={cpus}",
+                "-XX:+UseSerialGC",
+                // Most compilations end before the optimising compiler of the virtual machine has paid off.
+                "-XX:TieredStopAtLevel=1",
+                "-XX:-UsePerfData",
+                // This is `javac`, but it is found wherever `java` is.
+                "-m",
+                "jdk.compiler/com.sun.tools.javac.Main",
+                "-proc:none",
+                "-cp",
+                "{classpath}",
+                "-d",
+                "{program}",
+                "{source}",
+            ]),
+            run(&[
+                "{runtime}",
+                "-Xmx{heap_mb}m",
+                "-XX:ReservedCodeCacheSize=32m",
+                "-XX:MaxMetaspaceSize=64m",
+                "-XX:ActiveProcessorCount={cpus}",
+                "-XX:+UseSerialGC",
+                "-XX:-UsePerfData",
+                "-XX:+ExitOnOutOfMemoryError",
+                // Or else the reason would be in the middle of the program's own output.
+                "-XX:+DisplayVMOutputToStderr",
+                "-cp",
+                "{program}:{classpath}",
+                "{main_class}",
+            ]),
+        ],
+        exhaustion: Some(Exhaustion {
+            code: 3,
+            last_line: "Terminating due to java.lang.OutOfMemoryError: ",
+        }),
         env: &[],
         parking: None,
         image: None,
@@ -850,11 +947,26 @@ mod tests {
     }
 
     #[test]
-    fn only_languages_of_one_command_can_be_parked() {
-        for language in Language::all().filter(|language| language.parking.is_some()) {
-            assert_eq!(language.stages.len(), 1, "{language}");
+    fn no_compiled_language_can_be_parked() {
+        for language in Language::all() {
+            assert!((1..=2).contains(&language.stages.len()), "{language}");
+            assert!(language.parking.is_none() || !language.is_compiled(), "{language}");
         }
     }
+
+    #[test]
+    fn a_full_heap_is_told_from_a_program_with_the_same_exit_status() {
+        let java = Language::by_name("java").unwrap().exhaustion.unwrap();
+        let last = b"working\nTerminating due to java.lang.OutOfMemoryError: Java heap space\n";
+        assert!(java.shows_in(3, last));
+        assert!(!java.shows_in(1, last), "another status");
+        assert!(!java.shows_in(3, b""), "the program's own status");
+        assert!(
+            !java.shows_in(3, &[&last[..], b"and on\n"].concat()),
+            "a line that the program wrote before"
+        );
+    }
+
     use proptest::prelude::*;
 
     #[test]

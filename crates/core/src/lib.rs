@@ -23,6 +23,7 @@ pub mod limits;
 pub mod outcome;
 pub mod path;
 pub mod plots;
+pub mod policy;
 pub mod pool;
 pub mod request;
 

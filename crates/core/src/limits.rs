@@ -184,6 +184,19 @@ pub struct ExecutionLimits {
     pub output: Bytes,
     /// How much all files together may have that are collected, holes included.
     pub collected: Bytes,
+    /// What a compiler may take before that.
+    pub compile: CompileLimits,
+}
+
+/// What a compiler may take. It has a box of its own, so nothing of it counts for the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CompileLimits {
+    /// Wall clock for all its processes together.
+    pub timeout: Duration,
+    /// CPU time for all its processes together.
+    pub cpu_time: Option<Duration>,
+    /// What its box may use.
+    pub sandbox: BoxLimits,
 }
 
 impl ExecutionLimits {
@@ -208,6 +221,12 @@ pub struct LimitsRequest {
     pub disk: Option<u64>,
     pub output: Option<u64>,
     pub collected: Option<u64>,
+    pub compile_timeout: Option<Duration>,
+    pub compile_memory: Option<u64>,
+    pub compile_cpu_time: Option<Duration>,
+    /// Not for callers: what a compiler may have of the rest, if that is less than usual.
+    pub compile_pids: Option<u64>,
+    pub compile_disk: Option<u64>,
 }
 
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -216,6 +235,10 @@ const DEFAULT_CPUS: f64 = 1.0;
 const DEFAULT_PIDS: u64 = 50;
 const DEFAULT_DISK: u64 = 64 << 20;
 const DEFAULT_OUTPUT: u64 = 1 << 20;
+/// A compiler is slow on a busy host, and how slow says nothing about the code.
+const DEFAULT_COMPILE_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_COMPILE_MEMORY: u64 = 512 << 20;
+const DEFAULT_COMPILE_DISK: u64 = 128 << 20;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const TIB: u64 = 1 << 40;
@@ -234,6 +257,17 @@ impl LimitsRequest {
             disk: self.disk.or(lower(ceilings.disk.map(Bytes::get), DEFAULT_DISK)),
             output: self.output.or(lower(ceilings.output.map(Bytes::get), DEFAULT_OUTPUT)),
             collected: self.collected.or(ceilings.collected.map(Bytes::get)),
+            compile_timeout: self
+                .compile_timeout
+                .or(lower(ceilings.of_compile_timeout(), DEFAULT_COMPILE_TIMEOUT)),
+            compile_memory: self.compile_memory.or(usual(
+                ceilings.of_compile_memory().map(Bytes::get),
+                self.memory,
+                DEFAULT_COMPILE_MEMORY,
+            )),
+            compile_cpu_time: self.compile_cpu_time,
+            compile_pids: usual(ceilings.pids.map(u64::from), self.pids, DEFAULT_PIDS),
+            compile_disk: usual(ceilings.disk.map(Bytes::get), self.disk, DEFAULT_COMPILE_DISK),
         }
     }
 
@@ -249,14 +283,43 @@ impl LimitsRequest {
             disk: bytes(Field::Disk, "disk", self.disk, DEFAULT_DISK, 64 << 10, 16 * TIB)?,
         };
         let execution = ExecutionLimits {
-            timeout: duration(Field::Timeout, "timeout", self.timeout.unwrap_or(DEFAULT_TIMEOUT))?,
-            cpu_time: self.cpu_time.map(|time| duration(Field::CpuTime, "cpu-time", time)).transpose()?,
+            timeout: duration(
+                Field::Timeout,
+                "timeout",
+                self.timeout.unwrap_or(DEFAULT_TIMEOUT),
+                DEFAULT_TIMEOUT,
+            )?,
+            cpu_time: self
+                .cpu_time
+                .map(|time| duration(Field::CpuTime, "cpu-time", time, DEFAULT_TIMEOUT))
+                .transpose()?,
             output: bytes(Field::Output, "output-limit", self.output, DEFAULT_OUTPUT, 1, 1 << 30)?,
             // What can be collected was written to the disk.
             collected: self.collected.map_or(sandbox.disk, |most| sandbox.disk.min(Bytes(most))),
+            compile: self.compile(&sandbox)?,
         };
         Ok((sandbox, execution))
     }
+
+    /// A compiler gets at least what it usually needs, however little the program may have.
+    fn compile(self, program: &BoxLimits) -> Result<CompileLimits, Invalid> {
+        let asked = self.compile_timeout.unwrap_or(DEFAULT_COMPILE_TIMEOUT);
+        let memory = self.compile_memory;
+        let usual = DEFAULT_COMPILE_MEMORY.max(program.memory.get());
+        let memory = bytes(Field::CompileMemory, "compile-memory", memory, usual, 4 << 20, 16 * TIB)?;
+        let pids = pids(Some(self.compile_pids.unwrap_or(DEFAULT_PIDS.max(u64::from(program.pids)))))?;
+        let disk = Bytes(self.compile_disk.unwrap_or(DEFAULT_COMPILE_DISK.max(program.disk.get())));
+        Ok(CompileLimits {
+            timeout: duration(Field::CompileTimeout, "compile-timeout", asked, DEFAULT_COMPILE_TIMEOUT)?,
+            cpu_time: self.compile_cpu_time,
+            sandbox: BoxLimits { memory, cpus: program.cpus, pids, disk },
+        })
+    }
+}
+
+/// What a compiler usually gets, or what the program has if that is more, within a ceiling if there is one.
+fn usual(ceiling: Option<u64>, program: Option<u64>, default: u64) -> Option<u64> {
+    ceiling.map(|ceiling| ceiling.min(default.max(program.unwrap_or(0))))
 }
 
 fn lower<T: PartialOrd>(ceiling: Option<T>, default: T) -> Option<T> {
@@ -278,11 +341,11 @@ fn bytes(
     Err(out_of_range(field, name, &bytes, &Bytes(min), &Bytes(max), &Bytes(default)))
 }
 
-fn duration(field: Field, name: &str, asked: Duration) -> Result<Duration, Invalid> {
+fn duration(field: Field, name: &str, asked: Duration, default: Duration) -> Result<Duration, Invalid> {
     if (Duration::from_millis(1)..=DAY).contains(&asked) {
         return Ok(asked);
     }
-    Err(out_of_range(field, name, &show_duration(asked), &"1ms", &"24h", &"10s"))
+    Err(out_of_range(field, name, &show_duration(asked), &"1ms", &"24h", &show_duration(default)))
 }
 
 fn cpus(asked: Option<f64>) -> Result<Cpus, Invalid> {
@@ -332,6 +395,37 @@ mod tests {
         assert_eq!(execution.timeout, Duration::from_secs(10));
         assert_eq!(execution.cpu_time, None);
         assert_eq!(execution.output, Bytes(1 << 20));
+        assert_eq!(execution.compile.timeout, Duration::from_secs(30));
+        assert_eq!(execution.compile.sandbox.memory, Bytes(512 << 20));
+    }
+
+    #[test]
+    fn a_compiler_has_limits_of_its_own_within_those_of_its_caller() {
+        let tight = LimitsRequest {
+            timeout: Some(Duration::from_millis(5)),
+            memory: Some(8 << 20),
+            ..Default::default()
+        };
+        let compile = tight.resolve().unwrap().1.compile;
+        assert_eq!((compile.timeout, compile.sandbox.memory), (Duration::from_secs(30), Bytes(512 << 20)));
+        let roomy = LimitsRequest { memory: Some(1 << 30), ..Default::default() };
+        assert_eq!(roomy.resolve().unwrap().1.compile.sandbox.memory, Bytes(1 << 30));
+        let ceilings = Ceilings {
+            timeout: Some(Duration::from_secs(5)),
+            memory: Some(Bytes(64 << 20)),
+            ..Ceilings::default()
+        };
+        let compile =
+            |ceilings: &Ceilings| LimitsRequest::default().within(ceilings).resolve().unwrap().1.compile;
+        let held = compile(&ceilings);
+        assert_eq!((held.timeout, held.sandbox.memory), (Duration::from_secs(5), Bytes(64 << 20)));
+        let own = Ceilings {
+            compile_timeout: Some(Duration::from_secs(60)),
+            compile_memory: Some(Bytes(1 << 30)),
+            ..ceilings
+        };
+        let own = compile(&own);
+        assert_eq!((own.timeout, own.sandbox.memory), (Duration::from_secs(30), Bytes(512 << 20)));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::finding::Finding;
 use crate::guarantee::Enforcement;
 use crate::language::Language;
 use crate::output::Captured;
+use crate::policy::Decision;
 use crate::request::{BackendName, Network};
 
 /// How a program ended. Code that ran and failed is an outcome like any other.
@@ -21,6 +22,8 @@ pub enum Outcome {
     OutOfMemory,
     /// The caller disconnected or cancelled; the number is the signal that told us, if any.
     Cancelled(Option<u8>),
+    /// The policy did not let it run, or a person did not approve it.
+    Denied,
 }
 
 /// Which clock ran out.
@@ -42,8 +45,33 @@ impl Outcome {
             Outcome::TimedOut(_) => 124,
             Outcome::OutOfMemory => 137,
             Outcome::Cancelled(signal) => 128 + signal.unwrap_or(2).min(64),
+            Outcome::Denied => 126,
         }
     }
+}
+
+/// A part of a run that has a box and limits of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The compiler turns the code into a program.
+    Compile,
+    /// The program runs.
+    Run,
+}
+
+/// What a compiler came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Compilation {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What it wrote.
+    pub stdout: Captured,
+    /// What it complained about.
+    pub stderr: Captured,
+    /// What it used; nothing if the program was there already.
+    pub usage: Usage,
+    /// Whether the program was there already, because the same code was compiled before.
+    pub cached: bool,
 }
 
 /// What a program used.
@@ -100,9 +128,15 @@ pub struct Changes {
 pub struct Report {
     pub id: String,
     pub outcome: Outcome,
+    /// What the stage that ended the run wrote: the program, or a compiler that failed.
     pub stdout: Captured,
     pub stderr: Captured,
+    /// What the program used; the compiler's is apart.
     pub usage: Usage,
+    /// For a language that is compiled.
+    pub compile: Option<Compilation>,
+    /// Which stage ended the run.
+    pub stage: Stage,
     pub start: Start,
     pub language: Language,
     pub runtime: String,
@@ -112,6 +146,8 @@ pub struct Report {
     pub enforcement: Enforcement,
     /// What a scan of the code found, if it was scanned.
     pub findings: Vec<Finding>,
+    /// What was decided about it, if there was something to decide.
+    pub decision: Option<Decision>,
     /// Why a run on a backend with a pool started cold.
     pub cold_reason: Option<String>,
     /// Present if the request asked for files.
@@ -130,6 +166,7 @@ mod tests {
         assert_eq!(Outcome::Signaled(11).exit_code(), 139);
         assert_eq!(Outcome::TimedOut(TimeLimit::Wall(Duration::from_secs(1))).exit_code(), 124);
         assert_eq!(Outcome::OutOfMemory.exit_code(), 137);
+        assert_eq!(Outcome::Denied.exit_code(), 126);
         assert_eq!(Outcome::Cancelled(Some(15)).exit_code(), 143);
     }
 }

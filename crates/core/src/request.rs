@@ -61,6 +61,8 @@ pub struct ExecutionRequest {
     pub limits: ExecutionLimits,
     /// What Belljar adds for the reader of its result.
     pub extras: Extras,
+    /// The only modules that the code may import, if the request has such a list.
+    pub allowed_imports: Option<Vec<String>>,
 }
 
 /// What Belljar adds to a run for whoever reads its result.

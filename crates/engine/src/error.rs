@@ -59,6 +59,12 @@ pub enum RunError {
         /// What they may come to.
         bytes: Bytes,
     },
+    /// What a compiler made is too large to be run.
+    #[error("the compiled program is larger than {most}")]
+    ProgramTooLarge {
+        /// The largest.
+        most: Bytes,
+    },
     /// Nothing may run unrecorded, and the run cannot be recorded.
     #[error("the run cannot be recorded")]
     Unrecordable(#[from] Unrecordable),

@@ -9,15 +9,19 @@
 mod absent;
 mod admission;
 mod advice;
+mod approver;
+mod compile;
 mod deferred;
 mod error;
 mod id;
 mod placement;
 mod plots;
+mod programs;
 mod recorder;
 mod scanner;
 mod slots;
 mod transcript;
+mod unrun;
 mod watch;
 
 use std::future::Future;
@@ -25,29 +29,39 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use belljar_core::backend::{Backend, BoxFuture, Ending, ExecutionSpec, PullEvent, SandboxSpec, Source};
+use belljar_core::allowance::Allowance;
+use belljar_core::backend::{
+    Backend, BoxFuture, Compiled, Ending, Execution, ExecutionSpec, PullEvent, SandboxSpec, Source, Work,
+};
 use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
-use belljar_core::limits::{Bytes, ExecutionLimits};
-use belljar_core::outcome::{Changes, CollectedFile, Outcome, Report, Start, TimeLimit, Usage};
+use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits};
+use belljar_core::outcome::{
+    Changes, CollectedFile, Compilation, Outcome, Report, Stage, Start, TimeLimit, Usage,
+};
 use belljar_core::path::BoxPath;
-use belljar_core::request::{BackendName, Code, ExecutionRequest, SandboxRequest};
+use belljar_core::request::{BackendName, Code, ExecutionRequest, RunRequest, SandboxRequest};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::Instant;
 
 pub use absent::Absent;
-pub use admission::Admitted;
+pub use admission::{Admission, Admitted, Appraisal, Rights};
+pub use approver::{Answer, Approver, Ask, Carried, Described, Pending, Unapprovable, Verdict};
 pub use deferred::Deferred;
 pub use error::RunError;
 pub use id::RunId;
 pub use placement::Placement;
+pub use programs::Programs;
 pub use recorder::{
-    Account, Asked, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Unrecordable, WayIn,
+    Account, Asked, Compiler, Digested, Excerpt, Fate, Kept, Origin, Place, Ran, Recorder, Unrecordable,
+    WayIn,
 };
-pub use scanner::{Scanner, Scanning, Subject, Unscanned};
+pub use scanner::{OWN_RULES, Scan, Scanned, Scanner, Scanning, Scans, Subject, Unscanned};
 pub use slots::Slots;
 pub use transcript::{Observer, Started, Unobserved};
+pub use unrun::{Awaiting, Denied};
 
+use compile::{Built, Task, Uncompiled};
 use slots::Slot;
 use transcript::Transcript;
 use watch::{Stop, watch};
@@ -108,15 +122,25 @@ pub struct Engine {
     backends: Vec<Arc<dyn Backend>>,
     preparer: Preparer,
     slots: Option<Slots>,
+    programs: Option<Programs>,
     scanner: Option<(Arc<dyn Scanner>, Scanning)>,
     recorder: Option<Arc<dyn Recorder>>,
+    approver: Option<Arc<dyn Approver>>,
 }
 
 impl Engine {
     /// An engine over these backends, strongest first. It runs every request at once.
     #[must_use]
     pub fn new(backends: Vec<Arc<dyn Backend>>, preparer: Preparer) -> Engine {
-        Engine { backends, preparer, slots: None, scanner: None, recorder: None }
+        Engine {
+            backends,
+            preparer,
+            slots: None,
+            programs: None,
+            scanner: None,
+            recorder: None,
+            approver: None,
+        }
     }
 
     /// Its backends, strongest first.
@@ -140,6 +164,12 @@ impl Engine {
     #[must_use]
     pub fn with_slots(self, slots: Slots) -> Engine {
         Engine { slots: Some(slots), ..self }
+    }
+
+    /// Keeps what was compiled, so that code that runs again need not be compiled again.
+    #[must_use]
+    pub fn with_programs(self, programs: Programs) -> Engine {
+        Engine { programs: Some(programs), ..self }
     }
 
     /// Has every attempt recorded from now on.
@@ -196,7 +226,7 @@ impl Engine {
         let own = plots::provide(&mut admitted.sandbox, &mut admitted.execution);
         let mut queue = Duration::ZERO;
 
-        let findings = self.examine(language, &admitted.execution.code).await?;
+        let (findings, decision) = (std::mem::take(&mut admitted.findings), admitted.decision.take());
         let conducted = self.conduct(id, admitted, &mut transcript, &mut queue, pin!(cancel)).await;
         let concluded = match conducted {
             Ok(concluded) => concluded,
@@ -206,21 +236,27 @@ impl Engine {
             }
             Err(Unstarted::Unreadable(Unprepared { outcome, message, usage })) => {
                 let concluded = Concluded::without_a_box(outcome, backend.as_ref(), language)?;
-                transcript.started(&concluded.begun.told(language, backend.name(), queue));
+                transcript.started(&concluded.begun.told(language, backend.name(), queue, Stage::Run));
                 if !message.is_empty() {
                     transcript.note(&message);
                 }
                 Concluded { usage, ..concluded }
             }
+            Err(Unstarted::Uncompiled(failed)) => Concluded::from(*failed),
         };
-        if extras.hints {
-            let image = concluded.begun.image.as_deref();
-            transcript.advise(concluded.outcome, |tail| advice::on(tail, language, backend.name(), image));
-        }
-        transcript.note_ending(concluded.outcome, memory);
-        let (stdout, stderr) = transcript.finish();
-        let Concluded { outcome, usage, begun, mut files, changes } = concluded;
+        let Concluded { outcome, usage, begun, mut files, changes, compile, stage } = concluded;
         let Begun { start, runtime, image, cold_reason } = begun;
+        let (stdout, stderr) = match (stage, &compile) {
+            (Stage::Compile, Some(compiler)) => (compiler.stdout.clone(), compiler.stderr.clone()),
+            _ => {
+                if extras.hints {
+                    let on = |tail: &[u8]| advice::on(tail, language, backend.name(), image.as_deref());
+                    transcript.advise(outcome, on);
+                }
+                transcript.note_ending(outcome, memory);
+                transcript.finish()
+            }
+        };
         files.retain(|file| own.as_ref() != Some(&file.path));
         Ok(Report {
             id: id.to_string(),
@@ -228,6 +264,8 @@ impl Engine {
             stdout,
             stderr,
             usage: Usage { queue, ..usage },
+            compile,
+            stage,
             start,
             language,
             runtime,
@@ -236,6 +274,7 @@ impl Engine {
             network,
             enforcement,
             findings,
+            decision,
             cold_reason,
             files: (collects || own.is_some() && !files.is_empty()).then_some(files),
             changes,
@@ -246,17 +285,34 @@ impl Engine {
     ///
     /// # Errors
     /// Whatever would prevent it.
-    pub fn explain(&self, admitted: Admitted) -> Result<String, RunError> {
-        let Admitted { mut sandbox, mut execution, backend, enforcement, account, .. } = admitted;
-        account.forget();
+    pub fn explain(&self, allowance: &Allowance, request: RunRequest) -> Result<String, RunError> {
+        let Placement { backend, enforcement } = self.permit(allowance, &request)?;
+        let RunRequest { mut sandbox, mut execution } = request;
         plots::provide(&mut sandbox, &mut execution);
         let prepared = Draft::of(&sandbox, &execution).prepare(self.preparer)?;
         let source = match prepared {
             Ok((source, _)) => source,
             Err(fault) => return Ok(format!("nothing: the code cannot be read\n{}\n", fault.message)),
         };
-        let (sandbox, execution) = specify("run_…", sandbox, execution, source, enforcement);
-        Ok(backend.explain(&sandbox, &execution)?)
+        let (id, queue) = ("run_…", Duration::ZERO);
+        let task = Task {
+            id,
+            caller: "",
+            backend: &backend,
+            sandbox: &sandbox,
+            language: execution.language,
+            files: &execution.files,
+            limits: execution.limits,
+            source: &source,
+            enforcement: &enforcement,
+            queue,
+        };
+        let compiling = match execution.language.is_compiled() {
+            true => format!("compile:\n{}\nrun:\n", task.explain()?),
+            false => String::new(),
+        };
+        let (sandbox, execution) = specify(id, sandbox, execution, source, enforcement, Compiled::default());
+        Ok(compiling + &backend.explain(&sandbox, &execution)?)
     }
 
     /// From the queue to the end of the box.
@@ -268,7 +324,7 @@ impl Engine {
         queue: &mut Duration,
         mut cancel: Pin<&mut impl Future<Output = Option<u8>>>,
     ) -> Result<Concluded, Unstarted> {
-        let Admitted { sandbox, execution, backend, enforcement, place, .. } = admitted;
+        let Admitted { caller, sandbox, execution, backend, enforcement, place, .. } = admitted;
         let joined = place.is_waiting().then(Instant::now);
         let turn = unless(cancel.as_mut(), place.turn()).await;
         *queue = joined.map_or(Duration::ZERO, |joined| joined.elapsed());
@@ -279,21 +335,38 @@ impl Engine {
         let (_slot, prepared) = unless(cancel.as_mut(), preparing).await??;
         let (source, spent) = prepared.map_err(Unstarted::Unreadable)?;
         let execution = ExecutionRequest { limits: limits.after(spent.cpu), ..execution };
-        let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement);
+        let built = match language.is_compiled() {
+            false => Built::default(),
+            true => {
+                let task = Task {
+                    id: id.as_str(),
+                    caller: &caller,
+                    backend: &backend,
+                    sandbox: &sandbox,
+                    language,
+                    files: &execution.files,
+                    limits: execution.limits,
+                    source: &source,
+                    enforcement: &enforcement,
+                    queue: *queue,
+                };
+                task.build(self.programs.as_ref(), transcript, cancel.as_mut()).await?
+            }
+        };
+        let Built { program, compilation } = built;
+        let (sandbox, program) = specify(id.as_str(), sandbox, execution, source, enforcement, program);
 
         let began = Instant::now();
-        let heard = Mutex::new(&mut *transcript);
-        // If a thread panicked while it held the lock, it was an observer, which gets the rest all the same.
-        let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
-        let started = unless(cancel.as_mut(), backend.start(sandbox, program, &waiting)).await?;
-        let mut running = started.map_err(RunError::from)?;
-        let begun = Begun {
-            start: running.start(),
-            runtime: running.runtime().to_owned(),
-            image: running.image().map(str::to_owned),
-            cold_reason: running.cold_reason().map(str::to_owned),
-        };
-        transcript.started(&begun.told(language, backend.name(), *queue));
+        let started = start(backend.as_ref(), sandbox, program, transcript, cancel.as_mut());
+        let (mut running, begun) = started.await?;
+        match &compilation {
+            Some(compilation) if !compilation.cached => transcript.next_stage(),
+            _ => transcript.started(&begun.told(language, backend.name(), *queue, Stage::Run)),
+        }
+        if compilation.is_some() {
+            // The program is in its box, and needs no memory here any more.
+            transcript.make_room(Bytes::new(0)).await?;
+        }
         let deadline = Instant::now() + limits.timeout.saturating_sub(spent.wall);
         let stop = watch(running.as_mut(), deadline, transcript, cancel).await?;
         let wall = began.elapsed();
@@ -305,6 +378,8 @@ impl Engine {
             transcript.note(why);
         }
         let outcome = conclude(finished.ending, stop, &limits, finished.cpu);
+        let outcome =
+            if is_exhausted(language, outcome, transcript) { Outcome::OutOfMemory } else { outcome };
         transcript.note_files(finished.left_out, limits.collected);
         if !matches!(outcome, Outcome::Cancelled(_)) {
             transcript.note_unmatched(&collect, &finished.files, finished.left_out);
@@ -315,7 +390,15 @@ impl Engine {
             memory_peak: spent.memory_peak.max(finished.memory_peak),
             ..Usage::default()
         };
-        Ok(Concluded { outcome, usage, begun, files: finished.files, changes: finished.changes })
+        Ok(Concluded {
+            outcome,
+            usage,
+            begun,
+            files: finished.files,
+            changes: finished.changes,
+            compile: compilation,
+            stage: Stage::Run,
+        })
     }
 
     /// Makes the code ready for its runtime. If that takes a parser, it runs on a blocking thread, not on the threads
@@ -329,7 +412,10 @@ impl Engine {
             Preparation::DetectModule | Preparation::StripTypes if !alone => {
                 tokio::task::spawn_blocking(prepare).await.map_err(RunError::Unprepared)?
             }
-            Preparation::None | Preparation::DetectModule | Preparation::StripTypes => prepare(),
+            Preparation::None
+            | Preparation::NameAfterType
+            | Preparation::DetectModule
+            | Preparation::StripTypes => prepare(),
         }
     }
 }
@@ -371,8 +457,11 @@ impl Draft {
 /// name of the file and by `package.json`.
 fn preparation_of(code: &Code, language: Language) -> Preparation {
     match language.preparation {
-        Preparation::DetectModule if code.is_in_workspace() => Preparation::None,
-        as_usual @ (Preparation::None | Preparation::DetectModule | Preparation::StripTypes) => as_usual,
+        Preparation::DetectModule | Preparation::NameAfterType if code.is_in_workspace() => Preparation::None,
+        as_usual @ (Preparation::None
+        | Preparation::NameAfterType
+        | Preparation::DetectModule
+        | Preparation::StripTypes) => as_usual,
     }
 }
 
@@ -380,6 +469,7 @@ fn preparation_of(code: &Code, language: Language) -> Preparation {
 enum Unstarted {
     Cancelled(Option<u8>),
     Unreadable(Unprepared),
+    Uncompiled(Box<Uncompiled>),
     Failed(RunError),
 }
 
@@ -401,6 +491,35 @@ async fn unless<T>(
     }
 }
 
+/// Makes a box and starts what is to run in it.
+async fn start(
+    backend: &dyn Backend,
+    sandbox: SandboxSpec,
+    execution: ExecutionSpec,
+    transcript: &mut Transcript<'_>,
+    cancel: Pin<&mut impl Future<Output = Option<u8>>>,
+) -> Result<(Box<dyn Execution>, Begun), Unstarted> {
+    let heard = Mutex::new(transcript);
+    // If a thread panicked while it held the lock, it was an observer, which gets the rest all the same.
+    let waiting = |event: &PullEvent| heard.lock().unwrap_or_else(PoisonError::into_inner).pulling(event);
+    let started = unless(cancel, backend.start(sandbox, execution, &waiting)).await?;
+    let running = started.map_err(RunError::from)?;
+    let (runtime, image) = (running.runtime().to_owned(), running.image().map(str::to_owned));
+    let cold_reason = running.cold_reason().map(str::to_owned);
+    let begun = Begun { start: running.start(), runtime, image, cold_reason };
+    Ok((running, begun))
+}
+
+/// Whether the program ended because its heap was full, which only its runtime knows.
+fn is_exhausted(language: Language, outcome: Outcome, transcript: &Transcript<'_>) -> bool {
+    match (outcome, language.exhaustion) {
+        (Outcome::Exited(code), Some(sign)) if code == sign.code => {
+            sign.shows_in(code, transcript.end_of_stderr())
+        }
+        _ => false,
+    }
+}
+
 /// What is known about a run as soon as it begins.
 struct Begun {
     start: Start,
@@ -410,9 +529,9 @@ struct Begun {
 }
 
 impl Begun {
-    fn told(&self, language: Language, backend: BackendName, queue: Duration) -> Started<'_> {
+    fn told(&self, language: Language, backend: BackendName, queue: Duration, stage: Stage) -> Started<'_> {
         let Begun { start, runtime, image, .. } = self;
-        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue }
+        Started { language, runtime, backend, start: *start, image: image.as_deref(), queue, stage }
     }
 }
 
@@ -423,6 +542,23 @@ struct Concluded {
     begun: Begun,
     files: Vec<CollectedFile>,
     changes: Option<Changes>,
+    compile: Option<Compilation>,
+    stage: Stage,
+}
+
+impl From<Uncompiled> for Concluded {
+    /// The program used nothing: there is none.
+    fn from(Uncompiled { compilation, begun }: Uncompiled) -> Concluded {
+        Concluded {
+            outcome: compilation.outcome,
+            usage: Usage::default(),
+            begun,
+            files: Vec::new(),
+            changes: None,
+            compile: Some(compilation),
+            stage: Stage::Compile,
+        }
+    }
 }
 
 impl Concluded {
@@ -433,7 +569,15 @@ impl Concluded {
     ) -> Result<Concluded, RunError> {
         let runtime = backend.runtime(language)?.label;
         let begun = Begun { start: Start::Cold, runtime, image: None, cold_reason: None };
-        Ok(Concluded { outcome, usage: Usage::default(), begun, files: Vec::new(), changes: None })
+        Ok(Concluded {
+            outcome,
+            usage: Usage::default(),
+            begun,
+            files: Vec::new(),
+            changes: None,
+            compile: None,
+            stage: Stage::Run,
+        })
     }
 }
 
@@ -444,12 +588,16 @@ fn specify(
     execution: ExecutionRequest,
     source: Source,
     enforcement: Enforcement,
+    program: Compiled,
 ) -> (SandboxSpec, ExecutionSpec) {
     let SandboxRequest { limits, network, workspace, env, image, .. } = sandbox;
+    // A program that a compiler made takes nothing of what it may write.
+    let limits = BoxLimits { disk: Bytes::new(limits.disk.get() + program.disk()), ..limits };
     let sandbox = SandboxSpec { limits, network, workspace, env, image, enforcement };
     let ExecutionRequest { language, args, stdin, files, collect, limits, .. } = execution;
     let id = id.to_owned();
-    (sandbox, ExecutionSpec { id, language, source, args, stdin, files, collect, limits })
+    let work = Work::Run(program);
+    (sandbox, ExecutionSpec { id, language, source, args, stdin, files, collect, limits, work })
 }
 
 /// Derives the outcome from what the kernel reports and what we did. A program that exited by itself did so even if we

@@ -10,9 +10,11 @@ use std::time::SystemTime;
 
 use belljar_core::Captured;
 use belljar_core::backend::BoxFuture;
+use belljar_core::finding::Finding;
 use belljar_core::guarantee::Guarantee;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
-use belljar_core::outcome::{Outcome, Report, Start, Usage};
+use belljar_core::outcome::{Compilation, Outcome, Report, Stage, Start, Usage};
+use belljar_core::policy::Decision;
 use belljar_core::request::{BackendChoice, BackendName, Code, EnvVar, MAX_CODE, RunRequest, Stdin};
 use sha2::{Digest, Sha256};
 
@@ -67,12 +69,12 @@ pub struct Origin {
     /// The address that the request came from.
     pub peer: Option<IpAddr>,
     /// What the caller wrote, if the program of the run is one of Belljar's own that reads it: the cells of a notebook.
-    pub source: Option<Arc<str>>,
+    pub cells: Option<Arc<[String]>>,
 }
 
 impl Default for Origin {
     fn default() -> Origin {
-        Origin { caller: "unknown".into(), surface: WayIn::Unknown, peer: None, source: None }
+        Origin { caller: "unknown".into(), surface: WayIn::Unknown, peer: None, cells: None }
     }
 }
 
@@ -128,6 +130,10 @@ pub struct Account {
     pub origin: Origin,
     /// For what.
     pub asked: Asked,
+    /// What a scan found in the code, if it was scanned.
+    pub findings: Vec<Finding>,
+    /// What the policy said about it, or a person, if something was to be decided.
+    pub decision: Option<Decision>,
     /// What became of it.
     pub fate: Fate,
 }
@@ -182,6 +188,8 @@ pub struct Ran {
     pub stdout: Excerpt,
     pub stderr: Excerpt,
     pub usage: Usage,
+    pub compile: Option<Compiler>,
+    pub stage: Stage,
     pub start: Start,
     pub runtime: String,
     pub image: Option<String>,
@@ -190,6 +198,25 @@ pub struct Ran {
     pub waived: Vec<Guarantee>,
     /// Files that were brought back, with their sizes.
     pub produced: Vec<(String, u64)>,
+}
+
+/// What a compiler came to, without what is too large to keep.
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the fields are those of the report")]
+pub struct Compiler {
+    pub outcome: Outcome,
+    pub stdout: Excerpt,
+    pub stderr: Excerpt,
+    pub usage: Usage,
+    pub cached: bool,
+}
+
+impl Compiler {
+    fn of(compilation: &Compilation) -> Compiler {
+        let Compilation { outcome, stdout, stderr, usage, cached } = compilation;
+        let (stdout, stderr) = (Excerpt::of(stdout), Excerpt::of(stderr));
+        Compiler { outcome: *outcome, stdout, stderr, usage: *usage, cached: *cached }
+    }
 }
 
 /// The beginning and the end of a stream.
@@ -251,12 +278,12 @@ impl Asked {
 }
 
 impl Digested {
-    fn bytes(path: &str, bytes: &[u8]) -> Digested {
+    pub(crate) fn bytes(path: &str, bytes: &[u8]) -> Digested {
         let sha256 = Some(Sha256::digest(bytes).into());
         Digested { path: path.to_owned(), size: Some(bytes.len() as u64), sha256 }
     }
 
-    fn input(stdin: &Stdin) -> Option<Digested> {
+    pub(crate) fn input(stdin: &Stdin) -> Option<Digested> {
         match stdin {
             Stdin::Empty => None,
             Stdin::Bytes(bytes) => Some(Digested::bytes("", bytes)),
@@ -273,6 +300,8 @@ impl Ran {
             stdout: Excerpt::of(&report.stdout),
             stderr: Excerpt::of(&report.stderr),
             usage: report.usage,
+            compile: report.compile.as_ref().map(Compiler::of),
+            stage: report.stage,
             start: report.start,
             runtime: report.runtime.clone(),
             image: report.image.clone(),
@@ -302,10 +331,11 @@ impl Open {
         let fate = Fate::Failed("the run was given up before it began".to_owned());
         let (id, at, origin) = (RunId::new().to_string(), SystemTime::now(), origin.clone());
         let mut asked = asked();
-        if let Some(source) = &origin.source {
-            asked.code = written(source);
+        if let Some(cells) = &origin.cells {
+            asked.code = written(cells);
         }
-        Ok(Open(Some((recorder.clone(), Box::new(Account { id, at, origin, asked, fate })))))
+        let account = Account { id, at, origin, asked, findings: Vec::new(), decision: None, fate };
+        Ok(Open(Some((recorder.clone(), Box::new(account)))))
     }
 
     pub(crate) fn identify(&mut self, id: &RunId) {
@@ -321,11 +351,21 @@ impl Open {
         }
     }
 
-    /// Nothing was attempted after all.
-    pub(crate) fn forget(mut self) {
-        if let Some((recorder, _)) = self.0.take() {
+    /// What was found and decided.
+    pub(crate) fn decided(&mut self, findings: &[Finding], decision: Option<&Decision>) {
+        if let Some((_, account)) = &mut self.0 {
+            findings.clone_into(&mut account.findings);
+            account.decision = decision.cloned();
+        }
+    }
+
+    /// Gives back its place for as long as a person thinks.
+    pub(crate) fn suspend(mut self) -> Suspended {
+        let suspended = self.0.take();
+        if let Some((recorder, _)) = &suspended {
             recorder.release();
         }
+        Suspended(suspended)
     }
 
     pub(crate) fn refused(self, why: String) {
@@ -359,9 +399,35 @@ impl Drop for Open {
     }
 }
 
+/// An account that has no place in the ledger while its request waits for a person. Dropping it hands it in, if there is
+/// a place.
+#[derive(Debug)]
+pub(crate) struct Suspended(Option<(Arc<dyn Recorder>, Box<Account>)>);
+
+impl Suspended {
+    pub(crate) fn resume(mut self) -> Result<Open, Unrecordable> {
+        let Some((recorder, account)) = self.0.take() else { return Ok(Open(None)) };
+        match recorder.reserve()? {
+            Place::Held => Ok(Open(Some((recorder, account)))),
+            Place::Forgone => Ok(Open(None)),
+        }
+    }
+}
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        // If it cannot be recorded, it did not run all the same.
+        if let Some((recorder, account)) = self.0.take()
+            && recorder.reserve() == Ok(Place::Held)
+        {
+            drop(recorder.record(account));
+        }
+    }
+}
+
 /// What a caller wrote is recorded even where it could not be a program.
-fn written(source: &str) -> Option<Code> {
-    let source = source.replace('\0', "\u{fffd}");
+pub(crate) fn written(cells: &[String]) -> Option<Code> {
+    let source = cells.join("\n\n").replace('\0', "\u{fffd}");
     let end = source.floor_char_boundary(MAX_CODE);
     Code::parse(source[..end].into(), None).ok()
 }
@@ -400,7 +466,7 @@ mod tests {
     fn what_a_caller_wrote_is_recorded_whatever_it_is() {
         let long = "ä".repeat(MAX_CODE);
         for (source, bytes) in [("a\0b", 5), ("", 0), (long.as_str(), MAX_CODE)] {
-            assert_eq!(written(source).unwrap().bytes().len(), bytes);
+            assert_eq!(written(&[source.to_owned()]).unwrap().bytes().len(), bytes);
         }
     }
 

@@ -1,22 +1,65 @@
 //! Reading code before it runs. The engine knows that somebody can; who, and in which process, is the composition's.
 
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use belljar_core::finding::Finding;
+use belljar_core::finding::{Finding, Launch, Launched, Position, Severity};
 use belljar_core::language::Language;
-use belljar_core::request::Code;
+use belljar_core::policy::Policy;
+use belljar_core::request::{Code, EnvVar, MAX_CODE, RunRequest, Stdin};
+use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::admission::Rights;
+use crate::recorder::Origin;
 use crate::{Engine, RunError};
 
+/// How long a thread that drives runs waits for a scan.
+const PATIENCE: Duration = Duration::from_millis(3);
+/// What is found without a scan: a file of compiled code, a variable that makes a runtime run other code, and a standard input
+/// that is run and cannot be read before.
+const COMPILED: &str = "any.scan.compiled-file";
+const ENVIRONMENT: &str = "any.environment.runs-code";
+const STREAMED: &str = "any.scan.streamed-code";
+
+/// The rules that are the engine's own, beside those of the scanner.
+pub const OWN_RULES: [&str; 3] = [COMPILED, ENVIRONMENT, STREAMED];
+
+/// How much of the name of a file is told.
+const LONGEST_NAME: usize = 100;
+
 /// Reads code and says what it found. It blocks for as long as that takes, which is bounded.
-pub trait Scanner: fmt::Debug + Send + Sync {
+pub trait Scanner: fmt::Debug + Send + Sync + 'static {
     /// Scans code.
     ///
     /// # Errors
     /// The code could not be read, for a reason that is not in the code.
-    fn scan(&self, subject: &Subject) -> Result<Vec<Finding>, Unscanned>;
+    fn scan(&self, subject: &Subject) -> Result<Scanned, Unscanned>;
+
+    /// Begins a scan and waits for its end, for so long at most. A scanner that cannot stop waiting does not begin.
+    fn begin(self: Arc<Self>, subject: Subject, patience: Duration) -> Scan {
+        let _ = patience;
+        Scan::Pending(Box::new(move || self.scan(&subject)))
+    }
+}
+
+/// A scan that was begun.
+pub enum Scan {
+    /// It has ended.
+    Ended(Result<Scanned, Unscanned>),
+    /// This ends it, and blocks for as long as that takes.
+    Pending(Box<dyn FnOnce() -> Result<Scanned, Unscanned> + Send>),
+}
+
+impl fmt::Debug for Scan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Scan::Ended(_) => "Ended",
+            Scan::Pending(_) => "Pending",
+        })
+    }
 }
 
 /// What is scanned.
@@ -29,6 +72,19 @@ pub struct Subject {
     /// The only modules that it may import, if there are such.
     pub allowed_imports: Option<Vec<String>>,
 }
+
+/// What a scan says about code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scanned {
+    /// What it found.
+    pub findings: Vec<Finding>,
+    /// What else the code runs, as far as its text names it.
+    pub launches: Vec<Launch>,
+}
+
+/// What scans have said about parts of one request, which runs more than once.
+#[derive(Debug, Default)]
+pub struct Scans(Mutex<HashMap<[u8; 32], Scanned>>);
 
 /// Why code could not be scanned.
 #[derive(Debug, thiserror::Error)]
@@ -59,28 +115,360 @@ impl Engine {
     /// # Errors
     /// There is no scanner, or the code could not be read, for a reason that is not in the code.
     pub async fn scan(&self, subject: Subject) -> Result<Vec<Finding>, RunError> {
+        Ok(self.ask_scanner(subject).await?.findings)
+    }
+
+    async fn ask_scanner(&self, subject: Subject) -> Result<Scanned, RunError> {
         let Some((scanner, _)) = self.scanner.clone() else {
             return Err(Unscanned { reason: "there is no scanner here".to_owned() }.into());
         };
-        // As for a parser: not on the threads that drive runs, unless there is only one.
         if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
             return Ok(scanner.scan(&subject)?);
         }
-        let scanned = tokio::task::spawn_blocking(move || scanner.scan(&subject));
-        Ok(scanned.await.map_err(RunError::Unprepared)??)
-    }
-
-    /// What is found in the code of a run, if that is scanned. A policy that decides by findings asks here before it admits
-    /// the request.
-    ///
-    /// # Errors
-    /// The code could not be read, for a reason that is not in the code.
-    pub async fn examine(&self, language: Language, code: &Code) -> Result<Vec<Finding>, RunError> {
-        match &self.scanner {
-            Some((_, Scanning::EveryRun)) => {
-                self.scan(Subject { language, code: code.clone(), allowed_imports: None }).await
+        // Most code is read sooner than another thread wakes up. What takes longer does not occupy a thread that drives runs.
+        match scanner.begin(subject, PATIENCE) {
+            Scan::Ended(scanned) => Ok(scanned?),
+            Scan::Pending(rest) => {
+                Ok(tokio::task::spawn_blocking(rest).await.map_err(RunError::Unprepared)??)
             }
-            Some((_, Scanning::OnRequest)) | None => Ok(Vec::new()),
         }
     }
+
+    /// Whether the code of every run is scanned, whatever the policy needs.
+    pub(crate) fn scans_every_run(&self) -> bool {
+        matches!(self.scanner, Some((_, Scanning::EveryRun)))
+    }
+
+    /// What is to be scanned of a request, if anything is: the code, or what a program of Belljar's own reads in its place,
+    /// and the files that are code.
+    ///
+    /// # Errors
+    /// What the caller wrote cannot be read as code.
+    pub(crate) fn subjects(
+        &self,
+        origin: &Origin,
+        policy: &Policy,
+        request: &RunRequest,
+    ) -> Result<Material, RunError> {
+        let execution = &request.execution;
+        let (language, asked) = (execution.language, execution.allowed_imports.as_deref());
+        if !policy.needs_findings(language) && asked.is_none() && !self.scans_every_run() {
+            return Ok(Material::default());
+        }
+        let allowed_imports = policy.imports(language, asked);
+        let of = |code: Code| Subject { language, code, allowed_imports: allowed_imports.clone() };
+        let mut findings: Vec<Finding> = request.sandbox.env.iter().filter_map(runs_code).collect();
+        let mut parts = Vec::new();
+        match &origin.cells {
+            None => parts.push(Part { of: Of::Code, subject: of(execution.code.clone()), is_whole: true }),
+            // Each on its own, as it runs: a quotation mark in one does not turn the next into text.
+            Some(cells) => {
+                for (at, cell) in cells.iter().enumerate() {
+                    for text in [Some(cell.to_string()), with_commands(cell)].into_iter().flatten() {
+                        let subject = of(Code::parse(text.into_bytes(), None)?);
+                        parts.push(Part { of: Of::Cell(at), subject, is_whole: true });
+                    }
+                }
+            }
+        }
+        for (at, file) in execution.files.iter().enumerate() {
+            let name = file.path.as_str();
+            if is_compiled(name, &file.content) {
+                findings.push(compiled(name));
+                continue;
+            }
+            let by_name =
+                Language::by_file_name(name).or_else(|| Language::by_file_name(&name.to_ascii_lowercase()));
+            let Some(language) = by_name.or_else(|| Language::by_first_line(&file.content)) else { continue };
+            parts.push(Part::of_file(policy, request, at, language)?);
+        }
+        Ok(Material { findings, parts })
+    }
+
+    /// What a scan finds in a request. What the code runs is scanned, too: files of the request and its standard input, as what
+    /// they are run as. The request comes back: its standard input may be a stream, which cannot be shared.
+    ///
+    /// # Errors
+    /// As [`scan`](Engine::scan); or what the caller wrote cannot be read as code.
+    pub(crate) async fn examine(
+        &self,
+        origin: &Origin,
+        rights: Rights<'_>,
+        request: RunRequest,
+    ) -> Result<(RunRequest, Vec<Finding>), RunError> {
+        let Material { mut findings, parts } = self.subjects(origin, rights.policy, &request)?;
+        let mut seen: HashSet<_> = parts.iter().map(Part::kind).collect();
+        let mut parts = VecDeque::from(parts);
+        while let Some(Part { of, subject, is_whole }) = parts.pop_front() {
+            let Scanned { findings: mut found, launches } = self.scan_once(subject, rights.scans).await?;
+            if let Some(name) = of.name(&request) {
+                found.iter_mut().for_each(|finding| place(finding, &name));
+                findings.extend((!is_whole).then(|| too_large(&name)));
+            }
+            findings.append(&mut found);
+            for launch in &launches {
+                for followed in launched(rights.policy, &request, launch)? {
+                    match followed {
+                        Followed::Part(part) if seen.insert(part.kind()) => parts.push_back(part),
+                        Followed::Finding(finding) if !findings.contains(&finding) => findings.push(finding),
+                        Followed::Part(_) | Followed::Finding(_) => {}
+                    }
+                }
+            }
+        }
+        Ok((request, findings))
+    }
+
+    async fn scan_once(&self, subject: Subject, scans: Option<&Scans>) -> Result<Scanned, RunError> {
+        let Some(scans) = scans else { return self.ask_scanner(subject).await };
+        let key = subject.digest();
+        if let Some(scanned) = scans.locked().get(&key) {
+            return Ok(scanned.clone());
+        }
+        let scanned = self.ask_scanner(subject).await?;
+        scans.locked().insert(key, scanned.clone());
+        Ok(scanned)
+    }
+}
+
+impl Scans {
+    fn locked(&self) -> MutexGuard<'_, HashMap<[u8; 32], Scanned>> {
+        // A panic while the lock was held has added something, or not.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subject {
+    /// The same for the same code in the same language with the same imports.
+    fn digest(&self) -> [u8; 32] {
+        let Subject { language, code, allowed_imports } = self;
+        let mut digest = Sha256::new();
+        let imports =
+            allowed_imports.as_ref().map_or(String::new(), |names| format!("={}", names.join("\n")));
+        for part in [language.name.as_bytes(), imports.as_bytes(), code.bytes()] {
+            digest.update((part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        digest.finalize().into()
+    }
+}
+
+/// What there is to scan in a request, and what is known of it without a scan.
+#[derive(Debug, Default)]
+pub(crate) struct Material {
+    findings: Vec<Finding>,
+    parts: Vec<Part>,
+}
+
+/// A part of a request that is scanned.
+#[derive(Debug)]
+pub(crate) struct Part {
+    of: Of,
+    subject: Subject,
+    /// Whether that is all of the file.
+    is_whole: bool,
+}
+
+/// Which part of a request it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Of {
+    Code,
+    Cell(usize),
+    File(usize),
+    Stdin,
+}
+
+/// What is known about something that code runs.
+enum Followed {
+    Part(Part),
+    Finding(Finding),
+}
+
+impl Of {
+    /// What it is called; `None` for the code itself.
+    fn name(self, request: &RunRequest) -> Option<String> {
+        match self {
+            Of::Code => None,
+            Of::Cell(at) => Some(format!("cell {}", at + 1)),
+            Of::File(at) => request.execution.files.get(at).map(|file| file.path.as_str().to_owned()),
+            Of::Stdin => Some("standard input".to_owned()),
+        }
+    }
+}
+
+impl Part {
+    fn of_file(
+        policy: &Policy,
+        request: &RunRequest,
+        at: usize,
+        language: Language,
+    ) -> Result<Part, RunError> {
+        let content = request.execution.files.get(at).map_or(&[][..], |file| &file.content);
+        Part::of_bytes(policy, request, Of::File(at), language, content)
+    }
+
+    fn of_bytes(
+        policy: &Policy,
+        request: &RunRequest,
+        of: Of,
+        language: Language,
+        content: &[u8],
+    ) -> Result<Part, RunError> {
+        let execution = &request.execution;
+        let shared = |_: &&[String]| language.shares_modules_with(execution.language);
+        let allowed_imports = policy.imports(language, execution.allowed_imports.as_deref().filter(shared));
+        // A NUL byte does not keep a shell from running the rest.
+        let text: Vec<u8> = content.iter().copied().filter(|byte| *byte != 0).take(MAX_CODE).collect();
+        let subject = Subject { language, code: Code::parse(text, None)?, allowed_imports };
+        Ok(Part { of, subject, is_whole: content.len() <= MAX_CODE })
+    }
+
+    /// What it is, and as what it is read. All shells are read alike.
+    fn kind(&self) -> (Of, &'static str) {
+        let name = match self.subject.language.name {
+            "sh" | "zsh" => "bash",
+            name => name,
+        };
+        // The cells of a notebook are there in two forms.
+        (self.of, name)
+    }
+}
+
+/// What a program runs, as far as that is a part of its request. If several files may be meant, all of them are.
+fn launched(policy: &Policy, request: &RunRequest, launch: &Launch) -> Result<Vec<Followed>, RunError> {
+    let (execution, language) = (&request.execution, launch.language);
+    let followed = |at: usize| Part::of_file(policy, request, at, language).map(Followed::Part);
+    match &launch.what {
+        Launched::File(words) => {
+            let meant = words.iter().map(|word| sources(request, word)).find(|files| !files.is_empty());
+            meant.unwrap_or_default().into_iter().map(followed).collect()
+        }
+        Launched::Program(path) => {
+            // One whose first line names its interpreter has been scanned as that.
+            let is_named = |at: &usize| {
+                let file = execution.files.get(*at);
+                file.is_some_and(|file| Language::by_first_line(&file.content).is_some())
+            };
+            sources(request, path).into_iter().filter(|at| !is_named(at)).map(followed).collect()
+        }
+        Launched::Stdin => match &execution.stdin {
+            Stdin::Empty => Ok(Vec::new()),
+            Stdin::Bytes(bytes) => {
+                let part = Part::of_bytes(policy, request, Of::Stdin, language, bytes)?;
+                Ok(vec![Followed::Part(part)])
+            }
+            Stdin::Stream(_) => Ok(vec![Followed::Finding(streamed(language))]),
+        },
+    }
+}
+
+/// The files of a request that a path may mean, but for those that are no source.
+fn sources(request: &RunRequest, path: &str) -> Vec<usize> {
+    let path = path.trim_start_matches("./");
+    let is_meant = |own: &str| !path.is_empty() && (is_end_of(own, path) || is_end_of(path, own));
+    let files = request.execution.files.iter().enumerate();
+    let meant = files
+        .filter(|(_, file)| is_meant(file.path.as_str()) && !is_compiled(file.path.as_str(), &file.content));
+    meant.map(|(at, _)| at).collect()
+}
+
+/// Whether a path ends with another: the program may be in another directory, or name the file from the root.
+fn is_end_of(end: &str, path: &str) -> bool {
+    path.strip_suffix(end).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+}
+
+/// Says what a finding is in.
+fn place(finding: &mut Finding, name: &str) {
+    finding.message = format!("{} (in {})", finding.message, shown(name));
+    finding.within = Some(name.to_owned());
+}
+
+fn too_large(file: &str) -> Finding {
+    let message = "the file is too large to be scanned to its end".to_owned();
+    let mut finding = without_a_scan("any.scan.too-expensive", message);
+    place(&mut finding, file);
+    finding
+}
+
+fn compiled(file: &str) -> Finding {
+    let message = "the file has compiled code, which is not scanned".to_owned();
+    let mut finding = without_a_scan(COMPILED, message);
+    place(&mut finding, file);
+    finding
+}
+
+fn streamed(language: Language) -> Finding {
+    let message =
+        format!("the program runs its standard input as {}, which comes only while it runs", language.name);
+    Finding { within: Some("standard input".to_owned()), ..without_a_scan(STREAMED, message) }
+}
+
+/// A variable by which a runtime, the linker or a shell is given code or a place to look for it.
+fn runs_code(variable: &EnvVar) -> Option<Finding> {
+    const NAMES: [&str; 23] = [
+        "BASH_ENV",
+        "ENV",
+        "ZDOTDIR",
+        "PROMPT_COMMAND",
+        "NODE_OPTIONS",
+        "NODE_PATH",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "PYTHONSTARTUP",
+        "PERL5OPT",
+        "PERL5LIB",
+        "PERLLIB",
+        "RUBYOPT",
+        "RUBYLIB",
+        "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS",
+        "_JAVA_OPTIONS",
+        "CLASSPATH",
+        "PHPRC",
+        "PHP_INI_SCAN_DIR",
+        "GCC_EXEC_PREFIX",
+        "COMPILER_PATH",
+        "PATH",
+    ];
+    const BEGINNINGS: [&str; 5] = ["LD_", "LUA_", "R_PROFILE", "R_ENVIRON", "BASH_FUNC_"];
+    let name = variable.name();
+    let is_one = NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning));
+    is_one.then(|| {
+        let message =
+            format!("a variable of the environment can make the runtime run other code: {}", shown(name));
+        let within = Some("environment".to_owned());
+        Finding { within, ..without_a_scan(ENVIRONMENT, message) }
+    })
+}
+
+fn without_a_scan(rule: &str, message: String) -> Finding {
+    let start = Position { line: 1, column: 1 };
+    let (rule, severity) = (rule.to_owned(), Severity::High);
+    Finding { rule, severity, message, start, end: start, excerpt: String::new(), within: None }
+}
+
+/// Whether a file is a program or a module that needs no source.
+fn is_compiled(name: &str, content: &[u8]) -> bool {
+    const ENDINGS: [&str; 10] =
+        [".pyc", ".pyo", ".so", ".node", ".whl", ".egg", ".pyz", ".class", ".jar", ".wasm"];
+    let name = name.to_ascii_lowercase();
+    ENDINGS.iter().any(|ending| name.ends_with(ending)) || content.starts_with(b"\x7fELF")
+}
+
+/// A cell of a notebook with its lines of the form `!command` as the Python that runs them, if it has any.
+fn with_commands(cell: &str) -> Option<String> {
+    let command = |line: &str| {
+        let text = line.trim_start();
+        let (space, command) = (&line[..line.len() - text.len()], text.strip_prefix('!')?);
+        let quoted = command.replace('\\', "\\\\").replace('\'', "\\'");
+        Some(format!("{space}__import__('subprocess').run('{quoted}', shell=True)"))
+    };
+    let lines: Vec<_> = cell.lines().map(|line| command(line).ok_or(line)).collect();
+    let translated = |line: &Result<String, &str>| line.clone().unwrap_or_else(str::to_owned);
+    lines.iter().any(Result::is_ok).then(|| lines.iter().map(translated).collect::<Vec<_>>().join("\n"))
+}
+
+/// The name of a file in messages: short, and harmless for a terminal.
+fn shown(path: &str) -> String {
+    path.chars().take(LONGEST_NAME).flat_map(char::escape_debug).collect()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use belljar_core::backend::{BoxFuture, PullEvent, Stream};
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
-use belljar_core::outcome::{CollectedFile, Outcome, Start, TimeLimit};
+use belljar_core::outcome::{CollectedFile, Outcome, Stage, Start, TimeLimit};
 use belljar_core::request::{BackendName, Glob};
 use belljar_core::{Captured, Collector};
 
@@ -18,6 +18,9 @@ const MAX_NAMED: usize = 8;
 
 /// Sees the head of each stream as it arrives.
 pub trait Observer: Send + Debug {
+    /// A person has decided about the run, for which it waited.
+    fn decided(&mut self) {}
+
     /// The run has its slot: it has left the queue.
     fn left_queue(&mut self) {}
 
@@ -28,7 +31,8 @@ pub trait Observer: Send + Debug {
     /// never got that far.
     fn started(&mut self, _: &Started<'_>) {}
 
-    /// A command of the language has succeeded and the next one begins: the compiler is done, and its result runs.
+    /// The compiler is done and its program runs. What was written before is the compiler's. Called once if the run
+    /// [started](Observer::started) with a compiler that succeeded.
     fn next_stage(&mut self) {}
 
     /// Files of the run are about to be collected, which may come to so many bytes. Resolves when there is room for them,
@@ -54,6 +58,8 @@ pub struct Started<'a> {
     pub start: Start,
     pub image: Option<&'a str>,
     pub queue: Duration,
+    /// What runs now.
+    pub stage: Stage,
 }
 
 /// No observer; the report has everything.
@@ -70,7 +76,7 @@ pub(crate) struct Transcript<'a> {
     stdout: Collector,
     stderr: Collector,
     stderr_ends_a_line: bool,
-    /// The end of stderr, as far as advice looks at it.
+    /// The end of stderr, as far as anybody looks at it.
     stderr_tail: Vec<u8>,
     observer: &'a mut dyn Observer,
 }
@@ -79,6 +85,16 @@ impl<'a> Transcript<'a> {
     pub(crate) fn new(limit: Bytes, observer: &'a mut dyn Observer) -> Transcript<'a> {
         let (stdout, stderr) = (Collector::new(limit), Collector::new(limit));
         Transcript { stdout, stderr, stderr_ends_a_line: true, stderr_tail: Vec::new(), observer }
+    }
+
+    /// The transcript of a compiler: another one, for the same observer.
+    pub(crate) fn of_a_compiler(&mut self, limit: Bytes) -> Transcript<'_> {
+        Transcript::new(limit, &mut *self.observer)
+    }
+
+    /// The end of what was written to stderr so far.
+    pub(crate) fn end_of_stderr(&self) -> &[u8] {
+        &self.stderr_tail
     }
 
     pub(crate) fn left_queue(&mut self) {
@@ -174,7 +190,20 @@ impl<'a> Transcript<'a> {
                 self.note(&format!("Execution timed out after {} of CPU time", show_duration(limit)));
             }
             Outcome::OutOfMemory => self.note(&format!("Memory limit exceeded ({memory})")),
-            Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::Cancelled(_) => {}
+            Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::Cancelled(_) | Outcome::Denied => {}
+        }
+    }
+
+    /// The same for a compiler that a limit ended.
+    pub(crate) fn note_compiler_ending(&mut self, outcome: Outcome, memory: Bytes) {
+        match outcome {
+            Outcome::TimedOut(TimeLimit::Wall(limit) | TimeLimit::Cpu(limit)) => {
+                self.note(&format!("Execution timed out after {} of compiling", show_duration(limit)));
+            }
+            Outcome::OutOfMemory => {
+                self.note(&format!("Memory limit exceeded while compiling ({memory})"));
+            }
+            Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::Cancelled(_) | Outcome::Denied => {}
         }
     }
 

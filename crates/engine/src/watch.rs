@@ -56,10 +56,6 @@ pub(crate) async fn watch(
         };
         let reason = match next {
             Next::Event(Event::Ended) => return Ok(stop),
-            Next::Event(Event::NextStage) => {
-                transcript.next_stage();
-                continue;
-            }
             Next::Event(Event::Output(stream, bytes)) => match transcript.push(stream, bytes) {
                 ControlFlow::Continue(()) => continue,
                 ControlFlow::Break(()) => Stop::Cancelled(Some(SIGPIPE)),

@@ -16,14 +16,16 @@ use belljar_core::finding::{Finding, Position, Severity};
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::LimitsRequest;
-use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit, Usage};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, TimeLimit, Usage};
+use belljar_core::path::BoxPath;
+use belljar_core::policy::Policy;
 use belljar_core::request::{
-    BackendChoice, BackendName, Code, ExecutionRequest, Extras, Glob, Network, RunRequest, SandboxRequest,
-    Stdin,
+    BackendChoice, BackendName, Code, EnvVar, ExecutionRequest, Extras, Glob, InputFile, Network, RunRequest,
+    SandboxRequest, Stdin,
 };
 use belljar_engine::{
-    Absent, Deferred, Engine, Observer, Prepared, RunError, RunId, Scanner, Scanning, Slots, Subject,
-    Unobserved, Unprepared, Unread, Unscanned,
+    Absent, Admission, Admitted, Deferred, Engine, Observer, Origin, Prepared, Programs, Rights, RunError,
+    RunId, Scanned, Scanner, Scanning, Slots, Started, Subject, Unobserved, Unprepared, Unread, Unscanned,
 };
 use proptest::prelude::*;
 use scripted::{Act, Script, Scripted, pulled};
@@ -52,6 +54,7 @@ fn request(limits: LimitsRequest) -> RunRequest {
             collect: Vec::new(),
             limits: execution,
             extras: Extras::default(),
+            allowed_imports: None,
         },
     }
 }
@@ -89,8 +92,23 @@ async fn run(
     observer: &mut dyn Observer,
     cancel: impl Future<Output = Option<u8>>,
 ) -> Result<Report, RunError> {
-    let admitted = engine.admit(&Allowance::everything(), request)?;
-    engine.run(&RunId::new(), admitted, observer, cancel).await
+    let admission = admission(engine, &Policy::open(), request).await?;
+    engine.carry_out(&RunId::new(), admission, observer, cancel).await
+}
+
+/// Asks for admission as somebody who may do everything.
+async fn admission(engine: &Engine, policy: &Policy, request: RunRequest) -> Result<Admission, RunError> {
+    let rights = Rights { allowance: &Allowance::everything(), policy, scans: None };
+    engine.admit(&Origin::default(), rights, request).await
+}
+
+/// A request that the open policy lets run.
+async fn admit(engine: &Engine, allowance: &Allowance, request: RunRequest) -> Result<Admitted, RunError> {
+    let rights = Rights { allowance, policy: &Policy::open(), scans: None };
+    match engine.admit(&Origin::default(), rights, request).await? {
+        Admission::Admitted(admitted) => Ok(admitted),
+        other @ (Admission::Denied(_) | Admission::Awaiting(_)) => panic!("{other:?}"),
+    }
 }
 
 async fn play(script: Script, request: RunRequest) -> Result<Report, RunError> {
@@ -110,7 +128,8 @@ struct Live {
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     leaves_after: Option<usize>,
-    /// How much had been received when each stage began.
+    begun_with: Option<Stage>,
+    /// How much had been received when the next stage began.
     stages: Vec<usize>,
     /// What was pulled before the start.
     pulled: Vec<PullEvent>,
@@ -120,6 +139,10 @@ impl Observer for Live {
     fn pulling(&mut self, event: &PullEvent) {
         assert!(self.stdout.is_empty(), "before the program runs");
         self.pulled.push(event.clone());
+    }
+
+    fn started(&mut self, started: &Started<'_>) {
+        self.begun_with = Some(started.stage);
     }
 
     fn next_stage(&mut self) {
@@ -153,11 +176,11 @@ async fn the_observer_sees_the_layers_of_a_pulled_image() {
 async fn what_a_caller_may_not_do_never_reaches_a_backend() {
     let backend = Script::of(vec![], Ending::Exited(0)).backend();
     let allowance = Allowance { languages: Permitted::Only(vec!["ruby"]), ..Allowance::everything() };
-    let refused = engine(&backend).admit(&allowance, defaults()).unwrap_err();
+    let refused = admit(&engine(&backend), &allowance, defaults()).await.unwrap_err();
     assert!(matches!(refused, RunError::Forbidden(refusal) if refusal.field == Field::Language));
     let elsewhere =
         Allowance { backends: Permitted::Only(vec![BackendName::Docker]), ..Allowance::everything() };
-    let unplaced = engine(&backend).admit(&elsewhere, defaults()).unwrap_err();
+    let unplaced = admit(&engine(&backend), &elsewhere, defaults()).await.unwrap_err();
     assert!(matches!(unplaced, RunError::NoBackend));
     assert!(backend.log.lock().unwrap().is_empty());
 }
@@ -167,9 +190,11 @@ async fn a_run_waits_for_its_turn_and_its_clock_starts_then() {
     let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
     let engine = engine(&backend).with_slots(Slots::new(1, 1));
     let everything = Allowance::everything();
-    let (first, second) =
-        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
-    assert!(matches!(engine.admit(&everything, defaults()), Err(RunError::Busy { waiting: 1, .. })));
+    let (first, second) = (
+        admit(&engine, &everything, defaults()).await.unwrap(),
+        admit(&engine, &everything, defaults()).await.unwrap(),
+    );
+    assert!(matches!(admit(&engine, &everything, defaults()).await, Err(RunError::Busy { waiting: 1, .. })));
     let (one, two) = (RunId::new(), RunId::new());
     let (mut unobserved, mut unobserved_too) = (Unobserved, Unobserved);
     let (first, second) = tokio::join!(
@@ -186,8 +211,10 @@ async fn a_run_that_is_cancelled_in_the_queue_never_starts() {
     let backend = Script::of(vec![Act::Sleep(8 * SECOND)], Ending::Exited(0)).backend();
     let engine = engine(&backend).with_slots(Slots::new(1, 1));
     let everything = Allowance::everything();
-    let (_running, waiting) =
-        (engine.admit(&everything, defaults()).unwrap(), engine.admit(&everything, defaults()).unwrap());
+    let (_running, waiting) = (
+        admit(&engine, &everything, defaults()).await.unwrap(),
+        admit(&engine, &everything, defaults()).await.unwrap(),
+    );
     let cancel = async {
         sleep(SECOND).await;
         None
@@ -322,13 +349,172 @@ async fn a_listener_that_goes_away_cancels_the_run() {
     assert_eq!(report.usage.wall, Duration::ZERO);
 }
 
+/// A request in a language that is compiled.
+fn compiled(name: &str, limits: LimitsRequest) -> RunRequest {
+    let mut request = request(limits);
+    request.execution.language = Language::by_name(name).unwrap();
+    request
+}
+
+fn c() -> RunRequest {
+    compiled("c", LimitsRequest::default())
+}
+
+fn read_as_it_is(unread: &Unread<'_>) -> Result<Prepared, Unprepared> {
+    Ok(Prepared::unchanged(unread))
+}
+
+async fn compile_and_run(script: Script, request: RunRequest, live: &mut Live) -> Report {
+    let engine = Engine::new(vec![script.backend()], read_as_it_is);
+    run(&engine, request, live, pending()).await.unwrap()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_listener_hears_that_the_compiler_is_done() {
-    let acts = vec![say("warning\n"), Act::NextStage, say("begun\n")];
+async fn a_compiler_and_its_program_are_told_apart() {
+    let mut script = Script::of(vec![say("begun\n"), Act::Sleep(SECOND)], Ending::Exited(3));
+    script.compiler = (vec![say("warning\n"), complain("odd\n"), Act::Sleep(5 * SECOND)], Ending::Exited(0));
     let mut live = Live::default();
-    let backend = Script::of(acts, Ending::Exited(0)).backend();
-    let report = run(&engine(&backend), defaults(), &mut live, pending()).await.unwrap();
-    assert_eq!((live.stages, report.outcome), (vec!["warning\n".len()], Outcome::Exited(0)));
+    let report = compile_and_run(script, c(), &mut live).await;
+    let compiler = report.compile.unwrap();
+    assert_eq!(
+        (report.stage, report.outcome, compiler.outcome),
+        (Stage::Run, Outcome::Exited(3), Outcome::Exited(0))
+    );
+    assert_eq!((report.stdout.to_bytes(), report.stderr.to_bytes()), (b"begun\n".to_vec(), Vec::new()));
+    assert_eq!(
+        (compiler.stdout.to_bytes(), compiler.stderr.to_bytes()),
+        (b"warning\n".to_vec(), b"odd\n".to_vec())
+    );
+    assert_eq!((report.usage.wall, compiler.usage.wall), (SECOND, 5 * SECOND));
+    assert_eq!((live.begun_with, live.stages), (Some(Stage::Compile), vec!["warning\n".len()]));
+    assert_eq!(live.stdout, b"warning\nbegun\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_does_not_compile_does_not_run() {
+    let mut script = Script::of(vec![say("never\n")], Ending::Exited(0));
+    script.compiler = (vec![complain("no such x\n")], Ending::Exited(1));
+    let backend = script.backend();
+    let mut live = Live::default();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is);
+    let report = run(&engine, c(), &mut live, pending()).await.unwrap();
+    assert_eq!((report.stage, report.outcome), (Stage::Compile, Outcome::Exited(1)));
+    assert_eq!((report.stdout.to_bytes(), report.stderr.to_bytes()), (Vec::new(), b"no such x\n".to_vec()));
+    assert_eq!(report.compile.unwrap().stderr.to_bytes(), b"no such x\n");
+    assert_eq!(report.usage, Usage::default(), "there was no program to use anything");
+    assert_eq!(*backend.log.lock().unwrap(), ["compile main.c", "finish", "drop"]);
+    assert!(live.stages.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compiler_has_a_clock_of_its_own() {
+    let limits = LimitsRequest {
+        timeout: Some(2 * SECOND),
+        compile_timeout: Some(20 * SECOND),
+        ..LimitsRequest::default()
+    };
+    let mut script = Script::of(vec![Act::Sleep(SECOND)], Ending::Exited(0));
+    script.compiler = (vec![Act::Sleep(19 * SECOND)], Ending::Exited(0));
+    let report = compile_and_run(script.clone(), compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(
+        (report.stage, report.outcome),
+        (Stage::Run, Outcome::Exited(0)),
+        "compiling takes no time of the run"
+    );
+    let mut late = script.clone();
+    late.acts = vec![Act::Sleep(3 * SECOND)];
+    let report = compile_and_run(late, compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(2 * SECOND)));
+    assert_eq!((report.stage, report.usage.wall), (Stage::Run, 2 * SECOND));
+    script.compiler = (vec![complain("slowly\n"), Act::Sleep(21 * SECOND)], Ending::Exited(0));
+    let report = compile_and_run(script, compiled("c", limits), &mut Live::default()).await;
+    assert_eq!(report.outcome, Outcome::TimedOut(TimeLimit::Wall(20 * SECOND)));
+    assert_eq!(report.stage, Stage::Compile);
+    assert_eq!(report.stderr.to_bytes(), b"slowly\nExecution timed out after 20s of compiling\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compiler_that_is_out_of_memory_has_its_own_limit() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.compiler = (vec![], Ending::OutOfMemory);
+    let report = compile_and_run(script, c(), &mut Live::default()).await;
+    assert_eq!((report.stage, report.outcome), (Stage::Compile, Outcome::OutOfMemory));
+    assert_eq!(report.stderr.to_bytes(), b"Memory limit exceeded while compiling (512M)\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_code_is_compiled_once() {
+    let mut script = Script::of(vec![say("begun\n")], Ending::Exited(0));
+    script.compiler = (vec![complain("odd\n")], Ending::Exited(0));
+    let backend = script.backend();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is).with_programs(Programs::new(1 << 20));
+    let compiled_now =
+        || backend.log.lock().unwrap().iter().filter(|done| done.starts_with("compile")).count();
+    let mut first = Live::default();
+    let report = run(&engine, c(), &mut first, pending()).await.unwrap();
+    assert!(!report.compile.unwrap().cached && first.begun_with == Some(Stage::Compile));
+    let mut second = Live::default();
+    let report = run(&engine, c(), &mut second, pending()).await.unwrap();
+    let compiler = report.compile.unwrap();
+    assert!(compiler.cached && compiler.usage == Usage::default());
+    assert_eq!(compiler.stderr.to_bytes(), b"odd\n", "what it said then");
+    assert_eq!((second.begun_with, second.stderr), (Some(Stage::Run), Vec::new()));
+    assert_eq!(compiled_now(), 1);
+    let mut other = c();
+    other.execution.code = Code::parse(b"other code".to_vec(), None).unwrap();
+    run(&engine, other, &mut Unobserved, pending()).await.unwrap();
+    let mut with_a_file = c();
+    let header =
+        InputFile { path: BoxPath::parse("x.h").unwrap(), content: b"1".to_vec(), executable: false };
+    with_a_file.execution.files.push(header);
+    run(&engine, with_a_file, &mut Unobserved, pending()).await.unwrap();
+    let mut with_a_variable = c();
+    with_a_variable.sandbox.env = EnvVar::parse_all(vec![("CPATH".into(), "/x".into())]).unwrap();
+    run(&engine, with_a_variable, &mut Unobserved, pending()).await.unwrap();
+    assert_eq!(compiled_now(), 4, "what a program depends on makes it another one");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_is_there_tells_nobody_what_another_caller_has_sent() {
+    let mut script = Script::of(vec![say("begun\n")], Ending::Exited(0));
+    script.compiler = (vec![], Ending::Exited(0));
+    let engine = Engine::new(vec![script.backend()], read_as_it_is).with_programs(Programs::new(1 << 20));
+    let is_cached = async |caller: &str| {
+        let origin = Origin { caller: caller.into(), ..Origin::default() };
+        let rights = Rights { allowance: &Allowance::everything(), policy: &Policy::open(), scans: None };
+        let admission = engine.admit(&origin, rights, c()).await.unwrap();
+        let report = engine.carry_out(&RunId::new(), admission, &mut Unobserved, pending()).await.unwrap();
+        report.compile.unwrap().cached
+    };
+    assert!(!is_cached("alice").await);
+    assert!(is_cached("alice").await, "the control");
+    assert!(!is_cached("bob").await);
+    assert!(is_cached("bob").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn code_that_does_not_compile_is_tried_again() {
+    let mut script = Script::of(vec![], Ending::Exited(0));
+    script.compiler = (vec![], Ending::Exited(1));
+    let backend = script.backend();
+    let engine = Engine::new(vec![backend.clone()], read_as_it_is).with_programs(Programs::new(1 << 20));
+    for _ in 0..2 {
+        let report = run(&engine, c(), &mut Unobserved, pending()).await.unwrap();
+        assert!(!report.compile.unwrap().cached);
+    }
+    assert_eq!(backend.log.lock().unwrap().iter().filter(|done| done.starts_with("compile")).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_heap_is_out_of_memory_and_the_same_exit_status_is_not() {
+    let last_words = "Terminating due to java.lang.OutOfMemoryError: Java heap space\n";
+    let java = || compiled("java", LimitsRequest::default());
+    let full = Script::of(vec![complain("working\n"), complain(last_words)], Ending::Exited(3));
+    let report = compile_and_run(full, java(), &mut Live::default()).await;
+    assert_eq!((report.outcome, report.stage), (Outcome::OutOfMemory, Stage::Run));
+    assert!(report.stderr.to_bytes().ends_with(b"Memory limit exceeded (256M)\n"));
+    let own = Script::of(vec![complain("working\n")], Ending::Exited(3));
+    assert_eq!(compile_and_run(own, java(), &mut Live::default()).await.outcome, Outcome::Exited(3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -456,7 +642,7 @@ fn is_about_the_image(refused: &RunError) -> bool {
 async fn a_backend_that_takes_no_image_refuses_a_request_that_names_one() {
     for name in [BackendName::Native, BackendName::Wasm, BackendName::Process, BackendName::None] {
         let (engine, choice) = (backends(&[name]), BackendChoice::Named(name));
-        let refused = engine.admit(&Allowance::everything(), naming_an_image(choice)).unwrap_err();
+        let refused = admit(&engine, &Allowance::everything(), naming_an_image(choice)).await.unwrap_err();
         assert!(is_about_the_image(&refused), "{refused}");
         assert_eq!(
             refused.to_string(),
@@ -464,7 +650,11 @@ async fn a_backend_that_takes_no_image_refuses_a_request_that_names_one() {
         );
         let mut without = defaults();
         without.sandbox.backend = choice;
-        assert_eq!(engine.admit(&Allowance::everything(), without).unwrap().backend(), name, "the control");
+        assert_eq!(
+            admit(&engine, &Allowance::everything(), without).await.unwrap().backend(),
+            name,
+            "the control"
+        );
     }
 }
 
@@ -472,12 +662,12 @@ async fn a_backend_that_takes_no_image_refuses_a_request_that_names_one() {
 async fn auto_chooses_a_backend_that_takes_the_image() {
     let all = Allowance::everything();
     let both = backends(&[BackendName::Native, BackendName::Docker]);
-    let placed = both.admit(&all, naming_an_image(BackendChoice::Auto)).unwrap();
+    let placed = admit(&both, &all, naming_an_image(BackendChoice::Auto)).await.unwrap();
     assert_eq!(placed.backend(), BackendName::Docker);
-    assert_eq!(both.admit(&all, defaults()).unwrap().backend(), BackendName::Native, "the control");
+    assert_eq!(admit(&both, &all, defaults()).await.unwrap().backend(), BackendName::Native, "the control");
 
     let only_native = Allowance { backends: Permitted::Only(vec![BackendName::Native]), ..all };
-    let refused = both.admit(&only_native, naming_an_image(BackendChoice::Auto)).unwrap_err();
+    let refused = admit(&both, &only_native, naming_an_image(BackendChoice::Auto)).await.unwrap_err();
     assert!(is_about_the_image(&refused), "{refused}");
 }
 
@@ -487,7 +677,8 @@ async fn an_image_that_no_backend_can_run_is_refused_with_the_reason_of_the_one_
     let mut docker = Script::of(vec![], Ending::Exited(0));
     (docker.name, docker.not_ready) = (BackendName::Docker, true);
     let engine = Engine::new(vec![native, docker.backend()], prepare);
-    let refused = engine.admit(&Allowance::everything(), naming_an_image(BackendChoice::Auto)).unwrap_err();
+    let refused =
+        admit(&engine, &Allowance::everything(), naming_an_image(BackendChoice::Auto)).await.unwrap_err();
     assert_eq!(refused.to_string(), "the docker backend cannot run here: the script says no");
 }
 
@@ -552,11 +743,11 @@ async fn a_backend_that_was_not_built_in_is_never_chosen_and_says_how_to_get_it_
 #[tokio::test(start_paused = true)]
 async fn auto_never_falls_to_a_backend_in_which_programs_behave_differently() {
     let alone = backends(&[BackendName::Wasm]);
-    let refused = alone.admit(&Allowance::everything(), defaults()).unwrap_err();
+    let refused = admit(&alone, &Allowance::everything(), defaults()).await.unwrap_err();
     assert!(matches!(refused, RunError::NoBackend), "{refused}");
     let mut named = defaults();
     named.sandbox.backend = BackendChoice::Named(BackendName::Wasm);
-    let admitted = alone.admit(&Allowance::everything(), named).unwrap();
+    let admitted = admit(&alone, &Allowance::everything(), named).await.unwrap();
     assert_eq!(admitted.enforcement().kept(), Guarantee::ALL, "named, it is a box like any other");
 }
 
@@ -629,12 +820,7 @@ async fn a_pattern_that_no_file_matches_is_named_on_stderr() {
 #[test]
 fn explaining_starts_nothing() {
     let backend = Script::of(vec![], Ending::Exited(0)).backend();
-    assert_eq!(
-        engine(&backend)
-            .explain(engine(&backend).admit(&Allowance::everything(), defaults()).unwrap())
-            .unwrap(),
-        "play main.mjs\n"
-    );
+    assert_eq!(engine(&backend).explain(&Allowance::everything(), defaults()).unwrap(), "play main.mjs\n");
     assert!(backend.log.lock().unwrap().is_empty());
 }
 
@@ -670,14 +856,16 @@ proptest! {
 struct Reader;
 
 impl Scanner for Reader {
-    fn scan(&self, subject: &Subject) -> Result<Vec<Finding>, Unscanned> {
+    fn scan(&self, subject: &Subject) -> Result<Scanned, Unscanned> {
         if subject.code.bytes() == b"const = 1" {
             return Err(Unscanned { reason: "it hurts".to_owned() });
         }
         let place = Position { line: 1, column: 1 };
         let rule = subject.language.name.to_owned();
         let (message, excerpt) = (String::new(), String::from_utf8_lossy(subject.code.bytes()).into_owned());
-        Ok(vec![Finding { rule, severity: Severity::Low, message, start: place, end: place, excerpt }])
+        let (severity, start, end, within) = (Severity::Low, place, place, None);
+        let findings = vec![Finding { rule, severity, message, start, end, excerpt, within }];
+        Ok(Scanned { findings, launches: Vec::new() })
     }
 }
 

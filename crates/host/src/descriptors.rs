@@ -1,13 +1,14 @@
 //! The record locks of a box (`fcntl`), which the kernel neither limits nor charges to anybody.
 //!
-//! The kernel has no counter for them. They can be read from the directory of each process, but not every 20 ms. So they are
+//! The kernel has no counter for them. They can be read from the directory of each process, but not every 20 ms. In a
+//! container, they are counted after so many calls for one (`rations.rs`). In a native box, they are
 //! counted only after the kernel's own memory has grown, on the host as a whole, and only on some descriptors if there are many.
 //! A program that wants to make locks quickly has to spread them over many files: each one on a file takes
 //! longer than the one before.
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -47,48 +48,106 @@ impl Locks {
             return Ok(0);
         }
         self.least = Some(now);
-        Ok(count(&processes()?, any_number())?.saturating_mul(LOCK))
+        Ok(count(&processes()?, any_number(), MOST)?.locks.saturating_mul(LOCK))
     }
 }
 
-/// An estimate, if there are many descriptors: every so manieth is looked at, beginning with the given one.
-fn count<P: AsRef<Path>>(processes: &[P], first: u64) -> io::Result<u64> {
+/// Counts the locks of a box whose programs ask for each of them, all of them, after so many calls.
+#[derive(Debug, Default)]
+pub struct AskedLocks {
+    /// The calls since there has been a process that cannot be looked at. Each may have made a lock.
+    unseen: u64,
+}
+
+impl AskedLocks {
+    /// What the locks of these processes count for, after so many more calls.
+    ///
+    /// # Errors
+    /// They cannot be counted.
+    pub fn memory<P: AsRef<Path>>(&mut self, processes: &[P], calls: u32) -> io::Result<u64> {
+        let found = count(processes, 0, u64::MAX)?;
+        self.unseen = if found.hidden { self.unseen + u64::from(calls) } else { 0 };
+        Ok((found.locks + self.unseen).saturating_mul(LOCK))
+    }
+}
+
+/// What was found in the processes of a box.
+#[derive(Debug, PartialEq, Eq)]
+struct Found {
+    locks: u64,
+    /// There is a process that may not be looked at.
+    hidden: bool,
+}
+
+/// An estimate, if there are more descriptors than the most that are looked at: every so manieth is, beginning with the
+/// given one.
+fn count<P: AsRef<Path>>(processes: &[P], first: u64, most: u64) -> io::Result<Found> {
     let mut tables = Vec::with_capacity(processes.len());
     for process in processes {
-        tables.push((process.as_ref(), table_size(process.as_ref())?));
+        tables.extend(Table::of(process.as_ref())?);
     }
-    let all: u64 = tables.iter().map(|(_, size)| size).sum();
-    let step = all.div_ceil(MOST).max(1);
-    let (mut next, mut begin, mut seen) = (first % step, 0, 0);
-    for (process, size) in tables {
+    let all: u64 = tables.iter().map(|table| table.size).sum();
+    let step = all.div_ceil(most).max(1);
+    let (mut next, mut begin) = (first % step, 0);
+    let mut found = Found { locks: 0, hidden: false };
+    for Table { task, size } in tables {
         while next < begin + size {
-            seen += locks_of(process, next - begin)?;
+            match locks_of(&task, next - begin) {
+                Ok(locks) => found.locks += locks * step,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.hidden = true,
+                Err(error) => return Err(error),
+            }
             next += step;
         }
         begin += size;
     }
-    Ok(seen * step)
+    Ok(found)
 }
 
-/// How many numbers a process has for descriptors. None, if it is gone.
-fn table_size(process: &Path) -> io::Result<u64> {
-    let Some(status) = if_visible(fs::read_to_string(process.join("status")))? else { return Ok(0) };
+/// The descriptors of a process, which all its threads share.
+struct Table {
+    /// The directory of a thread that still has them. The first one may have ended before the others.
+    task: PathBuf,
+    /// How many numbers there are for descriptors.
+    size: u64,
+}
+
+impl Table {
+    /// `None` if the process is gone.
+    fn of(process: &Path) -> io::Result<Option<Table>> {
+        let table = |task: PathBuf| {
+            table_size(&task).map(|size| if size > 0 { Some(Table { task, size }) } else { None })
+        };
+        if let Some(found) = table(process.to_owned())? {
+            return Ok(Some(found));
+        }
+        for task in fs::read_dir(process.join("task")).into_iter().flatten().flatten() {
+            if let Some(found) = table(task.path())? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// None, if the thread is gone.
+fn table_size(task: &Path) -> io::Result<u64> {
+    let Some(status) = if_there(fs::read_to_string(task.join("status")))? else { return Ok(0) };
     let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
     Ok(size.unwrap_or_default())
 }
 
-fn locks_of(process: &Path, descriptor: u64) -> io::Result<u64> {
-    let file = process.join("fdinfo").join(descriptor.to_string());
-    let text = if_visible(fs::read_to_string(file))?.unwrap_or_default();
+/// An ordinary user may not look at a process that is not dumpable (proc(5)): PID 1, which makes no locks, and a program
+/// whose file nobody may read.
+fn locks_of(task: &Path, descriptor: u64) -> io::Result<u64> {
+    let file = task.join("fdinfo").join(descriptor.to_string());
+    let text = if_there(fs::read_to_string(file))?.unwrap_or_default();
     Ok(text.lines().filter(|line| line.starts_with("lock:")).count() as u64)
 }
 
-/// An ordinary user may not look at a process that is not dumpable (proc(5)): PID 1, which makes no locks, and a program
-/// whose file nobody may read.
-fn if_visible<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => Ok(None),
         Err(error) => Err(error),
@@ -126,10 +185,13 @@ mod tests {
     #[test]
     fn the_locks_of_this_process_are_counted() {
         let file = fs::File::open("/proc/self/exe").unwrap();
-        let before = count(&["/proc/self"], 0).unwrap();
+        let locks = |processes: &[&str]| count(processes, 0, MOST).unwrap().locks;
+        let before = locks(&["/proc/self"]);
         file.lock_shared().unwrap();
-        assert_eq!(count(&["/proc/self"], 0).unwrap(), before + 1);
-        assert_eq!(count(&["/proc/self", "/proc/no such process"], 0).unwrap(), before + 1);
+        assert_eq!(locks(&["/proc/self"]), before + 1);
+        assert_eq!(locks(&["/proc/self", "/proc/no such process"]), before + 1);
+        let asked = AskedLocks::default().memory(&["/proc/self"], 9).unwrap();
+        assert_eq!(asked, (before + 1) * LOCK, "all processes can be looked at");
     }
 
     #[test]

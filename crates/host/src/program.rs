@@ -4,11 +4,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use belljar_core::Field;
-use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
-use belljar_core::limits::THREAD_VARIABLES;
+use belljar_core::backend::{BackendError, ExecutionSpec, PROGRAM, SandboxSpec, Work};
+use belljar_core::language::java;
+use belljar_core::limits::{Bytes, THREAD_VARIABLES};
 use belljar_core::path::BoxPath;
-use belljar_core::request::InputFile;
-use belljar_jail::plan::{Command, StdinFrom};
+use belljar_core::request::{EnvVar, InputFile};
+use belljar_jail::plan::Command;
 
 use crate::runtimes::{BASE_SYSTEM, Runtime};
 
@@ -23,19 +24,19 @@ pub struct Places {
     pub tmp: PathBuf,
 }
 
-/// The commands that run the code, in order: all but the last prepare it, and the last one is the program.
+/// The command that compiles the code, or that is the program.
 #[must_use]
-pub fn commands(
+pub fn command(
     sandbox: &SandboxSpec,
     execution: &ExecutionSpec,
     runtime: &Runtime,
     source: &BoxPath,
     places: &Places,
-) -> Vec<Command> {
+) -> Command {
     let source = places.cwd.join(source.as_str());
     // Not in the working directory, where a collector would find it.
-    let program = places.tmp.join("main");
-    let memory_mb = (sandbox.limits.memory.get() >> 20).to_string();
+    let program = places.tmp.join(PROGRAM);
+    let heap_mb = heap_mb(sandbox.limits.memory).to_string();
     let runtime_path = runtime.program.to_string_lossy();
     let cpus = sandbox.limits.cpu_count().to_string();
     let word = |word: &str| -> String {
@@ -43,27 +44,39 @@ pub fn commands(
             .replace("{source}", &source.to_string_lossy())
             .replace("{program}", &program.to_string_lossy())
             .replace("{tmp}", &places.tmp.to_string_lossy())
-            .replace("{memory_mb}", &memory_mb)
+            .replace("{heap_mb}", &heap_mb)
             .replace("{cpus}", &cpus)
     };
     let env = environment(sandbox, execution, runtime, places, word);
-    let stages = execution.language.stages;
-    let command = |(index, stage): (usize, &belljar_core::language::Stage)| {
-        let mut argv: Vec<Vec<u8>> = stage.argv.iter().map(|text| word(text).into_bytes()).collect();
-        let is_program = index + 1 == stages.len();
-        if is_program {
-            argv.extend(execution.args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
-        }
-        Command {
-            program: word(stage.argv[0]).into(),
-            argv,
-            env: env.clone(),
-            cwd: places.cwd.clone(),
-            // Always a pipe, so that a program finds the same whether there is anything in it or not.
-            stdin: if is_program { StdinFrom::Caller } else { StdinFrom::Nothing },
-        }
+    let (stage, args) = match &execution.work {
+        Work::Compile => (execution.language.compiler(), &[][..]),
+        Work::Run(_) => (execution.language.program(), execution.args.as_slice()),
     };
-    stages.iter().enumerate().map(command).collect()
+    let words = stage.map_or(&[][..], |stage| stage.argv);
+    let argv = words.iter().map(|text| match *text {
+        // Names that are the caller's own, so nothing in them is replaced.
+        "{classpath}" => class_path(sandbox).to_owned(),
+        "{program}:{classpath}" => format!("{}:{}", word("{program}"), class_path(sandbox)),
+        "{main_class}" => java::Types::of(&execution.source.text).main_class(),
+        text => word(text),
+    });
+    let mut argv: Vec<Vec<u8>> = argv.map(String::into_bytes).collect();
+    argv.extend(args.iter().map(|arg| arg.as_str().as_bytes().to_vec()));
+    let program = words.first().map(|text| word(text)).unwrap_or_default().into();
+    Command { program, argv, env, cwd: places.cwd.clone() }
+}
+
+/// Where Java looks for classes besides the program itself: where the caller says, else in the working directory.
+fn class_path(sandbox: &SandboxSpec) -> &str {
+    sandbox.env.iter().find(|variable| variable.name() == "CLASSPATH").map_or(".", EnvVar::value)
+}
+
+/// How large a heap may be for all of a virtual machine to fit into the memory limit. What is not heap is mostly code and
+/// tables, which do not grow with the program's data.
+fn heap_mb(memory: Bytes) -> u64 {
+    let memory_mb = memory.get() >> 20;
+    let rest = (memory_mb * 3 / 8).clamp(32, 192);
+    memory_mb.saturating_sub(rest).max(8)
 }
 
 /// The name of the code's file. A name that the caller did not choose is changed if another file has it.

@@ -4,19 +4,38 @@
 //!
 //! - Netlink sockets. Programs need one for a moment, to list the network interfaces (`getifaddrs`). 200 KiB can wait in each.
 //! - Sockets that share their port (`SO_REUSEPORT`). Each can have an entry of 2 KiB.
+//! - Locks of files, in a container. Each takes 200 bytes. They are counted after so many calls.
+//! - Connections, in a container. Each holds some kilobytes until it is accepted. They are counted, too.
 
 use std::io;
 use std::time::{Duration, Instant};
 
-use belljar_jail::seccomp::{Asked, Listener};
+use belljar_jail::seccomp::{Asked, Listener, Subject};
 
 /// The most netlink sockets that may be open or on their way. Full ones hold 10 MB.
 const MOST: usize = 48;
 /// How often a box may share a port, in its whole life. All of them hold 8 MB at most.
 const MOST_SHARED: u32 = 4096;
+/// How many calls for locks are allowed before the locks are counted. Each makes two more at most, in the middle of another
+/// one: 1.7 MB.
+const LOCKS_BETWEEN_COUNTS: u32 = 4096;
+/// The same for connections, each of which can hold 40 KiB: 5 MB.
+const CONNECTIONS_BETWEEN_COUNTS: u32 = 128;
 /// How long a thread may take from the answer to the socket. A thread whose box has used up its share of the CPU waits
 /// for up to 100 ms.
 const SETTLING: Duration = Duration::from_millis(250);
+
+/// What has to be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Count {
+    /// The locks, after so many calls for one since the last time.
+    Locks {
+        /// How many.
+        calls: u32,
+    },
+    /// The sockets.
+    Connections,
+}
 
 /// Answers the threads of a box.
 #[derive(Debug, Default)]
@@ -27,6 +46,9 @@ pub struct Rations {
     held: Option<Asked>,
     /// How often a port was shared.
     shared: u32,
+    /// How many calls there have been since these were counted.
+    locks: u32,
+    connections: u32,
 }
 
 impl Rations {
@@ -43,17 +65,38 @@ impl Rations {
         loop {
             let next = self.held.take().map_or_else(|| listener.next_asked(), |held| Ok(Some(held)))?;
             let Some(asked) = next else { return Ok(()) };
-            if !asked.is_for_a_socket() {
-                self.share(listener, &asked)?;
-                continue;
+            match asked.subject() {
+                Subject::SharedPort => self.share(listener, &asked)?,
+                Subject::Lock if self.locks < LOCKS_BETWEEN_COUNTS => {
+                    self.locks += 1;
+                    listener.allow(&asked)?;
+                }
+                Subject::Connection if self.connections < CONNECTIONS_BETWEEN_COUNTS => {
+                    self.connections += 1;
+                    listener.allow(&asked)?;
+                }
+                Subject::Socket if !self.is_full(asked.thread, Instant::now(), open()?) => {
+                    listener.allow(&asked)?;
+                    self.granted.push((asked.thread, Instant::now()));
+                }
+                Subject::Lock | Subject::Connection | Subject::Socket => {
+                    self.held = Some(asked);
+                    return Ok(());
+                }
             }
-            if self.is_full(asked.thread, Instant::now(), open()?) {
-                self.held = Some(asked);
-                return Ok(());
-            }
-            listener.allow(&asked)?;
-            self.granted.push((asked.thread, Instant::now()));
         }
+    }
+
+    /// What has to be counted before more of it is allowed. It counts as done.
+    pub fn next_count(&mut self) -> Option<Count> {
+        if self.locks >= LOCKS_BETWEEN_COUNTS {
+            return Some(Count::Locks { calls: std::mem::take(&mut self.locks) });
+        }
+        if self.connections >= CONNECTIONS_BETWEEN_COUNTS {
+            self.connections = 0;
+            return Some(Count::Connections);
+        }
+        None
     }
 
     fn share(&mut self, listener: &Listener, asked: &Asked) -> io::Result<()> {

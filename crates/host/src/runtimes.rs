@@ -57,8 +57,9 @@ pub struct RuntimeSettings {
     pub manager_env: Vec<(OsString, OsString)>,
     /// Programs that the configuration names; they are taken instead of searching.
     pub overrides: Vec<(Language, PathBuf)>,
-    /// Programs that a search found while more could be reached; they are taken before all others.
-    pub found: Vec<(Language, PathBuf)>,
+    /// Runtimes that a search found while more could be reached. They are taken before all others, as they are: to ask them
+    /// again would take most of the time until the first run.
+    pub found: Vec<(Language, Runtime)>,
     /// Where answers are cached. Without it, every search asks.
     pub cache_dir: Option<PathBuf>,
 }
@@ -101,7 +102,8 @@ impl Runtimes {
     /// There is none, or none that a box could use; the hint says how to get one.
     pub fn find(&self, language: Language) -> Result<Runtime, BackendError> {
         let mut runtime = self.find_alone(language)?;
-        if language.is_shell() {
+        // One that was found earlier has them already.
+        if language.is_shell() && chosen(&self.settings.found, language).is_none() {
             self.add_others(language, &mut runtime);
         }
         Ok(runtime)
@@ -112,7 +114,7 @@ impl Runtimes {
     /// used is no reason not to run the shell.
     fn add_others(&self, language: Language, runtime: &mut Runtime) {
         let configured = self.settings.overrides.iter().map(|(of, _)| *of).filter(|of| *of != language);
-        let others = configured.filter_map(|of| self.examine(of, self.override_for(of)?).ok());
+        let others = configured.filter_map(|of| self.find_alone(of).ok());
         for other in others {
             let dir = other.program.parent().filter(|dir| !reach::is_in_base_system(dir));
             runtime.beside.extend(dir.map(Path::to_owned));
@@ -123,6 +125,11 @@ impl Runtimes {
     }
 
     fn find_alone(&self, language: Language) -> Result<Runtime, BackendError> {
+        if let Some(runtime) =
+            chosen(&self.settings.found, language).filter(|found| is_program(&found.program))
+        {
+            return Ok(runtime.clone());
+        }
         if let Some(path) = self.override_for(language) {
             return self.examine(language, path).map_err(|refusal| refusal.into_error(language));
         }
@@ -145,12 +152,8 @@ impl Runtimes {
         })
     }
 
-    /// TypeScript uses the runtime of JavaScript, even if only the latter is configured.
     fn override_for(&self, language: Language) -> Option<&Path> {
-        let mut overrides = self.settings.found.iter().chain(&self.settings.overrides);
-        let exact = overrides.clone().find(|(of, _)| *of == language);
-        let same_runtime = || overrides.find(|(of, _)| of.runtime.programs == language.runtime.programs);
-        exact.or_else(same_runtime).map(|(_, path)| path.as_path())
+        chosen(&self.settings.overrides, language).map(PathBuf::as_path)
     }
 
     /// The candidates on the search path, in order of preference. Relative directories are left out: their meaning
@@ -196,6 +199,13 @@ impl Runtimes {
         reach.add_program(&program)?;
         Ok(Runtime { label: answered.label, program, mounts: reach.into_mounts(), beside: Vec::new() })
     }
+}
+
+/// What there is for a language. TypeScript uses the runtime of JavaScript, even if there is only that.
+fn chosen<T>(among: &[(Language, T)], language: Language) -> Option<&T> {
+    let exact = among.iter().find(|(of, _)| *of == language);
+    let same_runtime = || among.iter().find(|(of, _)| of.runtime.programs == language.runtime.programs);
+    exact.or_else(same_runtime).map(|(_, found)| found)
 }
 
 /// The executable behind a candidate.

@@ -595,7 +595,9 @@ fn filled(word: &str, runtime: &Runtime, file: &str) -> OsString {
     let program = runtime.program.to_str().unwrap();
     let word = word.replace("{runtime}", program).replace("{source}", &format!("/tmp/{file}"));
     word.replace("{program}", "/tmp/program")
-        .replace("{memory_mb}", "256")
+        .replace("{heap_mb}", "160")
+        .replace("{classpath}", ".")
+        .replace("{main_class}", "Main")
         .replace("{cpus}", "1")
         .replace("{tmp}", "/tmp")
         .into()

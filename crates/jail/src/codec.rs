@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use crate::plan::{
     Access, BindMode, Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Input, Opener, Plan,
-    ProcContent, ProcFile, Resource, ScratchPart, StdinFrom, Step,
+    ProcContent, ProcFile, Resource, ScratchPart, Step,
 };
 
 /// Bytes that are not what they should be.
@@ -218,7 +218,7 @@ coded_struct!(Plan {
     build,
     meminfo,
     confinement,
-    commands,
+    command,
     heralded
 });
 coded_enum!(Birth { 0 => Executed, 1 => Forked { by }, 2 => Zygote });
@@ -260,8 +260,7 @@ coded_enum!(Resource {
     8 => NProc, 9 => RtPrio, 10 => SigPending, 11 => Stack,
 });
 coded_enum!(Access { 0 => Read, 1 => Use, 2 => Write });
-coded_struct!(Command { program, argv, env, cwd, stdin });
-coded_enum!(StdinFrom { 0 => Nothing, 1 => Caller });
+coded_struct!(Command { program, argv, env, cwd });
 
 #[cfg(test)]
 mod tests {
@@ -321,13 +320,12 @@ mod tests {
                 rlimits: vec![(Resource::NoFile, 1024), (Resource::Stack, 8)],
                 landlock: vec![("/".into(), Access::Read), ("/tmp".into(), Access::Write)],
             },
-            commands: vec![Command {
+            command: Command {
                 program: "/bin/true".into(),
                 argv: vec![b"true".to_vec(), vec![0xff]],
                 env: vec![b"A=1".to_vec()],
                 cwd: "/".into(),
-                stdin: StdinFrom::Caller,
-            }],
+            },
             heralded: true,
         }
     }

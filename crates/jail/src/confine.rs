@@ -9,14 +9,13 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::fault::{Doing, Fault};
-use crate::plan::{Command, Confinement, IdPair, Identity, StdinFrom};
+use crate::plan::{Command, Confinement, IdPair, Identity};
 use crate::{landlock, sys};
 
 /// The three streams of the program.
@@ -106,7 +105,7 @@ fn prepare(
     streams: &Streams<'_>,
 ) -> Result<(), Fault> {
     rustix::process::setsid().doing(|| "start a session")?;
-    install_streams(command.stdin, streams).doing(|| "connect standard input and output")?;
+    install_streams(streams).doing(|| "connect standard input and output")?;
     rustix::process::chdir(&command.cwd)
         .doing(|| format!("enter the working directory {}", command.cwd.display()))?;
     for (resource, limit) in &confinement.rlimits {
@@ -137,13 +136,8 @@ impl Ready {
     }
 }
 
-fn install_streams(from: StdinFrom, streams: &Streams<'_>) -> io::Result<()> {
-    let null = rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let stdin = match from {
-        StdinFrom::Nothing => null.as_fd(),
-        StdinFrom::Caller => streams.stdin,
-    };
-    sys::install(stdin, 0)?;
+fn install_streams(streams: &Streams<'_>) -> io::Result<()> {
+    sys::install(streams.stdin, 0)?;
     sys::install(streams.stdout, 1)?;
     sys::install(streams.stderr, 2)
 }

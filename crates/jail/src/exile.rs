@@ -43,6 +43,8 @@ pub struct Terms {
     pub cgroup: Option<PathBuf>,
     /// What it takes along.
     pub luggage: Vec<Luggage>,
+    /// Files that are left out where a directory is copied ([`Held::Copied`]).
+    pub withheld: Vec<PathBuf>,
     /// Cgroups to remove when it is gone, if the steward is gone too.
     pub orphans: Vec<PathBuf>,
 }
@@ -63,7 +65,7 @@ pub enum Held {
     AsItIs,
     /// Read-only, with root's files mapped to the server's user, so that the server trusts them.
     AsItsOwn,
-    /// A file that belongs to the server, which may write to it.
+    /// A file that one of the server's groups may write to.
     Given,
     /// A copy of its files in memory, which belongs to the server and disappears with it. If it were kept, an attacker
     /// who takes over one server would have the next one too.
@@ -224,7 +226,7 @@ fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
     // Otherwise everything beneath the working directory could still be reached from it, even where something is
     // mounted over it.
     rustix::process::chdir("/").doing(|| "leave the working directory")?;
-    carry(&terms.luggage, terms.user)?;
+    carry(terms)?;
     replace(&terms.replaced)?;
     lift_process_limit();
     let groups: Vec<_> = terms.groups.iter().copied().map(Gid::from_raw).collect();
@@ -281,21 +283,22 @@ fn replace(directories: &[(PathBuf, PathBuf)]) -> Result<(), Fault> {
 
 /// If a parent directory of luggage is closed to other users, it is replaced by an open one that contains only the
 /// luggage.
-fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
+fn carry(terms: &Terms) -> Result<(), Fault> {
+    let Terms { luggage, user, withheld, .. } = terms;
     let mut trees = Vec::with_capacity(luggage.len());
     for Luggage { path, held } in luggage {
         let tree = match held {
             Held::AsItIs | Held::Given => open_tree(path)?,
             Held::AsItsOwn => {
                 let tree = open_tree(path)?;
-                let users = users_mapped((0, 0), user).doing(|| named("map the owner of", path))?;
+                let users = users_mapped((0, 0), *user).doing(|| named("map the owner of", path))?;
                 // On a file system that does not support this, the files stay root's and are of no use to the server.
                 if sys::mount_idmap(tree.as_fd(), users.as_fd()).is_err() {
                     continue;
                 }
                 tree
             }
-            Held::Copied => copy(path, user).doing(|| named("copy", path))?,
+            Held::Copied => copy(path, *user, withheld).doing(|| named("copy", path))?,
         };
         let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
         let is_written = matches!(held, Held::Copied | Held::Given);
@@ -319,11 +322,14 @@ fn carry(luggage: &[Luggage], user: u32) -> Result<(), Fault> {
 }
 
 /// Copies the files of a directory, without subdirectories, into one that belongs to the server.
-fn copy(path: &Path, user: u32) -> io::Result<OwnedFd> {
+fn copy(path: &Path, user: u32, withheld: &[PathBuf]) -> io::Result<OwnedFd> {
     let owner = user.to_string();
     let options = [("mode", "700"), ("size", "16m"), ("uid", owner.as_str()), ("gid", owner.as_str())];
     let copy = tmpfs(&options, MountAttrFlags::empty())?;
     for entry in std::fs::read_dir(path)?.flatten() {
+        if withheld.contains(&entry.path()) {
+            continue;
+        }
         // Others may be writing there; a file that disappears meanwhile is skipped.
         let Ok(from) = std::fs::File::open(entry.path()) else { continue };
         if !from.metadata().is_ok_and(|found| found.is_file() && found.len() <= LARGEST_COPY) {

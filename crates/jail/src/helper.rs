@@ -145,7 +145,11 @@ impl Identity {
     fn take(self) -> io::Result<()> {
         match self {
             Identity::Nobody { keeps } => become_nobody(keeps),
-            Identity::Caller => drop_capabilities(),
+            Identity::Caller => {
+                // An ordinary user cannot drop groups.
+                let _ = rustix::thread::set_thread_groups(&[]);
+                drop_capabilities()
+            }
         }
     }
 }

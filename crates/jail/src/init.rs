@@ -1,4 +1,4 @@
-//! PID 1 of a box: builds it, starts the commands, reaps, and kills everything in it by ending.
+//! PID 1 of a box: builds it, starts the program, reaps, and kills everything in it by ending.
 //!
 //! It is protected from the code in the box: it has its own uid where the host allows; it cannot be traced or read (not
 //! dumpable); it receives no signal from inside that it has no handler for (the kernel's rule for PID 1); and once the
@@ -18,7 +18,7 @@ use crate::cloned::{read_plan, socket_pair};
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
 use crate::message::{self, Handover, Reply};
-use crate::plan::{Birth, Command, Opener, Plan, Step};
+use crate::plan::{Birth, Opener, Plan, Step};
 use crate::seccomp::Filter;
 use crate::{landlock, sys};
 
@@ -126,7 +126,7 @@ impl Init {
             Ok(status) => Reply::Ended { status, cpu_micros: 0, max_rss: 0 },
             Err(fault) => fault.into_reply(),
         };
-        // Not all commands may have been started.
+        // The program may not have been started.
         self.streams = None;
         if let Ok(keeper) = keeper {
             let _ = message::send(&keeper, &news, &[]);
@@ -218,50 +218,31 @@ impl Init {
         reap_until(program).doing(|| "wait for the program")
     }
 
-    /// Runs the commands one after the other, as long as they succeed. Returns the wait status of the last.
+    /// Starts the program, and waits for its end. Returns its wait status.
     fn run(&mut self, offered: Vec<OwnedFd>) -> Result<i32, Fault> {
-        let mut offered = offered;
-        let mut status = 0;
-        let commands = std::mem::take(&mut self.plan.commands);
-        for (index, command) in commands.iter().enumerate() {
-            if index > 0 {
-                end_everyone().doing(|| "kill what the last command left behind")?;
-                message::send(&self.keeper, &Reply::Next, &[]).doing(|| "report to the keeper")?;
-            }
-            let heralded = self.plan.heralded && index + 1 == commands.len();
-            let Started { pid, listener } = self.start(command)?;
-            let herald = listener.as_ref().filter(|_| heralded && index == 0);
-            if index == 0 {
-                let beside: Vec<_> = offered.iter().chain(herald).map(AsFd::as_fd).collect();
-                message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
-                offered.clear();
-            }
-            if let Some(listener) = listener.as_ref().filter(|_| herald.is_none()) {
-                let sent = message::send(&self.keeper, &Reply::Listening, &[listener.as_fd()]);
-                sent.doing(|| "report to the keeper")?;
-            }
-            // After `retire`, this process could no longer close it.
-            drop(listener);
-            if index + 1 == commands.len() {
-                self.streams = None;
-                self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
-                retire(self.prepared.reaper)?;
-            }
-            status = reap_until(pid).doing(|| "wait for the program")?;
-            if status != 0 {
-                break;
-            }
+        let Started { pid, listener } = self.start()?;
+        let herald = listener.as_ref().filter(|_| self.plan.heralded);
+        let beside: Vec<_> = offered.iter().chain(herald).map(AsFd::as_fd).collect();
+        message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
+        if let Some(listener) = listener.as_ref().filter(|_| herald.is_none()) {
+            let sent = message::send(&self.keeper, &Reply::Listening, &[listener.as_fd()]);
+            sent.doing(|| "report to the keeper")?;
         }
-        Ok(status)
+        // After `retire`, this process could no longer close them.
+        drop((offered, listener));
+        self.streams = None;
+        self.prepared.cpus.use_all().doing(|| "reset PID 1's CPU affinity")?;
+        retire(self.prepared.reaper)?;
+        reap_until(pid).doing(|| "wait for the program")
     }
 
-    /// Starts one command, and returns when it has started, which a socket shows that `exec` closes.
-    fn start(&self, command: &Command) -> Result<Started, Fault> {
+    /// Starts the program, and returns when it has started, which a socket shows that `exec` closes.
+    fn start(&self) -> Result<Started, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for the program's start")?;
         let streams = self.streams.as_ref().ok_or(io::ErrorKind::NotFound).doing(|| "find the streams")?;
         let [stdin, stdout, stderr] = streams.each_ref().map(AsFd::as_fd);
         let streams = Streams { stdin, stdout, stderr };
-        let Plan { identity, confinement, birth, .. } = &self.plan;
+        let Plan { identity, confinement, birth, command, .. } = &self.plan;
         let filter = || {
             let listener = self.prepared.program.load_listened()?;
             message::send(&theirs, &Reply::Listening, &[listener.as_fd()])
@@ -290,7 +271,7 @@ impl Init {
     }
 }
 
-/// A command that has started.
+/// A program that has started.
 struct Started {
     pid: Pid,
     listener: Option<OwnedFd>,
@@ -310,14 +291,6 @@ fn retire(filter: &Filter) -> Result<(), Fault> {
     confine::drop_capabilities().doing(|| "drop PID 1's capabilities")?;
     rustix::thread::set_no_new_privs(true).doing(|| "set no_new_privs on PID 1")?;
     filter.load().doing(|| "load PID 1's syscall filter")
-}
-
-/// Between two commands PID 1 still has privileges in its namespace, so no process may be left that could attack it, or
-/// the next command before that is confined.
-fn end_everyone() -> io::Result<()> {
-    sys::kill_everyone()?;
-    while sys::wait_any().is_ok() {}
-    Ok(())
 }
 
 /// Reaps every orphan of the box until the given process has died.

@@ -52,7 +52,7 @@ pub use helper::{HelperLimits, confine_helper, confine_parser, renew_cpu_time};
 pub use leash::leash;
 pub use memory::{Allocator, release_unused};
 pub use standby::{Standby, stand_by};
-pub use sys::{ResourceUse, acting_as, used_by_children, with_files_of};
+pub use sys::{ResourceUse, acting_as, close_inherited, used_by_children, with_files_of};
 
 /// The name under which the binary starts itself again as the keeper.
 pub const KEEPER: &str = "belljar-keeper";

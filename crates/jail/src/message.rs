@@ -69,17 +69,15 @@ pub enum Reply {
     /// the Landlock rule set, if this kernel has Landlock; from the keeper, between the two: the box's namespaces, in
     /// the order of [`NAMESPACES`].
     Ready,
-    /// The first command has started. Beside it: the directory that the plan offers, if it does, and, if the plan wants
+    /// The program has started. Beside it: the directory that the plan offers, if it does, and, if the plan wants
     /// one, a herald and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
     /// the pipe for its code, and that directory.
     Started,
-    /// A command has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
-    /// filter. For a command that came with a herald, that is the listener.
+    /// The program has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
+    /// filter. For a program that came with a herald, that is the listener.
     Listening,
     /// The files have been written.
     Supplied,
-    /// The previous command has succeeded and left no process; the next one starts.
-    Next,
     /// The box could not be made; no instruction of the program has run.
     Failed {
         /// What was being done.
@@ -87,12 +85,12 @@ pub enum Reply {
         /// What the kernel said.
         errno: i32,
     },
-    /// The last command has ended, and only PID 1 is left in the box. It waits to be killed.
+    /// The program has ended, and only PID 1 is left in the box. It waits to be killed.
     Deserted {
         /// As `waitpid` gives it.
         status: i32,
     },
-    /// The last command has ended, and with it everything in the box.
+    /// The program has ended, and with it everything in the box.
     Ended {
         /// As `waitpid` gives it.
         status: i32,
@@ -107,12 +105,11 @@ coded_enum!(Reply {
     0 => Started,
     1 => Failed { doing, errno },
     2 => Ended { status, cpu_micros, max_rss },
-    3 => Next,
-    4 => Ready,
-    5 => Hired { pid },
-    6 => Deserted { status },
-    7 => Listening,
-    8 => Supplied,
+    3 => Ready,
+    4 => Hired { pid },
+    5 => Deserted { status },
+    6 => Listening,
+    7 => Supplied,
 });
 
 /// The current configuration.

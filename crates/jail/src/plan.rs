@@ -7,7 +7,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// One box, from its namespaces to the commands that run in it.
+/// One box, from its namespaces to the program that runs in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// How its program is started.
@@ -27,10 +27,10 @@ pub struct Plan {
     /// What `/proc/meminfo` says. It is not part of a step, because it can be rewritten: the memory limit of a parked
     /// box is that of its request.
     pub meminfo: Vec<u8>,
-    /// What every command is confined by.
+    /// What the program is confined by.
     pub confinement: Confinement,
-    /// What then runs: each after the one before it succeeded. The last one is the program.
-    pub commands: Vec<Command>,
+    /// What then runs.
+    pub command: Command,
     /// Whether the caller gets a herald with the program: a descriptor that hangs up as soon as no process in the box
     /// can run any more, while the kernel still frees their memory.
     pub heralded: bool,
@@ -283,17 +283,6 @@ pub struct Command {
     pub env: Vec<Vec<u8>>,
     /// Its working directory.
     pub cwd: PathBuf,
-    /// Where its standard input comes from.
-    pub stdin: StdinFrom,
-}
-
-/// Where a command's standard input comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StdinFrom {
-    /// `/dev/null` of the box.
-    Nothing,
-    /// The pipe that came with the plan.
-    Caller,
 }
 
 impl fmt::Display for Plan {
@@ -324,11 +313,8 @@ impl fmt::Display for Plan {
             writeln!(f, "landlock  {access:?} {}", path.display())?;
         }
         writeln!(f, "confine   capabilities none, no_new_privs, seccomp standard, then read them back")?;
-        for command in &self.commands {
-            let words: Vec<_> = command.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
-            writeln!(f, "run       {} in {}", words.join(" "), command.cwd.display())?;
-        }
-        Ok(())
+        let words: Vec<_> = self.command.argv.iter().map(|word| String::from_utf8_lossy(word)).collect();
+        writeln!(f, "run       {} in {}", words.join(" "), self.command.cwd.display())
     }
 }
 

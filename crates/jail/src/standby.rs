@@ -94,7 +94,6 @@ impl Standby {
                 | Reply::Ready
                 | Reply::Started
                 | Reply::Listening
-                | Reply::Next
                 | Reply::Supplied
                 | Reply::Failed { .. },
                 _,

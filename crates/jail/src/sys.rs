@@ -421,7 +421,10 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) {
 
 /// Closes inherited descriptors, except the three streams. The program's own descriptors all have close-on-exec set;
 /// inherited ones do not.
-pub(crate) fn close_inherited() -> io::Result<()> {
+///
+/// # Errors
+/// That `/proc` cannot be read.
+pub fn close_inherited() -> io::Result<()> {
     let numbers: Vec<RawFd> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .filter(|number| *number > 2)
@@ -548,16 +551,6 @@ pub(crate) fn forget_dead_children() {
 pub(crate) fn keep_dead_children() {
     // SAFETY: SIG_DFL is a valid disposition for SIGCHLD; nobody has set another in this process yet.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
-}
-
-/// Kills every process of this PID namespace except PID 1, which is the caller.
-pub(crate) fn kill_everyone() -> io::Result<()> {
-    // SAFETY: takes integers only. Only PID 1 of a box calls this, and the kernel confines "everyone" to its
-    // namespace.
-    match checked(unsafe { libc::kill(-1, libc::SIGKILL) }.into()) {
-        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-        other => other.map(drop),
-    }
 }
 
 /// Waits for any child, as PID 1 must. Returns its pid and its raw wait status.

@@ -21,6 +21,7 @@ use crate::sys::{self, Fork};
 pub(crate) fn live() -> ExitCode {
     let prepared = sys::close_from(3).and_then(|()| leave_the_callers_world());
     let Ok(()) = prepared else { return ExitCode::FAILURE };
+    drop_groups();
     sys::forget_dead_children();
     // Every keeper needs both, and inherits them compiled.
     let _ = (Filter::standard(), Filter::reaper());
@@ -37,6 +38,12 @@ pub(crate) fn live() -> ExitCode {
     // The caller is gone. The keepers notice that too, and must kill boxes and remove cgroups before they end.
     while sys::wait_any().is_ok() {}
     ExitCode::SUCCESS
+}
+
+/// Gives up the groups of the server, which are for files and sockets of its own: the ledger, Docker's socket. No box needs
+/// one. Only a server that was started without rights cannot; it has no groups but its user's.
+fn drop_groups() {
+    let _ = rustix::thread::set_thread_groups(&[]);
 }
 
 /// Forks a keeper whose caller is at the other end of this socket, and reports it to our caller. If the fork fails, the

@@ -20,7 +20,7 @@ use crate::schema::{self, FORMAT, HASHED, SEALS};
 use crate::{FILE, verify};
 
 /// How long to wait for another process that writes.
-const BUSY: Duration = Duration::from_secs(5);
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
 /// How often a ledger that seems to be changed is looked at again.
 const RECHECKS: usize = 3;
 /// How many records are pruned in one transaction.
@@ -182,31 +182,35 @@ fn give_space_back(db: &Connection) -> rusqlite::Result<()> {
 }
 
 /// Only its owner can read it; SQLite gives the files beside it the same mode.
-fn make_private(path: &Path) -> io::Result<()> {
+pub(crate) fn make_private(path: &Path) -> io::Result<()> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         made => made.map(drop),
     }
 }
 
-/// Refuses a ledger that somebody else can write, such as a server in exile: that is for reading, with care. A server that
-/// is to stay root has been told so.
+/// Refuses a ledger that somebody else can write, such as a server that gave up root's rights: root reads it, with care, and
+/// does not write to it. A server with `keep-root` writes to it all the same, as its operator decided.
 ///
 /// # Errors
-/// That it belongs to another user.
+/// That it belongs to another user, or that others can write to it.
 pub fn refuse_others(dir: &Path) -> Result<(), LedgerError> {
     let path = dir.join(FILE);
-    let owner = match path.symlink_metadata() {
+    let found = match path.symlink_metadata() {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(file("find", &path))?.uid(),
+        found => found.map_err(file("find", &path))?,
     };
-    let us = rustix::process::geteuid().as_raw();
-    if owner == us {
+    let (owner, us) = (found.uid(), rustix::process::geteuid().as_raw());
+    let why = if owner != us {
+        format!(
+            "it belongs to the user {owner}; use another state directory, or give the file to the user {us}"
+        )
+    } else if found.mode() & 0o022 != 0 {
+        "servers without root's rights write to it; use another state directory (BELLJAR_STATE_DIR)"
+            .to_owned()
+    } else {
         return Ok(());
-    }
-    let why = format!(
-        "it belongs to the user {owner}; use another state directory, or give the file to the user {us}"
-    );
+    };
     Err(file("write to", &path)(io::Error::new(io::ErrorKind::PermissionDenied, why)))
 }
 
@@ -290,7 +294,7 @@ fn insert(
     let statement = format!("INSERT INTO records VALUES ({places})");
     transaction.prepare_cached(&statement)?.execute(rusqlite::params_from_iter(values))?;
     let words = "INSERT INTO words (rowid, text) VALUES (?1, ?2)";
-    transaction.prepare_cached(words)?.execute(params![seq, entry.words])?;
+    transaction.prepare_cached(words)?.execute(params![seq, entry.words_and_labels()])?;
     Ok(Head { seq, hash: chain::link(&hash, &signature) })
 }
 

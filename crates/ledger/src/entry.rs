@@ -2,17 +2,22 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use belljar_core::finding;
 use belljar_core::guarantee::Guarantee;
+use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
+use belljar_core::outcome::{Outcome, Stage};
+use belljar_core::policy;
 use belljar_core::request::Code;
-use belljar_engine::{Account, Asked, Digested, Excerpt, Fate, Origin, Ran, RunId};
-use belljar_wire::{AuditFile, AuditRequest, Limits, RunResult, Usage};
+use belljar_engine::{Account, Asked, Compiler, Digested, Excerpt, Fate, Origin, Ran, RunId};
+use belljar_wire::{AuditCompile, AuditFile, AuditRequest, Decision, Finding, Limits, RunResult, Usage};
 use rusqlite::types::Value;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
 use crate::chain::hex;
 use crate::redact::Redactor;
+use crate::schema::{LABELLED, label};
 
 /// How much of the code is kept. Its digest covers all of it.
 const MOST_CODE: usize = 256 << 10;
@@ -23,6 +28,8 @@ const MOST_FILES: usize = 1000;
 /// How much of each argument, name or message is kept, and of how many arguments.
 const MOST_TEXT: usize = 4 << 10;
 const MOST_ARGS: usize = 64;
+/// How many findings are kept. A scan reports fewer.
+const MOST_FINDINGS: usize = 1000;
 
 /// The values of a record's columns, apart from those that its place in the chain gives it.
 #[derive(Debug, Clone)]
@@ -49,6 +56,8 @@ impl Entry {
             at: SystemTime::now(),
             origin: Origin { caller: "belljar".into(), ..Origin::default() },
             asked: Asked::default(),
+            findings: Vec::new(),
+            decision: None,
             fate: Fate::Failed(format!("{count} {plural} not recorded, because the ledger was full")),
         };
         let mut entry = Entry::new(&account, redactor);
@@ -61,6 +70,18 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// What it is found by: its words, and its values that are searched for.
+    pub(crate) fn words_and_labels(&self) -> String {
+        let labelled = self.values.iter().filter(|(name, _)| LABELLED.contains(name));
+        let labels = labelled.filter_map(|(name, value)| {
+            let Value::Text(text) = value else { return None };
+            Some(label(name, text))
+        });
+        labels.fold(self.words.clone(), |words, label| words + "\n" + &label)
+    }
+}
+
 struct Draft<'a> {
     redactor: &'a Redactor,
     secrets: Vec<&'a str>,
@@ -69,41 +90,42 @@ struct Draft<'a> {
 
 impl Draft<'_> {
     fn entry(mut self, account: &Account) -> Entry {
-        let Account { id, at, origin, asked, fate } = account;
-        let error = match fate {
-            Fate::Refused(why) | Fate::Failed(why) => Some(self.short(why)),
-            Fate::Ran(_) => None,
+        let Account { asked, fate, findings, decision, .. } = account;
+        let (ran, why) = match fate {
+            Fate::Ran(ran) => (Some(&**ran), None),
+            Fate::Refused(why) | Fate::Failed(why) => (None, Some(why)),
         };
-        let ran = match fate {
-            Fate::Ran(ran) => Some(&**ran),
-            Fate::Refused(_) | Fate::Failed(_) => None,
-        };
+        let error = why.map(|why| self.short(why));
         let code = asked.code.as_ref().map(|code| self.code(code));
         let [stdout, stderr] = [ran.map(|ran| &ran.stdout), ran.map(|ran| &ran.stderr)]
             .map(|excerpt| excerpt.map(|excerpt| self.stream(excerpt)));
+        let compile = ran.and_then(|ran| Some(self.compiler(ran.compile.as_ref()?, ran.stage)));
         let request = self.request(asked);
-        let words = [code.as_ref(), stdout.as_ref(), stderr.as_ref(), error.as_ref()];
-        let words = words.into_iter().flatten().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let mut values = vec![
-            ("id", text(id)),
-            ("at", Value::Integer(millis(*at))),
-            ("caller", text(&origin.caller)),
-            ("surface", text(origin.surface.name())),
-            ("peer", optional(origin.peer.map(|peer| peer.to_string()))),
+        let files: Vec<_> = asked.files.iter().take(MOST_FILES).map(|file| self.file(file)).collect();
+        let produced = ran.map_or(&[][..], |ran| &ran.produced).iter().take(MOST_FILES);
+        let produced: Vec<_> = produced.map(|(path, size)| self.returned(path, *size)).collect();
+        let findings = self.findings(findings);
+        let decided = decision.as_ref().map_or(Value::Null, |decision| json(&self.decision(decision)));
+        let compiler = compile.as_ref().map(|compile| [compile.stdout.as_ref(), compile.stderr.as_ref()]);
+        let [said, complained] = compiler.unwrap_or_default();
+        let words = [code.as_ref(), stdout.as_ref(), stderr.as_ref(), said, complained, error.as_ref()];
+        let words = words.into_iter().flatten().chain(findings.iter().map(|finding| &finding.rule));
+        let words = words.map(String::as_str).collect::<Vec<_>>().join("\n");
+        let mut values = of_origin(account).to_vec();
+        values.extend([
             ("language", text(&self.short(&asked.language))),
             ("code", optional(code)),
             ("code_bytes", count(asked.code.as_ref().map(|code| code.bytes().len() as u64))),
             ("code_sha256", optional(asked.code.as_ref().map(|code| hex(&Sha256::digest(code.bytes()))))),
             ("request", json(&request)),
-            ("files", json(&asked.files.iter().take(MOST_FILES).map(digested).collect::<Vec<_>>())),
-            ("limits", asked.limits.map_or(Value::Null, |limits| json(&stated(limits)))),
+            ("files", json(&files)),
+            ("limits", asked.limits.map_or(Value::Null, |limits| json(&stated(&asked.language, limits)))),
             ("network", optional(ran.map(|ran| ran.network.clone()).or_else(|| asked.network.clone()))),
             ("backend", optional(asked.backend.map(|name| name.name().to_owned()))),
             ("image", optional(ran.and_then(|ran| ran.image.clone()).or_else(|| asked.image.clone()))),
-            // The scan, the policy and approvals will fill these in.
-            ("findings", text("[]")),
-            ("decision", Value::Null),
-            ("decider", Value::Null),
+            ("findings", json(&findings)),
+            ("decision", decided),
+            ("decider", optional(decision.as_ref().map(|decision| decision.by.clone()))),
             ("status", text(status(fate))),
             ("exit_code", ran.map_or(Value::Null, |ran| Value::Integer(ran.outcome.exit_code().into()))),
             ("error", optional(error)),
@@ -111,8 +133,9 @@ impl Draft<'_> {
             ("stderr", optional(stderr)),
             ("stdout_bytes", count(ran.map(|ran| length(&ran.stdout)))),
             ("stderr_bytes", count(ran.map(|ran| length(&ran.stderr)))),
-        ];
-        values.extend(outcome(ran, asked));
+            ("produced", json(&produced)),
+        ]);
+        values.extend(outcome(ran, compile.as_ref(), asked));
         values.push(("redactions", count(Some(self.redactions))));
         Entry { values, words }
     }
@@ -142,15 +165,59 @@ impl Draft<'_> {
         format!("{first}\n[... about {missing} bytes are not recorded ...]\n{last}")
     }
 
+    /// A compiler that ended the run wrote what the run wrote: that is recorded once.
+    fn compiler(&mut self, compiler: &Compiler, stage: Stage) -> AuditCompile {
+        let Compiler { outcome, stdout, stderr, usage, cached } = compiler;
+        let [stdout, stderr] =
+            [stdout, stderr].map(|excerpt| (stage == Stage::Run).then(|| self.stream(excerpt)));
+        AuditCompile {
+            exit_code: outcome.exit_code(),
+            timed_out: matches!(outcome, Outcome::TimedOut(_)),
+            stdout,
+            stderr,
+            usage: Some((*usage).into()),
+            cached: *cached,
+        }
+    }
+
     fn request(&mut self, asked: &Asked) -> AuditRequest {
         AuditRequest {
             args: asked.args.iter().take(MOST_ARGS).map(|arg| self.short(arg)).collect(),
             env: asked.env.iter().take(MOST_FILES).map(|variable| self.short(variable.name())).collect(),
             stdin: asked.stdin.as_ref().map(digested),
-            collect: asked.collect.clone(),
+            collect: asked.collect.iter().map(|pattern| self.short(pattern)).collect(),
             workspace: asked.workspace.as_deref().map(|path| self.short(path)),
             files_omitted: asked.files.len().saturating_sub(MOST_FILES) as u64,
         }
+    }
+
+    /// Its name is the caller's choice, as text is.
+    fn file(&mut self, file: &Digested) -> AuditFile {
+        let AuditFile { path, size, sha256 } = digested(file);
+        AuditFile { path: self.short(&path), size, sha256 }
+    }
+
+    /// The program's choice.
+    fn returned(&mut self, path: &str, size: u64) -> AuditFile {
+        AuditFile { path: self.short(path), size: Some(size), sha256: None }
+    }
+
+    /// The excerpts are code, and so may have secrets; a message can name a part of it.
+    fn findings(&mut self, findings: &[finding::Finding]) -> Vec<Finding> {
+        let mut kept: Vec<_> = findings.iter().take(MOST_FINDINGS).map(Finding::from).collect();
+        for finding in &mut kept {
+            finding.message = self.short(&finding.message);
+            finding.excerpt = self.short(&finding.excerpt);
+            finding.within = finding.within.as_deref().map(|name| self.short(name));
+        }
+        kept
+    }
+
+    /// Its reason can quote the code.
+    fn decision(&mut self, decision: &policy::Decision) -> Decision {
+        let mut kept = Decision::from(decision);
+        (kept.rule, kept.reason) = (self.short(&kept.rule), self.short(&kept.reason));
+        kept
     }
 
     fn short(&mut self, text: &str) -> String {
@@ -165,15 +232,25 @@ impl Draft<'_> {
     }
 }
 
-/// What is known only of runs that took place.
-fn outcome(ran: Option<&Ran>, asked: &Asked) -> [(&'static str, Value); 6] {
-    let names = |guarantees: &[Guarantee]| json(&guarantees.iter().map(|one| one.name()).collect::<Vec<_>>());
-    let produced = ran.map(|ran| ran.produced.iter().take(MOST_FILES)).into_iter().flatten();
-    let produced =
-        produced.map(|(path, size)| AuditFile { path: path.clone(), size: Some(*size), sha256: None });
+/// Which run it was, and who asked for it.
+fn of_origin(account: &Account) -> [(&'static str, Value); 5] {
+    let Account { id, at, origin, .. } = account;
     [
-        ("produced", json(&produced.collect::<Vec<_>>())),
+        ("id", text(id)),
+        ("at", Value::Integer(millis(*at))),
+        ("caller", text(&origin.caller)),
+        ("surface", text(origin.surface.name())),
+        ("peer", optional(origin.peer.map(|peer| peer.to_string()))),
+    ]
+}
+
+/// What is known only of runs that took place.
+fn outcome(ran: Option<&Ran>, compile: Option<&AuditCompile>, asked: &Asked) -> [(&'static str, Value); 7] {
+    let names = |guarantees: &[Guarantee]| json(&guarantees.iter().map(|one| one.name()).collect::<Vec<_>>());
+    [
         ("usage", ran.map_or(Value::Null, |ran| json(&Usage::from(ran.usage)))),
+        ("compile", compile.map_or(Value::Null, json)),
+        ("stage", optional(ran.map(|ran| RunResult::stage_of(ran.stage).to_owned()))),
         ("start", optional(ran.map(|ran| RunResult::start_of(ran.start).to_owned()))),
         ("runtime", optional(ran.map(|ran| ran.runtime.clone()))),
         ("kept", names(ran.map_or(&[], |ran| &ran.kept))),
@@ -193,12 +270,16 @@ fn length(excerpt: &Excerpt) -> u64 {
     (excerpt.head.len() + excerpt.tail.len()) as u64 + excerpt.missing
 }
 
-fn stated((sandbox, execution): (BoxLimits, ExecutionLimits)) -> Limits {
+pub(crate) fn stated(language: &str, (sandbox, execution): (BoxLimits, ExecutionLimits)) -> Limits {
+    let is_compiled = Language::by_name(language).is_some_and(|language| language.is_compiled());
+    let compile = is_compiled.then_some(execution.compile);
     let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     Limits {
         timeout_ms: Some(millis(execution.timeout)),
+        compile_timeout_ms: compile.map(|compile| millis(compile.timeout)),
         cpu_ms: execution.cpu_time.map(millis),
         memory_bytes: Some(sandbox.memory.get()),
+        compile_memory_bytes: compile.map(|compile| compile.sandbox.memory.get()),
         cpus: Some(f64::from(sandbox.cpus.milli()) / 1000.0),
         pids: Some(sandbox.pids.into()),
         disk_bytes: Some(sandbox.disk.get()),
@@ -206,7 +287,7 @@ fn stated((sandbox, execution): (BoxLimits, ExecutionLimits)) -> Limits {
     }
 }
 
-fn digested(bytes: &Digested) -> AuditFile {
+pub(crate) fn digested(bytes: &Digested) -> AuditFile {
     let Digested { path, size, sha256 } = bytes;
     AuditFile { path: path.clone(), size: *size, sha256: sha256.as_ref().map(|digest| hex(digest)) }
 }
@@ -239,10 +320,12 @@ mod tests {
 
     fn account(code: &str, stdout: Excerpt) -> Account {
         let ran = Ran {
-            outcome: belljar_core::outcome::Outcome::Exited(0),
+            outcome: Outcome::Exited(0),
             stdout,
             stderr: Excerpt::default(),
             usage: belljar_core::outcome::Usage::default(),
+            compile: None,
+            stage: Stage::Run,
             start: belljar_core::outcome::Start::Cold,
             runtime: "Python".to_owned(),
             image: None,
@@ -262,6 +345,8 @@ mod tests {
                     .unwrap(),
                 ..Asked::default()
             },
+            findings: Vec::new(),
+            decision: None,
             fate: Fate::Ran(Box::new(ran)),
         }
     }
@@ -290,6 +375,91 @@ mod tests {
         assert_eq!(value(&entry, "stdout"), "it is [redacted:env]!");
         assert_eq!(value(&entry, "redactions"), "2");
         assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+
+    fn compiled(stage: Stage, exit_code: u8) -> Entry {
+        let said = |text: &str| Excerpt { head: text.as_bytes().to_vec(), ..Excerpt::default() };
+        let mut account = account("int main() {}", Excerpt::default());
+        let Fate::Ran(ran) = &mut account.fate else { unreachable!("it ran") };
+        ran.stage = stage;
+        ran.compile = Some(Compiler {
+            outcome: Outcome::Exited(exit_code),
+            stdout: Excerpt::default(),
+            stderr: said("warning: open sesame"),
+            usage: belljar_core::outcome::Usage::default(),
+            cached: false,
+        });
+        Entry::new(&account, &Redactor::new(&[]).unwrap())
+    }
+
+    #[test]
+    fn a_compiler_is_recorded_apart_from_its_program_and_without_secrets() {
+        let entry = compiled(Stage::Run, 0);
+        let compile: AuditCompile = serde_json::from_str(&value(&entry, "compile")).unwrap();
+        assert_eq!((compile.exit_code, compile.stderr.as_deref()), (0, Some("warning: [redacted:env]")));
+        assert_eq!(value(&entry, "stage"), "run");
+        assert!(entry.words.contains("warning"), "what it wrote can be searched for");
+        let failed = compiled(Stage::Compile, 1);
+        let compile: AuditCompile = serde_json::from_str(&value(&failed, "compile")).unwrap();
+        assert_eq!((compile.exit_code, compile.stderr), (1, None), "the run has it already");
+        assert_eq!(value(&failed, "stage"), "compile");
+    }
+
+    #[test]
+    fn names_of_files_are_recorded_without_secrets() {
+        let mut account = account("1", Excerpt::default());
+        let file = |path: &str| Digested { path: path.to_owned(), size: Some(1), sha256: None };
+        account.asked.files = vec![file("plain.txt"), file("open sesame/data.csv")];
+        account.asked.collect = vec!["open sesame/*".to_owned()];
+        if let Fate::Ran(ran) = &mut account.fate {
+            ran.produced = vec![("out-open sesame.png".to_owned(), 2)];
+        }
+        let entry = Entry::new(&account, &Redactor::new(&[]).unwrap());
+        let files: Vec<AuditFile> = serde_json::from_str(&value(&entry, "files")).unwrap();
+        assert_eq!(
+            (files[0].path.as_str(), files[1].path.as_str()),
+            ("plain.txt", "[redacted:env]/data.csv")
+        );
+        assert!(value(&entry, "produced").contains("out-[redacted:env].png"));
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+
+    #[test]
+    fn findings_are_recorded_without_secrets_and_found_by_their_rules() {
+        let mut account = account("connect('open sesame')", Excerpt::default());
+        let at = |column| finding::Position { line: 1, column };
+        account.findings = vec![finding::Finding {
+            rule: "python.network.connect".to_owned(),
+            severity: finding::Severity::Medium,
+            message: "connects to open sesame".to_owned(),
+            start: at(1),
+            end: at(23),
+            excerpt: "connect('open sesame')".to_owned(),
+            within: None,
+        }];
+        let entry = Entry::new(&account, &Redactor::new(&[]).unwrap());
+        let found: serde_json::Value = serde_json::from_str(&value(&entry, "findings")).unwrap();
+        let expected = serde_json::json!([{
+            "rule": "python.network.connect", "severity": "medium", "message": "connects to [redacted:env]",
+            "line": 1, "column": 1, "end_line": 1, "end_column": 23, "excerpt": "connect('[redacted:env]')",
+        }]);
+        assert_eq!(found, expected);
+        assert!(entry.words.contains("python.network.connect"));
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+
+    #[test]
+    fn a_decision_is_recorded_with_its_reason_and_without_secrets() {
+        let mut account = account("1", Excerpt::default());
+        assert_eq!(value(&Entry::new(&account, &Redactor::new(&[]).unwrap()), "decision"), "Null");
+        let denial =
+            policy::Decision::denial("severity = \"high\"", "it says open sesame".to_owned(), "policy");
+        account.decision = Some(policy::Decision { approval_id: Some("apr_1".to_owned()), ..denial });
+        let entry = Entry::new(&account, &Redactor::new(&[]).unwrap());
+        let kept: Decision = serde_json::from_str(&value(&entry, "decision")).unwrap();
+        assert_eq!((kept.action.as_str(), kept.reason.as_str()), ("deny", "it says [redacted:env]"));
+        assert_eq!(kept.approval_id.as_deref(), Some("apr_1"));
+        assert_eq!(value(&entry, "decider"), "policy");
     }
 
     #[test]

@@ -6,12 +6,15 @@
 //! that a cut tail is noticed. [`scribe`] is the thread that does that beside a server; [`reader`] and [`verify`] read what
 //! anybody may have written.
 //!
+//! [`approvals`] is a file of its own: the runs that wait for a person, and what was decided about them.
+//!
 //! Whoever can write the file but does not have the key can destroy records, but not change, insert, reorder or remove
 //! them without [`verify`] finding the first of them (decision 0019).
 
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod approvals;
 pub mod book;
 pub mod key;
 pub mod reader;

@@ -4,16 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use belljar_wire::{AuditRecord, AuditSummary, AuditVerdict, moment};
+use belljar_wire::{AuditRecord, AuditSummary, AuditVerdict, Decision, moment};
 use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::types::{Value, ValueRef};
-use rusqlite::{Connection, OpenFlags, Row};
+use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
 use crate::chain::hex;
 use crate::error::{Doing, LedgerError, file};
 use crate::key::PublicKey;
+use crate::schema::label;
 use crate::{FILE, verify};
 
 /// The longest value, and the longest record. Ours are shorter.
@@ -81,11 +82,9 @@ impl Reader {
     /// # Errors
     /// That the ledger cannot be read, or that the search took too long.
     pub fn search(&mut self, query: &Query, limit: usize) -> Result<Vec<AuditSummary>, LedgerError> {
-        let (conditions, values) = query.conditions();
-        let columns = "seq, id, at, caller, surface, peer, language, substr(code, 1, 200) AS code, backend, \
-                       decision, status, exit_code, error";
-        let text = format!("SELECT {columns} FROM records{conditions} ORDER BY seq DESC LIMIT {limit}");
         self.within_patience(|db| {
+            let Some(span) = query.span(db)? else { return Ok(Vec::new()) };
+            let (text, values) = query.statement(span, limit);
             let mut statement = db.prepare_cached(&text)?;
             let rows = statement.query_map(rusqlite::params_from_iter(values), |row| Ok(summary(row)))?;
             rows.collect()
@@ -163,19 +162,55 @@ fn distrust(db: &Connection) -> rusqlite::Result<()> {
     db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA query_only = ON")
 }
 
+/// The first and the last record that a search has to look at, where that is known.
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    first: Option<u64>,
+    last: Option<u64>,
+}
+
 impl Query {
-    fn conditions(&self) -> (String, Vec<Value>) {
+    /// Where the records of the wanted time are. Records come in the order in which runs ended, so their times are almost in
+    /// order: nearly all records between these two are wanted.
+    fn span(&self, db: &Connection) -> rusqlite::Result<Option<Span>> {
+        let find = |order: &str, condition: &str, time: i64| {
+            let text = format!(
+                "SELECT seq FROM records INDEXED BY times WHERE at {condition} ?1 ORDER BY seq {order} LIMIT 1"
+            );
+            db.prepare_cached(&text)?.query_row([time], |row| row.get::<_, u64>(0)).optional()
+        };
+        let mut span = Span { first: None, last: self.before.map(|seq| seq.saturating_sub(1)) };
+        if let Some(to) = self.to {
+            let Some(last) = find("DESC", "<", to)? else { return Ok(None) };
+            span.last = Some(span.last.map_or(last, |known| known.min(last)));
+        }
+        if let Some(from) = self.from {
+            let Some(first) = find("ASC", ">=", from)? else { return Ok(None) };
+            span.first = Some(first);
+        }
+        Ok(Some(span))
+    }
+
+    /// The index of words answers for words and for labels, newest first, and nothing is sorted. What it says is compared with
+    /// the record.
+    fn statement(&self, span: Span, limit: usize) -> (String, Vec<Value>) {
         let text = |text: &Option<String>| text.clone().map(Value::Text);
-        let before = self.before.map(|seq| Value::Integer(i64::try_from(seq).unwrap_or(i64::MAX)));
-        let words = self.words.as_deref().and_then(matching).map(Value::Text);
+        let number =
+            |number: Option<u64>| number.map(|seq| Value::Integer(i64::try_from(seq).unwrap_or(i64::MAX)));
+        let matching = self.matching().map(Value::Text);
+        let (from, seq) = match matching {
+            Some(_) => ("words CROSS JOIN records ON records.seq = words.rowid", "words.rowid"),
+            None => ("records INDEXED BY times", "seq"),
+        };
         let wanted = [
-            ("language = ?", text(&self.language)),
-            ("status = ?", text(&self.status)),
-            ("caller = ?", text(&self.caller)),
-            ("at >= ?", self.from.map(Value::Integer)),
-            ("at < ?", self.to.map(Value::Integer)),
-            ("seq < ?", before),
-            ("seq IN (SELECT rowid FROM words WHERE words MATCH ?)", words),
+            ("words MATCH ?".to_owned(), matching),
+            (format!("{seq} >= ?"), number(span.first)),
+            (format!("{seq} <= ?"), number(span.last)),
+            ("at >= ?".to_owned(), self.from.map(Value::Integer)),
+            ("at < ?".to_owned(), self.to.map(Value::Integer)),
+            ("language = ?".to_owned(), text(&self.language)),
+            ("status = ?".to_owned(), text(&self.status)),
+            ("caller = ?".to_owned(), text(&self.caller)),
         ];
         let wanted = wanted.into_iter().filter_map(|(condition, value)| Some((condition, value?)));
         let (conditions, values): (Vec<_>, Vec<_>) = wanted.unzip();
@@ -184,16 +219,37 @@ impl Query {
         } else {
             format!(" WHERE {}", conditions.join(" AND "))
         };
-        (conditions, values)
+        let columns = "seq, id, at, caller, surface, peer, language, substr(code, 1, 200) AS code, backend, \
+                       decision, status, exit_code, error";
+        let statement = format!("SELECT {columns} FROM {from}{conditions} ORDER BY {seq} DESC LIMIT {limit}");
+        (statement, values)
+    }
+
+    /// What the index of words is asked for, if anything.
+    fn matching(&self) -> Option<String> {
+        let labelled = [("caller", &self.caller), ("language", &self.language), ("status", &self.status)];
+        let labels =
+            labelled.into_iter().filter_map(|(column, value)| Some(label(column, value.as_deref()?)));
+        let phrases: Vec<_> = labels
+            .map(|label| format!("\"{label}\""))
+            .chain(self.words.as_deref().and_then(matching))
+            .collect();
+        (!phrases.is_empty()).then(|| phrases.join(" "))
     }
 }
 
-/// The words as SQLite's full-text search takes them: each a quoted phrase of its own, and the beginning of a word is enough.
+/// The words as SQLite's full-text search takes them: each a quoted phrase of its own, and the beginning of a word is enough. A
+/// single character would begin too many.
 fn matching(words: &str) -> Option<String> {
-    let phrases = words.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric));
-    let phrases: Vec<_> =
-        phrases.take(MOST_WORDS).map(|word| format!("\"{}\"*", word.replace('"', "\"\""))).collect();
+    let separate = |c: char| c.is_whitespace() || c == '\0';
+    let phrases = words.split(separate).filter(|word| word.chars().any(char::is_alphanumeric));
+    let phrases: Vec<_> = phrases.take(MOST_WORDS).map(phrase).collect();
     (!phrases.is_empty()).then(|| phrases.join(" "))
+}
+
+fn phrase(word: &str) -> String {
+    let beginning = if word.chars().nth(1).is_some() { "*" } else { "" };
+    format!("\"{}\"{beginning}", word.replace('"', "\"\""))
 }
 
 fn summary(row: &Row<'_>) -> AuditSummary {
@@ -207,7 +263,7 @@ fn summary(row: &Row<'_>) -> AuditSummary {
         language: text(row, "language").unwrap_or_default(),
         code: text(row, "code").map(|code| code.chars().take(CODE_SHOWN).collect()),
         backend: text(row, "backend"),
-        decision: text(row, "decision"),
+        decision: json(row, "decision").map(|decision: Decision| decision.action),
         status: text(row, "status").unwrap_or_default(),
         exit_code: integer(row, "exit_code"),
         error: text(row, "error"),
@@ -234,7 +290,7 @@ fn record(row: &Row<'_>) -> AuditRecord {
         backend: text(row, "backend"),
         image: text(row, "image"),
         findings: json(row, "findings").unwrap_or_default(),
-        decision: text(row, "decision"),
+        decision: json(row, "decision"),
         decider: text(row, "decider"),
         status: text(row, "status").unwrap_or_default(),
         exit_code: integer(row, "exit_code"),
@@ -245,6 +301,8 @@ fn record(row: &Row<'_>) -> AuditRecord {
         stderr_bytes: number(row, "stderr_bytes"),
         produced: json(row, "produced").unwrap_or_default(),
         usage: json(row, "usage"),
+        compile: json(row, "compile"),
+        stage: text(row, "stage"),
         start: text(row, "start"),
         runtime: text(row, "runtime"),
         kept: json(row, "kept").unwrap_or_default(),
@@ -260,17 +318,17 @@ fn value<'a>(row: &'a Row<'_>, column: &str) -> ValueRef<'a> {
     row.get_ref(column).unwrap_or(ValueRef::Null)
 }
 
-fn text(row: &Row<'_>, column: &str) -> Option<String> {
+pub(crate) fn text(row: &Row<'_>, column: &str) -> Option<String> {
     let ValueRef::Text(text) = value(row, column) else { return None };
     Some(String::from_utf8_lossy(text).into_owned())
 }
 
-fn integer(row: &Row<'_>, column: &str) -> Option<i64> {
+pub(crate) fn integer(row: &Row<'_>, column: &str) -> Option<i64> {
     let ValueRef::Integer(number) = value(row, column) else { return None };
     Some(number)
 }
 
-fn number(row: &Row<'_>, column: &str) -> Option<u64> {
+pub(crate) fn number(row: &Row<'_>, column: &str) -> Option<u64> {
     integer(row, column).and_then(|number| u64::try_from(number).ok())
 }
 
@@ -279,6 +337,6 @@ fn blob(row: &Row<'_>, column: &str) -> String {
     hex(&bytes[..bytes.len().min(64)])
 }
 
-fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Option<T> {
+pub(crate) fn json<T: DeserializeOwned>(row: &Row<'_>, column: &str) -> Option<T> {
     serde_json::from_str(&text(row, column)?).ok()
 }

@@ -1,14 +1,18 @@
 //! The tables. A record is a row of `records`; its columns are data, so that the hash, the tests and the tables cannot
 //! disagree about them.
 
+use sha2::{Digest, Sha256};
+
+use crate::chain::hex;
+
 /// The version of the tables and of the encoding that is hashed. Every record has it in its column `format`.
-pub const FORMAT: i64 = 1;
+pub const FORMAT: i64 = 2;
 
 /// A column of `records`: its name and its type.
 pub type Column = (&'static str, &'static str);
 
 /// The columns that are hashed, in the order in which they are. `previous` is the hash of the record before.
-pub const HASHED: [Column; 36] = [
+pub const HASHED: [Column; 38] = [
     ("seq", "INTEGER PRIMARY KEY"),
     ("format", "INTEGER NOT NULL"),
     ("id", "TEXT NOT NULL UNIQUE"),
@@ -39,6 +43,8 @@ pub const HASHED: [Column; 36] = [
     ("stderr_bytes", "INTEGER"),
     ("produced", "TEXT NOT NULL"),
     ("usage", "TEXT"),
+    ("compile", "TEXT"),
+    ("stage", "TEXT"),
     ("start", "TEXT"),
     ("runtime", "TEXT"),
     ("kept", "TEXT NOT NULL"),
@@ -46,6 +52,17 @@ pub const HASHED: [Column; 36] = [
     ("redactions", "INTEGER NOT NULL"),
     ("previous", "BLOB NOT NULL"),
 ];
+
+/// The columns by whose values records are searched for: each value is a word of the index, too, so that a search for several
+/// values and words is one question to the index.
+pub(crate) const LABELLED: [&str; 3] = ["caller", "language", "status"];
+
+/// The word for the value of a column. It begins with a character that no text has, for private use (U+E000). It is a hash,
+/// because a word of the index has letters and digits only; that two values may have the same word does not matter.
+pub(crate) fn label(column: &str, value: &str) -> String {
+    let digest = Sha256::new().chain_update(column).chain_update([0]).chain_update(value).finalize();
+    format!("\u{e000}{}", hex(&digest[..8]))
+}
 
 /// The columns that are made from the others.
 pub const SEALS: [Column; 2] = [("hash", "BLOB NOT NULL"), ("signature", "BLOB NOT NULL")];
@@ -71,17 +88,15 @@ pub(crate) fn statements() -> Vec<(&'static str, String)> {
              signature BLOB NOT NULL)"
                 .to_owned(),
         ),
-        // What is searched for. It keeps no text, and is no evidence: `verify` does not look at it.
+        // What is searched for: words, and labels. It keeps no text, and is no evidence: `verify` does not look at it.
         (
             "words",
             "CREATE VIRTUAL TABLE words USING fts5(text, content='', contentless_delete=1, \
              tokenize=\"unicode61 tokenchars '_'\")"
                 .to_owned(),
         ),
-        ("by_caller", "CREATE INDEX by_caller ON records (caller)".to_owned()),
-        ("by_language", "CREATE INDEX by_language ON records (language)".to_owned()),
-        ("by_status", "CREATE INDEX by_status ON records (status)".to_owned()),
-        ("by_time", "CREATE INDEX by_time ON records (at)".to_owned()),
+        // The times in the order of the records: to look through all of them takes a tenth of the time.
+        ("times", "CREATE INDEX times ON records (seq, at)".to_owned()),
     ];
     statements.extend(guards());
     statements

@@ -14,7 +14,7 @@ use crate::chain::{self, Hash, hex, signed_anchor, signed_record};
 use crate::error::{Doing, LedgerError};
 use crate::head::{self, Head, Said};
 use crate::key::PublicKey;
-use crate::schema::{self, HASHED};
+use crate::schema::{self, FORMAT, HASHED};
 
 /// How often a signature is checked, in records.
 const EVERY: u64 = 1000;
@@ -254,6 +254,10 @@ pub(crate) fn schema_flaw(db: &Connection) -> Result<Flaw, LedgerError> {
     let found: Vec<_> = found.iter().filter(|(name, _)| !name.starts_with("words_")).collect();
     let expected = schema::statements();
     let wrong = |message: String| Ok(Some(flaw(AuditFlawKind::Schema, 1, message)));
+    let format = db.query_row("SELECT value FROM meta WHERE name = 'format'", [], |row| row.get::<_, i64>(0));
+    if let Some(format) = format.ok().filter(|format| *format != FORMAT) {
+        return wrong(format!("it has format {format}, and this version of Belljar writes format {FORMAT}"));
+    }
     for (name, sql) in &expected {
         match found.iter().find(|(found, _)| found == name) {
             None => return wrong(format!("'{name}' is missing in the ledger")),

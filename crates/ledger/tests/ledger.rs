@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use belljar_core::outcome::{Outcome, Start, Usage};
+use belljar_core::outcome::{Outcome, Stage, Start, Usage};
 use belljar_core::request::Code;
 use belljar_engine::{Account, Asked, Excerpt, Fate, Origin, Ran, WayIn};
 use belljar_ledger::schema::{HASHED, SEALS};
@@ -25,6 +25,8 @@ fn account(number: usize, code: &str) -> Account {
         stdout: Excerpt { head: format!("output {number}\n").into_bytes(), ..Excerpt::default() },
         stderr: Excerpt::default(),
         usage: Usage::default(),
+        compile: None,
+        stage: Stage::Run,
         start: Start::Warm,
         runtime: "CPython 3".to_owned(),
         image: None,
@@ -37,7 +39,7 @@ fn account(number: usize, code: &str) -> Account {
         caller: if number.is_multiple_of(2) { "even".into() } else { "odd".into() },
         surface: WayIn::Http,
         peer: Some([127, 0, 0, 1].into()),
-        source: None,
+        cells: None,
     };
     let asked = Asked {
         language: "python".to_owned(),
@@ -45,7 +47,15 @@ fn account(number: usize, code: &str) -> Account {
         ..Asked::default()
     };
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs(number as u64);
-    Account { id: format!("run_{number}"), at, origin, asked, fate: Fate::Ran(Box::new(ran)) }
+    Account {
+        id: format!("run_{number}"),
+        at,
+        origin,
+        asked,
+        findings: Vec::new(),
+        decision: None,
+        fate: Fate::Ran(Box::new(ran)),
+    }
 }
 
 fn entry(number: usize) -> Entry {
@@ -308,7 +318,8 @@ fn the_tables_must_be_those_of_a_ledger() {
         "CREATE TABLE more (x)",
         "ALTER TABLE records ADD COLUMN secret TEXT",
         "CREATE TRIGGER t AFTER INSERT ON records BEGIN DELETE FROM meta; END",
-        "DROP INDEX by_time",
+        "DROP INDEX times",
+        "UPDATE meta SET value = 1 WHERE name = 'format'",
         "CREATE VIEW v AS SELECT 1",
     ];
     for change in changes {
@@ -383,6 +394,18 @@ fn records_are_found_by_what_they_are() {
     assert_eq!(found(words("print nothing")), [0; 0]);
     assert_eq!(found(words("\" OR 1=1 --")), [0; 0], "the words are no syntax");
     assert_eq!(found(Query { caller: Some("even".into()), ..words("output") }), [30, 28, 26, 24, 22]);
+    assert_eq!(found(Query { caller: Some("nobody".into()), ..words("output") }), [0; 0]);
+    let odd = Query { caller: Some("odd".into()), status: Some("exited".into()), ..Query::default() };
+    assert_eq!(found(Query { before: Some(4), ..odd.clone() }), [3, 1]);
+    assert_eq!(found(Query { status: Some("denied".into()), ..odd.clone() }), [0; 0]);
+    assert_eq!(found(Query { from: Some(5000), to: Some(8000), ..odd.clone() }), [7, 5]);
+    assert_eq!(found(Query { words: Some("number_5".into()), to: Some(8000), ..odd }), [5]);
+    for empty in
+        [Query { from: Some(31_000), ..words("output") }, Query { to: Some(1000), ..words("output") }]
+    {
+        assert_eq!(found(empty), [0; 0]);
+    }
+    assert_eq!(found(words("o")), [0; 0], "a single letter is a word of its own");
     let record = reader.find("run_7").unwrap().unwrap();
     assert_eq!((record.seq, record.code.as_deref()), (7, Some("print('number_7')")));
     assert_eq!(reader.find("7").unwrap().unwrap(), record);
@@ -422,15 +445,20 @@ fn the_ledger_of_another_user_is_not_written_to() {
         return;
     }
     let dir = ledger(2);
-    std::os::unix::fs::chown(dir.path().join(FILE), Some(12345), None).unwrap();
-    let settings = ScribeSettings {
+    let settings = || ScribeSettings {
         durable: false,
         on_full: OnFull::Refuse,
         retention: Retention::default(),
         redactor: Redactor::new(&[]).unwrap(),
         places: 1,
     };
-    let refused = Written::open(dir.path(), settings).unwrap_err().with_causes();
+    assert!(Written::open(dir.path(), settings()).is_ok(), "the control");
+    let path = dir.path().join(FILE);
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o660)).unwrap();
+    let refused = Written::open(dir.path(), settings()).unwrap_err().with_causes();
+    assert!(refused.contains("servers without root's rights write to it"), "{refused}");
+    std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
+    let refused = Written::open(dir.path(), settings()).unwrap_err().with_causes();
     assert!(refused.contains("belongs to the user 12345"), "{refused}");
     assert!(verdict(dir.path()).ok, "it can be read");
 }

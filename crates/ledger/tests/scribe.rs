@@ -36,6 +36,8 @@ fn account(code: &str) -> Box<Account> {
             code: Some(Code::parse(code.as_bytes().to_vec(), None).unwrap()),
             ..Asked::default()
         },
+        findings: Vec::new(),
+        decision: None,
         fate: Fate::Refused("a test".to_owned()),
     })
 }

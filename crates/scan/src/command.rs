@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use belljar_core::finding::Launched;
+
 use crate::view::Dialect;
 
 /// A command, taken apart.
@@ -15,6 +17,9 @@ pub(crate) struct Command {
     pub(crate) flags: Vec<Rc<str>>,
     /// Everything else.
     pub(crate) operands: Vec<Rc<str>>,
+    /// The words of which one is a file that the program runs, if it is an interpreter: those that may be values of options,
+    /// and the first that cannot be one. If it is none, the program itself, if it is named by its path.
+    pub(crate) scripts: Vec<Rc<str>>,
     /// Code that an option passes to an interpreter, and the number of the word that it is in.
     pub(crate) code: Option<(Dialect, Rc<str>, usize)>,
 }
@@ -79,10 +84,26 @@ impl Command {
             }
         }
         let code = inline_code(name, words, first + 1);
+        let scripts = match (runs_files(name), &code) {
+            (true, None) => scripts(&words[first + 1..]),
+            (false, _) if words[first].contains('/') => vec![words[first].clone()],
+            (true, Some(_)) | (false, _) => Vec::new(),
+        };
         let wrappers = words[..first].iter().map(|word| base_name(word));
         let wrappers =
             wrappers.filter(|word| WRAPPERS.iter().any(|(name, _)| name == word)).map(Rc::from).collect();
-        Some(Command { wrappers, name: name.into(), flags, operands, code })
+        Some(Command { wrappers, name: name.into(), flags, operands, scripts, code })
+    }
+
+    /// What this program runs besides code in its words: a file, as this language.
+    pub(crate) fn launches(&self) -> Option<(Dialect, Launched)> {
+        let words: Vec<String> = self.scripts.iter().map(|word| word.to_string()).collect();
+        let program = words.first()?.clone();
+        Some(match (interpreter(&self.name), self.name.as_ref()) {
+            (Some((_, dialect, _)), _) => (dialect, Launched::File(words)),
+            (None, "." | "source") => (Dialect::Shell, Launched::File(words)),
+            (None, _) => (Dialect::Shell, Launched::Program(program)),
+        })
     }
 
     /// The language of what this program reads from its standard input and runs.
@@ -92,6 +113,30 @@ impl Command {
         let reads = only_stdin || self.flags.iter().any(|flag| flag.as_ref() == "-s");
         interpreter(&self.name).map(|(_, dialect, _)| dialect).filter(|_| self.code.is_none() && reads)
     }
+}
+
+/// The most words that may be the file that a command runs.
+pub(crate) const MOST_WORDS: usize = 8;
+
+fn runs_files(name: &str) -> bool {
+    interpreter(name).is_some() || matches!(name, "." | "source")
+}
+
+/// The words of which one is a file to run.
+fn scripts(words: &[Rc<str>]) -> Vec<Rc<str>> {
+    let mut scripts = Vec::new();
+    let mut after_option = false;
+    for word in words {
+        let is_option = word.starts_with(['-', '+']) && word.len() > 1;
+        if !is_option {
+            scripts.push(word.clone());
+        }
+        if scripts.len() == MOST_WORDS || !is_option && !after_option {
+            break;
+        }
+        after_option = is_option;
+    }
+    scripts
 }
 
 /// The number of the first word that is not a wrapper's.
@@ -175,6 +220,21 @@ mod tests {
         assert_eq!(of("sudo").name.as_ref(), "sudo");
         assert_eq!(of("sudo|-u|x|bash").name.as_ref(), "bash");
         assert_eq!(of("env|-i|nice|-n|5|ls").wrappers, ["env".into(), "nice".into()]);
+    }
+
+    #[test]
+    fn a_file_that_is_run_is_among_the_first_words() {
+        let files = |words: &str| match of(words).launches() {
+            Some((dialect, Launched::File(words))) => (dialect.name(), words.join(" ")),
+            Some((dialect, Launched::Program(path))) => (dialect.name(), format!("program {path}")),
+            Some((_, Launched::Stdin)) | None => ("", String::new()),
+        };
+        assert_eq!(files("bash|data.txt|a|b"), ("bash", "data.txt".to_owned()));
+        assert_eq!(files("sudo|python3|-W|ignore|data.txt|x"), ("python", "ignore data.txt".to_owned()));
+        assert_eq!(files(".|./data.txt"), ("bash", "./data.txt".to_owned()));
+        assert_eq!(files("./run|x"), ("bash", "program ./run".to_owned()));
+        assert_eq!(files("python3|-c|print(1)|x").1, "", "the code is in the words");
+        assert_eq!(files("cat|data.txt").1, "");
     }
 
     #[test]

@@ -28,7 +28,7 @@ mod view;
 
 use std::thread;
 
-use belljar_core::finding::Finding;
+use belljar_core::finding::{Finding, Launch};
 use belljar_core::language::Language;
 
 pub use rules::{Rule, rules};
@@ -65,13 +65,28 @@ const SHALLOW: usize = 150;
 /// What the deepest takes in a build without optimization, with room to spare.
 const STACK: usize = 256 << 20;
 
+/// What a scan says about code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What was found, in the order of the text.
+    pub findings: Vec<Finding>,
+    /// What else the code runs.
+    pub launches: Vec<Launch>,
+}
+
 /// Scans code. Findings are in the order of the text.
 #[must_use]
 pub fn scan(request: &Request<'_>) -> Vec<Finding> {
+    examine(request).findings
+}
+
+/// Scans code, and says what else it runs.
+#[must_use]
+pub fn examine(request: &Request<'_>) -> Report {
     let text = String::from_utf8_lossy(request.code);
-    let Some(dialect) = Dialect::of(request.language.name) else { return Vec::new() };
-    if let Ok(findings) = scan_to(SHALLOW, dialect, &text, request) {
-        return findings;
+    let Some(dialect) = Dialect::of(request.language.name) else { return Report::default() };
+    if let Ok(report) = scan_to(SHALLOW, dialect, &text, request) {
+        return report;
     }
     let scanned = thread::scope(|scope| {
         let deeply = || scan_to(DEEPEST, dialect, &text, request);
@@ -79,9 +94,9 @@ pub fn scan(request: &Request<'_>) -> Vec<Finding> {
         thread.ok().and_then(|thread| thread.join().ok())
     });
     match scanned {
-        Some(Ok(findings)) => findings,
+        Some(Ok(report)) => report,
         // Code that is too deep even for that is read by its tokens there; so this is a lack of memory for the stack.
-        Some(Err(Deeper)) | None => scan(&Request { trees: Trees::Failed, ..*request }),
+        Some(Err(Deeper)) | None => examine(&Request { trees: Trees::Failed, ..*request }),
     }
 }
 
@@ -90,12 +105,7 @@ pub fn scan(request: &Request<'_>) -> Vec<Finding> {
 struct Deeper;
 
 /// Scans code of which no more than so many levels are parsed.
-fn scan_to(
-    limit: usize,
-    dialect: Dialect,
-    text: &str,
-    request: &Request<'_>,
-) -> Result<Vec<Finding>, Deeper> {
+fn scan_to(limit: usize, dialect: Dialect, text: &str, request: &Request<'_>) -> Result<Report, Deeper> {
     let mut matcher = Matcher::new(rules::compiled(), request.allowed_imports, Pending::root(dialect, text));
     check_characters(text, &mut matcher);
     while let Some(part) = matcher.next() {

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
-use belljar_core::finding::{Finding, Position, Severity};
+use belljar_core::finding::{Finding, Launch, Launched, Position, Severity};
 
+use crate::Report;
 use crate::command::Command;
 use crate::rules::{Rules, Use};
 use crate::view::{Dialect, Fact, Sink, Span, Value};
@@ -13,10 +14,14 @@ use crate::view::{Dialect, Fact, Sink, Span, Value};
 const MOST_OF_A_RULE: usize = 20;
 /// Of all.
 pub(crate) const MOST_FINDINGS: usize = 200;
+/// How much else a program may run before nobody follows it any more.
+pub(crate) const MOST_LAUNCHES: usize = 1000;
 /// Code in code in code.
 const DEEPEST: usize = 4;
 /// Of all code in code, in bytes.
 const MOST_CODE: usize = 8 << 20;
+/// Functions whose first argument is a file of their own language that they run.
+const RUN_A_FILE: [&str; 2] = ["runpy.run_path", "child_process.fork"];
 /// In characters.
 pub(crate) const EXCERPT: usize = 160;
 
@@ -51,6 +56,8 @@ pub(crate) struct Matcher<'a> {
     code_left: usize,
     current: Pending,
     by_tokens: bool,
+    launches: Vec<Launch>,
+    seen_launches: HashSet<(Dialect, Launched)>,
 }
 
 #[derive(Debug)]
@@ -75,6 +82,8 @@ impl<'a> Matcher<'a> {
             code_left: MOST_CODE,
             current: first,
             by_tokens: false,
+            launches: Vec::new(),
+            seen_launches: HashSet::new(),
         }
     }
 
@@ -90,8 +99,8 @@ impl<'a> Matcher<'a> {
         self.by_tokens = true;
     }
 
-    /// All findings, in the order of the text.
-    pub(crate) fn finish(mut self, text: &str) -> Vec<Finding> {
+    /// All findings, in the order of the text, and what else is run.
+    pub(crate) fn finish(mut self, text: &str) -> Report {
         self.combine();
         let lines = Lines::of(text);
         let mut findings: Vec<Finding> = Vec::new();
@@ -104,11 +113,21 @@ impl<'a> Matcher<'a> {
             findings.push(lines.finding(known.id.clone(), known.severity, message, *span));
         }
         if findings.len() > MOST_FINDINGS {
-            findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-            findings.truncate(MOST_FINDINGS);
-            findings.sort_by_key(|finding| finding.start);
+            findings = the_most_telling(findings);
         }
-        findings
+        Report { findings, launches: self.launches }
+    }
+
+    fn launch(&mut self, span: Span, dialect: Dialect, what: Launched) {
+        let Some(language) = dialect.language() else { return };
+        if !self.seen_launches.insert((dialect, what.clone())) {
+            return;
+        }
+        if self.launches.len() == MOST_LAUNCHES {
+            self.construct(span, "too-much-code-in-code", Detail::None);
+            return;
+        }
+        self.launches.push(Launch { language, what });
     }
 
     /// Rules that need several others match where the last of those did.
@@ -183,6 +202,11 @@ impl<'a> Matcher<'a> {
 
     fn call(&mut self, span: Span, name: &str, arguments: &[Value]) {
         self.all_hits(span, Detail::Name(name), |rules, found| rules.of_call(name, arguments, found));
+        if RUN_A_FILE.contains(&name)
+            && let Some(path) = arguments.first().and_then(Value::text)
+        {
+            self.launch(span, self.current.dialect, Launched::File(vec![path.to_string()]));
+        }
         let meant = self.rules.use_of(self.current.dialect, name);
         match (meant, arguments.first()) {
             (Some(Use::Shell), Some(Value::Text(text) | Value::Decoded(text))) => {
@@ -222,6 +246,10 @@ impl<'a> Matcher<'a> {
             let only = only.clone();
             self.code(span, Dialect::Shell, &only, None);
         } else if let Some(command) = Command::of(&words) {
+            // It has the standard input of the program, unless that gives it another.
+            if let Some(dialect) = command.interprets_stdin() {
+                self.launch(span, dialect, Launched::Stdin);
+            }
             self.command(span, &command);
         }
     }
@@ -236,6 +264,9 @@ impl<'a> Matcher<'a> {
         }
         if let Some((dialect, code, _)) = &command.code {
             self.code(span, *dialect, code, None);
+        }
+        if let Some((dialect, what)) = command.launches() {
+            self.launch(span, dialect, what);
         }
     }
 
@@ -262,6 +293,19 @@ impl<'a> Matcher<'a> {
     }
 }
 
+/// The first finding of every rule, and the most severe of the others. So nobody can hide what one rule found behind
+/// findings of others.
+fn the_most_telling(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut seen = HashSet::new();
+    let mut ranked: Vec<(bool, Finding)> =
+        findings.into_iter().map(|finding| (!seen.insert(finding.rule.clone()), finding)).collect();
+    ranked.sort_by_key(|(again, finding)| (*again, std::cmp::Reverse(finding.severity)));
+    ranked.truncate(MOST_FINDINGS);
+    let mut kept: Vec<Finding> = ranked.into_iter().map(|(_, finding)| finding).collect();
+    kept.sort_by_key(|finding| finding.start);
+    kept
+}
+
 impl Pending {
     pub(crate) fn root(dialect: Dialect, text: &str) -> Pending {
         Pending { dialect, text: text.into(), origin: Origin::At(0), depth: 0 }
@@ -283,6 +327,7 @@ impl Sink for Matcher<'_> {
             Fact::Command(command) => self.command(span, &command),
             Fact::Construct(name) => self.construct(span, name, Detail::None),
             Fact::Code { language, text, at } => self.code(span, language, &text, at),
+            Fact::Launch(dialect, what) => self.launch(span, dialect, what),
             Fact::Unreadable(why) => self.construct(span, "unreadable", Detail::Reason(&why)),
         }
     }
@@ -354,7 +399,7 @@ impl<'a> Lines<'a> {
         let end = self.text.floor_char_boundary(span.end.max(start));
         let excerpt = self.excerpt(start);
         let (start, end) = (self.position(start), self.position(end));
-        Finding { rule, severity, message, start, end, excerpt }
+        Finding { rule, severity, message, start, end, excerpt, within: None }
     }
 
     fn position(&self, offset: usize) -> Position {

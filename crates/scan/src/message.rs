@@ -2,11 +2,12 @@
 //! code, so it is believed nothing that it need not say: rules and severities come from the table, and text is made
 //! harmless again.
 
-use belljar_core::finding::{Finding, Position};
+use belljar_core::finding::{Finding, Launch, Launched, Position};
 use belljar_core::language::Language;
 
-use crate::matcher::{EXCERPT, MOST_FINDINGS, inert};
-use crate::{Request, Trees, rules, scan};
+use crate::command::MOST_WORDS;
+use crate::matcher::{EXCERPT, MOST_FINDINGS, MOST_LAUNCHES, inert};
+use crate::{Report, Request, Trees, examine, rules};
 
 /// Longer than any message of ours.
 const MESSAGE: usize = 400;
@@ -31,15 +32,27 @@ pub fn answer(question: &[u8]) -> Option<Vec<u8>> {
     let mut word = || str::from_utf8(parts.next()?).ok();
     let (language, trees, allowed) = (Language::by_name(word()?)?, word()?, word()?);
     let trees = if trees == "t" { Trees::Wanted } else { Trees::Failed };
-    let allowed: Option<Vec<String>> =
-        allowed.strip_prefix('=').map(|names| names.split('\n').map(str::to_owned).collect());
+    let allowed: Option<Vec<String>> = allowed
+        .strip_prefix('=')
+        .map(|names| names.split('\n').filter(|name| !name.is_empty()).map(str::to_owned).collect());
     let request = Request { language, code: parts.next()?, allowed_imports: allowed.as_deref(), trees };
-    Some(scan(&request).iter().flat_map(encoded).collect())
+    let Report { findings, launches } = examine(&request);
+    let mut bytes = length(launches.len()).to_vec();
+    bytes.extend(launches.iter().flat_map(encoded_launch));
+    bytes.extend(findings.iter().flat_map(encoded));
+    Some(bytes)
 }
 
-/// The findings of an answer. `None` if it is none.
+/// What an answer says. `None` if it is none.
 #[must_use]
-pub fn findings(answer: &[u8]) -> Option<Vec<Finding>> {
+pub fn report(answer: &[u8]) -> Option<Report> {
+    let mut rest = answer;
+    let count = usize::try_from(number(&mut rest)?).ok().filter(|count| *count <= MOST_LAUNCHES)?;
+    let launches = (0..count).map(|_| decoded_launch(&mut rest)).collect::<Option<Vec<_>>>()?;
+    Some(Report { findings: findings(rest)?, launches })
+}
+
+fn findings(answer: &[u8]) -> Option<Vec<Finding>> {
     let mut rest = answer;
     let mut findings = Vec::new();
     while !rest.is_empty() && findings.len() < 2 * MOST_FINDINGS {
@@ -48,9 +61,42 @@ pub fn findings(answer: &[u8]) -> Option<Vec<Finding>> {
     Some(findings)
 }
 
+fn length(number: usize) -> [u8; 4] {
+    u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes()
+}
+
+fn encoded_launch(launch: &Launch) -> Vec<u8> {
+    let Launch { language, what } = launch;
+    let (kind, words): (usize, &[String]) = match what {
+        Launched::Stdin => (0, &[]),
+        Launched::Program(path) => (1, std::slice::from_ref(path)),
+        Launched::File(words) => (2, words),
+    };
+    let mut bytes = [length(kind), length(words.len())].concat();
+    for text in std::iter::once(language.name).chain(words.iter().map(String::as_str)) {
+        bytes.extend(length(text.len()));
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+fn decoded_launch(rest: &mut &[u8]) -> Option<Launch> {
+    let (kind, count) = (number(rest)?, number(rest)?);
+    let language = Language::by_name(&text(rest)?)?;
+    let count = usize::try_from(count).ok().filter(|count| *count <= MOST_WORDS)?;
+    let mut words = (0..count).map(|_| text(rest)).collect::<Option<Vec<_>>>()?;
+    let what = match kind {
+        0 => Launched::Stdin,
+        1 => Launched::Program(words.pop()?),
+        2 => Launched::File(words),
+        _ => return None,
+    };
+    Some(Launch { language, what })
+}
+
 fn encoded(finding: &Finding) -> Vec<u8> {
     let index = rules().iter().position(|rule| rule.id == finding.rule).unwrap_or(usize::MAX);
-    let number = |number: usize| u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes();
+    let number = length;
     let mut bytes = number(index).to_vec();
     for position in [finding.start, finding.end] {
         bytes.extend(position.line.to_le_bytes());
@@ -75,6 +121,7 @@ fn decoded(rest: &mut &[u8]) -> Option<Finding> {
         start,
         end,
         excerpt: inert(&excerpt, EXCERPT + 2),
+        within: None,
     })
 }
 
@@ -94,6 +141,7 @@ fn text(rest: &mut &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scan;
     use proptest::prelude::*;
 
     fn request(code: &str) -> Request<'_> {
@@ -106,12 +154,20 @@ mod tests {
         let request = request("import os\n\0os.system('é')\nos.setuid(0)\n");
         let expected = scan(&request);
         assert!(expected.len() > 1);
-        assert_eq!(findings(&answer(&question(&request)).unwrap()), Some(expected));
+        assert_eq!(report(&answer(&question(&request)).unwrap()).unwrap().findings, expected);
         let allowed = ["json".to_owned(), "re".to_owned()];
         let request = Request { allowed_imports: Some(&allowed), ..request };
-        let narrowed = findings(&answer(&question(&request)).unwrap()).unwrap();
+        let narrowed = report(&answer(&question(&request)).unwrap()).unwrap().findings;
         assert_eq!(narrowed, scan(&request));
         assert!(narrowed.iter().any(|finding| finding.rule == "python.imports.not-allowed"));
+    }
+
+    #[test]
+    fn what_else_is_run_survives_the_way_to_the_parent() {
+        let request = request("import os\nos.system('bash -x a.txt; ./b; bash -s')\n");
+        let expected = examine(&request);
+        assert_eq!(expected.launches.len(), 3, "{expected:?}");
+        assert_eq!(report(&answer(&question(&request)).unwrap()), Some(expected));
     }
 
     #[test]
@@ -127,7 +183,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_findings_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = (findings(&bytes), answer(&bytes));
+            let _ = (report(&bytes), answer(&bytes));
         }
     }
 }

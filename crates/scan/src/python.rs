@@ -53,20 +53,34 @@ pub(crate) fn read(text: &str, sink: &mut dyn Sink) -> Tree {
 
 /// Python decodes the file before it reads it, and some encodings hide code in what looks like a comment (PEP 263).
 fn check_encoding(text: &str, sink: &mut dyn Sink) {
-    const PLAIN: [&str; 8] = ["utf", "ascii", "us-ascii", "latin", "iso-8859", "iso8859", "cp12", "windows-"];
     let mut offset = 0;
-    for line in text.split_inclusive('\n').take(2) {
-        if let Some((_, after)) = line.split_once("coding").filter(|_| line.trim_start().starts_with('#')) {
-            let name = after.trim_start_matches([':', '=', ' ']).to_ascii_lowercase();
-            let plain = PLAIN.iter().any(|plain| name.starts_with(plain))
-                && !name.starts_with("utf-7")
-                && !name.starts_with("utf7");
-            if after.starts_with([':', '=']) && !plain {
-                sink.see(Span::new(offset, offset + line.trim_end().len()), Fact::Construct("odd-encoding"));
-            }
+    // A line may end with both characters, and then counts twice here.
+    for line in text.split_inclusive(['\n', '\r']).take(4) {
+        let named = line.match_indices("coding").filter_map(|(at, word)| encoding(&line[at + word.len()..]));
+        let is_comment = line.trim_start_matches('\u{feff}').trim_start().starts_with('#');
+        if is_comment && named.into_iter().any(|name| !is_plain(&name)) {
+            sink.see(Span::new(offset, offset + line.trim_end().len()), Fact::Construct("odd-encoding"));
         }
         offset += line.len();
     }
+}
+
+/// The name of an encoding after the word `coding`, as Python compares it.
+fn encoding(after: &str) -> Option<String> {
+    let name = after.strip_prefix([':', '='])?.trim_start_matches([' ', '\t']);
+    let end = name.find(|c: char| !(c.is_ascii_alphanumeric() || "-_.".contains(c))).unwrap_or(name.len());
+    Some(name[..end].to_ascii_lowercase().replace('_', "-"))
+}
+
+/// Whether bytes of ASCII mean themselves in it.
+fn is_plain(name: &str) -> bool {
+    const PLAIN: [&str; 8] = ["", "utf-8", "utf8", "ascii", "us-ascii", "latin-1", "latin1", "iso-latin-1"];
+    const NUMBERED: [&str; 4] = ["iso-8859-", "iso8859-", "cp125", "windows-125"];
+    let numbered = |prefix: &&str| {
+        let number = name.strip_prefix(*prefix).unwrap_or_default();
+        !number.is_empty() && number.len() <= 2 && number.chars().all(|c| c.is_ascii_digit())
+    };
+    PLAIN.contains(&name) || name.starts_with("utf-8-") || NUMBERED.iter().any(numbered)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

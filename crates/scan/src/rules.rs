@@ -342,6 +342,8 @@ struct Patterns {
     exact: HashMap<String, Vec<usize>>,
     within: HashMap<String, Vec<usize>>,
     method: HashMap<String, Vec<usize>>,
+    /// The most parts that a key has, so that a name of a hundred thousand parts is not looked up as often.
+    parts: usize,
 }
 
 impl Patterns {
@@ -355,6 +357,7 @@ impl Patterns {
                     (None, None) => (&mut patterns.exact, pattern.as_str()),
                 };
                 map.entry(key.to_owned()).or_default().push(index);
+                patterns.parts = patterns.parts.max(key.split('.').count());
             }
         }
         patterns
@@ -363,11 +366,11 @@ impl Patterns {
     fn find(&self, name: &str, found: &mut dyn FnMut(usize)) {
         let mut all = |list: Option<&Vec<usize>>| list.into_iter().flatten().for_each(|index| found(*index));
         all(self.exact.get(name));
-        for (at, _) in name.match_indices('.') {
+        for (at, _) in name.match_indices('.').take(self.parts) {
             all(self.within.get(&name[..at]));
         }
-        if let Some((_, method)) = name.rsplit_once('.') {
-            all(self.method.get(method));
+        for (at, _) in name.rmatch_indices('.').take(self.parts) {
+            all(self.method.get(&name[at + 1..]));
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use belljar_core::finding::Launched;
 use belljar_core::language::Language;
 use tree_sitter::{Node, Parser};
 
@@ -92,6 +93,7 @@ impl<'t> Reader<'t, '_> {
                         name: name.into(),
                         flags: Vec::new(),
                         operands: vec![path],
+                        scripts: Vec::new(),
                         code: None,
                     };
                     self.sink.see(span(node), Fact::Command(command));
@@ -165,6 +167,11 @@ impl<'t> Reader<'t, '_> {
             self.sink.see(span(node), Fact::Code { language, text, at });
         }
         self.herestring(node, &command);
+        if let Some(language) = command.interprets_stdin()
+            && let Some(what) = self.input(node)
+        {
+            self.sink.see(span(node), Fact::Launch(language, what));
+        }
         let runs_text = matches!(command.name.as_ref(), "eval" | "trap");
         if runs_text && let Some(text) = plain.get(1) {
             let text =
@@ -183,6 +190,34 @@ impl<'t> Reader<'t, '_> {
             self.sink.see(span(node), Fact::Command(inner));
         }
         self.sink.see(span(node), Fact::Command(command));
+    }
+
+    /// Where a command has its standard input from: a file, or that of the script. `None` if it is something in the script,
+    /// which is read where it is.
+    fn input(&self, node: Node<'t>) -> Option<Launched> {
+        let mut inner = node;
+        for _ in 0..FAR {
+            let mut cursor = inner.walk();
+            let mut redirects = inner.named_children(&mut cursor);
+            if redirects.any(|child| matches!(child.kind(), "heredoc_redirect" | "herestring_redirect")) {
+                return None;
+            }
+            let mut cursor = inner.walk();
+            let files = inner.named_children(&mut cursor).filter(|child| child.kind() == "file_redirect");
+            let read = files.filter(|child| self.slice(*child).trim_start_matches('0').starts_with('<'));
+            if let Some(path) = read.filter_map(|redirect| redirect.child_by_field_name("destination")).last()
+            {
+                return Some(Launched::File(vec![self.word(path, FAR).to_string()]));
+            }
+            let Some(outer) = inner.parent() else { break };
+            let is_fed =
+                outer.kind() == "pipeline" && outer.named_child(0).is_some_and(|first| first != inner);
+            if is_fed {
+                return None;
+            }
+            inner = outer;
+        }
+        Some(Launched::Stdin)
     }
 
     /// `python3 <<< 'code'`

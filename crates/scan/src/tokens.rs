@@ -472,6 +472,7 @@ mod tests {
                 | Fact::Text(_)
                 | Fact::Command(_)
                 | Fact::Code { .. }
+                | Fact::Launch(..)
                 | Fact::Unreadable(_) => {}
             }
         }

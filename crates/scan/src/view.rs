@@ -2,6 +2,9 @@
 
 use std::rc::Rc;
 
+use belljar_core::finding::Launched;
+use belljar_core::language::Language;
+
 use crate::command::Command;
 
 /// A part of a text, in bytes.
@@ -36,6 +39,8 @@ pub(crate) enum Fact {
     Construct(&'static str),
     /// It contains code of a language, which begins at an offset of its own text unless it was put together.
     Code { language: Dialect, text: Rc<str>, at: Option<usize> },
+    /// It runs what comes through standard input, or a file, as a language.
+    Launch(Dialect, Launched),
     /// The front end could not read a part of it.
     Unreadable(String),
 }
@@ -106,6 +111,11 @@ impl Dialect {
             "cpp" => Some(Dialect::Other("c")),
             other => OTHERS.into_iter().find(|known| *known == other).map(Dialect::Other),
         }
+    }
+
+    /// A language of this family.
+    pub(crate) fn language(self) -> Option<Language> {
+        Language::by_name(if self == Dialect::TypeScript { "typescript" } else { self.name() })
     }
 
     /// The first part of the names of its rules.

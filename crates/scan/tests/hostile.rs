@@ -17,6 +17,20 @@ fn has(findings: &[Finding], rule: &str) -> bool {
 }
 
 #[test]
+fn nothing_hides_behind_padding() {
+    let size = 900 << 10;
+    for (language, line, hidden, rule) in [
+        ("bash", "total=$((total + 1)) # and so on\n", "curl x", "bash.network.client"),
+        ("bash", "echo 'it is all harmless' | cat\n", ". ./x; curl x", "bash.network.client"),
+        ("python", "total = total + 1  # and so on\n", "import os; os.system('x')", "python.process.spawn"),
+    ] {
+        let padding = line.repeat(size / line.len());
+        assert!(!has(&found(language, padding.as_bytes()), rule), "the control: {language}");
+        assert!(has(&found(language, format!("{padding}{hidden}\n").as_bytes()), rule), "{language} {line}");
+    }
+}
+
+#[test]
 fn ten_thousand_levels_do_not_overflow_the_stack() {
     for (language, before, open, close, hidden, rule) in [
         ("python", "x = ", "(", ")", "import os; os.system('x')", "python.process.spawn"),
@@ -82,6 +96,31 @@ fn findings_are_bounded_and_counted() {
     for finding in found("python", long.as_bytes()) {
         assert!(finding.excerpt.chars().count() <= 162 && finding.message.len() < 300, "{finding:?}");
     }
+}
+
+#[test]
+fn findings_of_some_rules_do_not_hide_those_of_another() {
+    let flood: String = [
+        "/etc/shadow",
+        "/var/run/docker.sock",
+        "169.254.169.254",
+        "webhook.site",
+        "/proc/self/mem",
+        "~/.ssh/id_rsa",
+        "stratum+tcp://x",
+        "/sys/fs/cgroup",
+        "~/.aws/credentials",
+        "transfer.sh",
+        "/proc/1/root",
+        "/dev/mem",
+    ]
+    .iter()
+    .flat_map(|word| (0..22).map(move |_| format!("    open('{word}')\n    requests.post('{word}')\n")))
+    .collect();
+    let code = format!("def unused():\n{flood}import os\nos.system('id')\n");
+    let findings = found("python", code.as_bytes());
+    assert!(findings.len() <= 200, "{}", findings.len());
+    assert!(has(&findings, "python.process.spawn"), "{} findings without it", findings.len());
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use belljar_core::allowance::Allowance;
-use belljar_engine::{Origin, WayIn};
+use belljar_core::policy::Policy;
+use belljar_engine::{Origin, Rights, Scans, WayIn};
 use belljar_wire::{Code, Problem};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest, Sha256};
@@ -29,17 +30,21 @@ pub struct Caller(Arc<Account>, Entrance);
 struct Entrance {
     surface: WayIn,
     peer: Option<IpAddr>,
-    source: Option<Arc<str>>,
+    cells: Option<Arc<[String]>>,
+    scans: Option<Arc<Scans>>,
 }
 
 #[derive(Debug)]
 struct Account {
     name: Arc<str>,
     allowance: Allowance,
+    policy: Arc<Policy>,
     defaults: Defaults,
     quota: Quota,
     /// Whether they may read the audit log.
     audits: bool,
+    /// Whether they may decide about runs that wait for approval.
+    approves: bool,
     meter: Arc<Meter>,
 }
 
@@ -76,20 +81,21 @@ pub(crate) struct Presence(Arc<Meter>);
 impl Caller {
     /// The one caller of a server without keys, and of a server on standard input and output.
     #[must_use]
-    pub fn anonymous(allowance: Allowance, defaults: &Defaults) -> Caller {
+    pub fn anonymous(allowance: Allowance, policy: Arc<Policy>, defaults: &Defaults) -> Caller {
         let defaults = defaults.within(&allowance);
         let (name, quota, meter) = (ANONYMOUS.into(), Quota::default(), Arc::default());
-        Caller::new(Account { name, allowance, defaults, quota, audits: true, meter })
+        let (audits, approves) = (true, true);
+        Caller::new(Account { name, allowance, policy, defaults, quota, audits, approves, meter })
     }
 
     fn holder(key: &Key, defaults: &Defaults, meter: Arc<Meter>) -> Caller {
-        let Key { name, allowance, quota, audits, .. } = key.clone();
-        let defaults = defaults.within(&allowance);
-        Caller::new(Account { name: name.into(), allowance, defaults, quota, audits, meter })
+        let Key { name, allowance, policy, quota, audits, approves, .. } = key.clone();
+        let (name, defaults) = (name.into(), defaults.within(&allowance));
+        Caller::new(Account { name, allowance, policy, defaults, quota, audits, approves, meter })
     }
 
     fn new(account: Account) -> Caller {
-        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None, source: None })
+        Caller(Arc::new(account), Entrance { surface: WayIn::Http, peer: None, cells: None, scans: None })
     }
 
     /// The same caller, of whom this request came from this address.
@@ -103,15 +109,20 @@ impl Caller {
         Caller(self.0, Entrance { surface, ..self.1 })
     }
 
-    /// The same caller, who wrote this: it is what the record has for the code, instead of the program that reads it.
-    pub(crate) fn writing(self, source: Arc<str>) -> Caller {
-        Caller(self.0, Entrance { source: Some(source), ..self.1 })
+    /// The same caller, who wrote this: it is what is scanned and recorded as the code, instead of the program that reads it.
+    pub(crate) fn writing(self, cells: Arc<[String]>) -> Caller {
+        Caller(self.0, Entrance { cells: Some(cells), ..self.1 })
+    }
+
+    /// The same caller, for a request that runs more than once: what is the same in all of these runs is scanned once.
+    pub(crate) fn repeating(self) -> Caller {
+        Caller(self.0, Entrance { scans: Some(Arc::default()), ..self.1 })
     }
 
     /// Who asks, for the record.
     pub(crate) fn origin(&self) -> Origin {
-        let Entrance { surface, peer, source } = self.1.clone();
-        Origin { caller: self.0.name.clone(), surface, peer, source }
+        let Entrance { surface, peer, cells, scans: _ } = self.1.clone();
+        Origin { caller: self.0.name.clone(), surface, peer, cells }
     }
 
     /// Refuses who may not read the audit log.
@@ -121,6 +132,20 @@ impl Caller {
         }
         let message = "this key may not read the audit log";
         Err(Problem::new(Code::Forbidden, message, "write audit = true for it in [[keys]]"))
+    }
+
+    /// Whether they may decide about runs that wait for approval, and see those of others.
+    pub(crate) fn approves(&self) -> bool {
+        self.0.approves
+    }
+
+    /// Refuses who may not decide about runs that wait for approval.
+    pub(crate) fn may_approve(&self) -> Result<(), Problem> {
+        if self.0.approves {
+            return Ok(());
+        }
+        let message = "this key may not approve or deny runs";
+        Err(Problem::new(Code::Forbidden, message, "write approve = true for it in [[keys]]"))
     }
 
     /// What they are called, in logs and in the configuration.
@@ -133,6 +158,11 @@ impl Caller {
     #[must_use]
     pub fn allowance(&self) -> &Allowance {
         &self.0.allowance
+    }
+
+    /// What they may do, and what is done with what they want to run.
+    pub(crate) fn rights(&self) -> Rights<'_> {
+        Rights { allowance: &self.0.allowance, policy: &self.0.policy, scans: self.1.scans.as_deref() }
     }
 
     /// What they get if they do not say.
@@ -223,10 +253,7 @@ impl Secret {
     /// # Errors
     /// That the kernel has none to give.
     pub fn random() -> std::io::Result<Secret> {
-        let mut bytes = [0; 32];
-        // Up to 256 bytes come whole or not at all (getrandom(2)).
-        getrandom(&mut bytes, GetRandomFlags::empty())?;
-        Ok(Secret(format!("bj_{}", hex(&bytes))))
+        Ok(Secret(format!("bj_{}", random_hex()?)))
     }
 
     /// The text, for the one time that it is shown.
@@ -253,7 +280,7 @@ impl fmt::Debug for Secret {
 pub struct KeyHash([u8; 32]);
 
 impl KeyHash {
-    fn of(secret: &str) -> KeyHash {
+    pub(crate) fn of(secret: &str) -> KeyHash {
         KeyHash(Sha256::digest(secret).into())
     }
 
@@ -283,6 +310,14 @@ impl fmt::Debug for KeyHash {
     }
 }
 
+/// 256 random bits, in hexadecimal.
+pub(crate) fn random_hex() -> std::io::Result<String> {
+    let mut bytes = [0; 32];
+    // Up to 256 bytes come whole or not at all (getrandom(2)).
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(hex(&bytes))
+}
+
 fn hex(bytes: &[u8; 32]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -294,9 +329,12 @@ pub struct Key {
     pub name: String,
     pub hash: KeyHash,
     pub allowance: Allowance,
+    pub policy: Arc<Policy>,
     pub quota: Quota,
     /// Whether its holder may read the audit log.
     pub audits: bool,
+    /// Whether its holder may decide about runs that wait for approval.
+    pub approves: bool,
 }
 
 /// Who may ask.
@@ -312,7 +350,11 @@ impl Callers {
     /// Those of a configuration. A caller that was there before goes on with what it is at.
     pub(crate) fn new(config: &Config, before: Option<&Callers>) -> Callers {
         if config.keys.is_empty() {
-            return Callers::Anyone(Caller::anonymous(config.anonymous.clone(), &config.defaults));
+            return Callers::Anyone(Caller::anonymous(
+                config.anonymous.clone(),
+                config.policy.clone(),
+                &config.defaults,
+            ));
         }
         let holder = |key: &Key| {
             let meter = before.and_then(|before| before.meter(&key.name)).unwrap_or_default();
@@ -344,6 +386,12 @@ impl Callers {
         found
     }
 
+    /// Who has the key of this hash.
+    pub(crate) fn by_hash(&self, hash: KeyHash) -> Option<Caller> {
+        let Callers::Holders(holders) = self else { return None };
+        holders.iter().find(|(known, _)| *known == hash).map(|(_, caller)| caller.clone())
+    }
+
     fn meter(&self, name: &str) -> Option<Arc<Meter>> {
         let Callers::Holders(holders) = self else { return None };
         holders.iter().find(|(_, caller)| caller.name() == name).map(|(_, caller)| caller.0.meter.clone())
@@ -355,7 +403,8 @@ mod tests {
     use super::*;
 
     fn key(name: &str, secret: &Secret, quota: Quota) -> Key {
-        Key { name: name.into(), hash: secret.hash(), allowance: Allowance::boxed(), quota, audits: false }
+        let (allowance, policy, approves) = (Allowance::boxed(), Arc::default(), false);
+        Key { name: name.into(), hash: secret.hash(), allowance, policy, quota, audits: false, approves }
     }
 
     fn callers(keys: &[Key], before: Option<&Callers>) -> Callers {

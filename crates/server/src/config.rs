@@ -1,16 +1,22 @@
 //! The settings of the server, as plain values that have been parsed. Where they were written does not matter here.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::allowance::{Allowance, Ceilings};
 use belljar_core::limits::{Bytes, Cpus};
+use belljar_core::policy::Policy;
+use belljar_ledger::approvals::Approvals;
 use belljar_ledger::key::PublicKey;
 use belljar_wire::Limits;
 
 use crate::caller::Key;
 use crate::defaults::Defaults;
 use crate::mcp;
+
+/// The most bytes of compiled programs that are kept.
+pub(crate) const MOST_PROGRAMS: usize = 64 << 20;
 
 /// How the server is to behave.
 #[derive(Debug, Clone)]
@@ -37,6 +43,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// How long runs may go on after the server was told to stop.
     pub drain: Duration,
+    /// How long nobody may need the server before it stops; `None` is for ever.
+    pub idle_timeout: Option<Duration>,
     /// How many results are kept, and for how long.
     pub kept: Keep,
     /// The most bytes of one file that is uploaded.
@@ -45,6 +53,10 @@ pub struct Config {
     pub uploads: Keep,
     /// What the caller without a key may do, where no keys are configured.
     pub anonymous: Allowance,
+    /// What is done with what they want to run, where no keys are configured.
+    pub policy: Arc<Policy>,
+    /// How long an answer waits for a person to approve a run, before it says that the run waits.
+    pub approval_wait: Duration,
     /// The keys. Without any, the server is for this machine alone.
     pub keys: Vec<Key>,
     /// What a request gets where it does not say.
@@ -55,6 +67,8 @@ pub struct Config {
     pub mcp: mcp::Config,
     /// The audit log, if there is one.
     pub audit: Option<Audit>,
+    /// The runs that wait for approval, if any can.
+    pub approvals: Option<Arc<Approvals>>,
 }
 
 /// An audit log that can be read.
@@ -116,15 +130,22 @@ fn ceilings(machine: Machine) -> Ceilings {
         disk: Some(Bytes::new(256 << 20)),
         output: Some(Bytes::new(16 << 20)),
         collected: Some(Bytes::new(32 << 20)),
+        // Compilers may have as much as programs.
+        compile_timeout: None,
+        compile_memory: None,
     }
 }
 
 fn raised(usual: Ceilings, defaults: &Limits) -> Ceilings {
     let size = |bytes: Option<u64>| bytes.map(Bytes::new);
     let pids = defaults.pids.map(|pids| u32::try_from(pids).unwrap_or(u32::MAX));
+    let timeout = usual.timeout.max(defaults.timeout_ms.map(Duration::from_millis));
+    let memory = usual.memory.max(size(defaults.memory_bytes));
     Ceilings {
-        timeout: usual.timeout.max(defaults.timeout_ms.map(Duration::from_millis)),
-        memory: usual.memory.max(size(defaults.memory_bytes)),
+        timeout,
+        memory,
+        compile_timeout: defaults.compile_timeout_ms.map(Duration::from_millis).max(timeout),
+        compile_memory: size(defaults.compile_memory_bytes).max(memory),
         cpus: usual.cpus.max(defaults.cpus.and_then(|cpus| Cpus::parse(cpus).ok())),
         pids: usual.pids.max(pids),
         disk: usual.disk.max(size(defaults.disk_bytes)),
@@ -174,15 +195,19 @@ impl Default for Config {
             body_timeout: Duration::from_secs(60),
             heartbeat: Duration::from_secs(10),
             drain: Duration::from_secs(10),
+            idle_timeout: None,
             kept: Keep { runs: 1000, bytes: 64 << 20, age: Duration::from_secs(600) },
             max_upload: 32 << 20,
             uploads: Keep { runs: 1000, bytes: 128 << 20, age: Duration::from_secs(3600) },
             anonymous: usual_allowance(&Limits::default()),
+            policy: Arc::default(),
+            approval_wait: Duration::from_secs(10),
             keys: Vec::new(),
             defaults: Defaults::default(),
             origins: Vec::new(),
             mcp: mcp::Config::default(),
             audit: None,
+            approvals: None,
         }
     }
 }

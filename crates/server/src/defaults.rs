@@ -95,6 +95,8 @@ fn may_reach(allowance: &Allowance, network: &str) -> bool {
 fn filled(own: Limits, defaults: Limits) -> Limits {
     Limits {
         timeout_ms: own.timeout_ms.or(defaults.timeout_ms),
+        compile_timeout_ms: own.compile_timeout_ms.or(defaults.compile_timeout_ms),
+        compile_memory_bytes: own.compile_memory_bytes.or(defaults.compile_memory_bytes),
         cpu_ms: own.cpu_ms.or(defaults.cpu_ms),
         memory_bytes: own.memory_bytes.or(defaults.memory_bytes),
         cpus: own.cpus.or(defaults.cpus),
@@ -109,6 +111,11 @@ fn cut(limits: Limits, ceilings: &Ceilings) -> Limits {
     let rate = ceilings.cpus.map(|cpus| f64::from(cpus.milli()) / 1000.0);
     Limits {
         timeout_ms: at_most(limits.timeout_ms, ceilings.timeout.map(millis)),
+        compile_timeout_ms: at_most(limits.compile_timeout_ms, ceilings.of_compile_timeout().map(millis)),
+        compile_memory_bytes: at_most(
+            limits.compile_memory_bytes,
+            ceilings.of_compile_memory().map(Bytes::get),
+        ),
         cpu_ms: at_most(limits.cpu_ms, ceilings.cpu_time.map(millis)),
         memory_bytes: at_most(limits.memory_bytes, ceilings.memory.map(Bytes::get)),
         cpus: limits.cpus.map(|cpus| rate.map_or(cpus, |ceiling| cpus.min(ceiling))),

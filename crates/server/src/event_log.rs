@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_core::backend::{BoxFuture, PullEvent, Stream};
+use belljar_core::outcome::Stage;
 use belljar_engine::{Observer, RunId, Started};
 use belljar_wire::RunStarted;
 use bytes::Bytes;
@@ -38,6 +39,7 @@ const PULL_BYTES: usize = 256;
 pub(crate) enum LogEvent {
     Pulling(PullEvent),
     Started(RunStarted),
+    NextStage,
     Output(Stream, Bytes),
 }
 
@@ -50,8 +52,8 @@ struct Shared {
     state: Mutex<State>,
     grown: Notify,
     left_queue: AtomicBool,
-    /// Which of the language's commands runs.
-    stage: watch::Sender<usize>,
+    /// Whether a person has decided, for which the run waited.
+    decided: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -60,12 +62,23 @@ struct State {
     pulls: Vec<(u64, PullEvent)>,
     last_pull: u64,
     started: Option<RunStarted>,
+    /// What the compiler wrote, if the run started with one.
+    compiler: Section,
+    /// Whether the program runs that the compiler made.
+    next_stage: bool,
+    /// What the program wrote.
+    program: Section,
+    closed: bool,
+}
+
+/// What one stage wrote.
+#[derive(Debug, Default)]
+struct Section {
     /// Which stream was written to, in order, and how long it was afterwards.
     turns: Vec<(Stream, usize)>,
     output: Output,
     /// What followed the head of stdout, and of stderr.
     tails: [Tail; 2],
-    closed: bool,
 }
 
 /// The end of what a stream had beyond its head.
@@ -88,7 +101,7 @@ pub(crate) struct SoFar {
 #[derive(Debug)]
 enum Output {
     Growing { stdout: Vec<u8>, stderr: Vec<u8> },
-    InResult(Arc<Finished>),
+    InResult(Arc<Finished>, Stage),
 }
 
 /// Reads a log from its start.
@@ -103,6 +116,14 @@ pub(crate) struct Reader {
 struct Position {
     pull: u64,
     started: bool,
+    compiler: SectionPosition,
+    next_stage: bool,
+    program: SectionPosition,
+}
+
+/// How much of what a stage wrote has been read.
+#[derive(Debug, Default)]
+struct SectionPosition {
     turn: usize,
     stdout: usize,
     stderr: usize,
@@ -114,20 +135,21 @@ impl EventLog {
         Reader { log: self.clone(), position: Position::default() }
     }
 
+    /// Whether a person has decided, for which the run waited.
+    pub(crate) fn decided(&self) -> watch::Receiver<bool> {
+        self.0.decided.subscribe()
+    }
+
     /// Whether the run has its slot.
     pub(crate) fn has_left_queue(&self) -> bool {
         self.0.left_queue.load(Ordering::Relaxed)
     }
 
-    /// Which of the language's commands runs.
-    pub(crate) fn stage(&self) -> watch::Receiver<usize> {
-        self.0.stage.subscribe()
-    }
-
-    /// The last 16 KiB that were written to a stream, at most.
+    /// The last 16 KiB that were written to a stream, at most, by what runs now.
     pub(crate) fn so_far(&self, stream: Stream) -> SoFar {
-        let state = self.state();
-        let (head, tail) = (state.output.of(stream), &state.tails[index(stream)]);
+        let mut state = self.state();
+        let section = state.section();
+        let (head, tail) = (section.output.of(stream), &section.tails[index(stream)]);
         let total = head.len() as u64 + tail.seen;
         let mut last: Vec<u8> = tail.last.iter().copied().collect();
         if tail.seen == last.len() as u64 {
@@ -145,11 +167,8 @@ impl EventLog {
     pub(crate) fn close(&self, result: Option<&Arc<Finished>>) {
         let mut state = self.state();
         state.closed = true;
-        state.turns.shrink_to_fit();
-        if let Some(finished) = result {
-            state.output = Output::InResult(finished.clone());
-        }
-        state.tails = Default::default();
+        state.compiler.close(result, Stage::Compile);
+        state.program.close(result, Stage::Run);
         drop(state);
         self.0.grown.notify_waiters();
     }
@@ -157,13 +176,7 @@ impl EventLog {
     /// About how many bytes the log holds beyond the result.
     pub(crate) fn bytes(&self) -> usize {
         let state = self.state();
-        let output = match &state.output {
-            Output::Growing { stdout, stderr } => stdout.len() + stderr.len(),
-            Output::InResult(_) => 0,
-        };
-        let turns = state.turns.len() * size_of::<(Stream, usize)>();
-        let output = output + state.tails.iter().map(|tail| tail.last.len()).sum::<usize>();
-        output + turns + state.pulls.len() * PULL_BYTES
+        state.compiler.bytes() + state.program.bytes() + state.pulls.len() * PULL_BYTES
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -210,6 +223,57 @@ impl State {
             position.started = true;
             return Some(LogEvent::Started(started.clone()));
         }
+        if self.compiles() && !position.next_stage {
+            let event = self.compiler.after(&mut position.compiler);
+            return event.or_else(|| {
+                position.next_stage = self.next_stage;
+                self.next_stage.then_some(LogEvent::NextStage)
+            });
+        }
+        self.program.after(&mut position.program)
+    }
+
+    /// Whether it started with a compiler.
+    fn compiles(&self) -> bool {
+        self.started.as_ref().is_some_and(|started| started.stage() == Stage::Compile)
+    }
+
+    fn section(&mut self) -> &mut Section {
+        if self.compiles() && !self.next_stage { &mut self.compiler } else { &mut self.program }
+    }
+
+    fn pull(&mut self, event: PullEvent) {
+        self.last_pull += 1;
+        let (number, room) = (self.last_pull, self.pulls.len() < MAX_LAYERS);
+        match self.pulls.iter_mut().find(|(_, earlier)| earlier.layer == event.layer) {
+            Some(earlier) => *earlier = (number, event),
+            None if room => self.pulls.push((number, event)),
+            None => {}
+        }
+    }
+}
+
+impl Section {
+    fn close(&mut self, result: Option<&Arc<Finished>>, stage: Stage) {
+        self.turns.shrink_to_fit();
+        self.tails = Default::default();
+        if let Some(finished) = result {
+            self.output = Output::InResult(finished.clone(), stage);
+        }
+    }
+
+    /// About how many bytes it holds beyond the result.
+    fn bytes(&self) -> usize {
+        let output = match &self.output {
+            Output::Growing { stdout, stderr } => stdout.len() + stderr.len(),
+            Output::InResult(..) => 0,
+        };
+        let tails = self.tails.iter().map(|tail| tail.last.len()).sum::<usize>();
+        output + tails + self.turns.len() * size_of::<(Stream, usize)>()
+    }
+
+    /// The first output after a position, which moves beyond it.
+    fn after(&self, position: &mut SectionPosition) -> Option<LogEvent> {
         while let Some((stream, end)) = self.turns.get(position.turn) {
             if let Some(piece) = self.piece(*stream, *end, position) {
                 return Some(piece);
@@ -226,22 +290,12 @@ impl State {
             .find_map(|stream| self.piece(stream, usize::MAX, position))
     }
 
-    fn piece(&self, stream: Stream, end: usize, position: &mut Position) -> Option<LogEvent> {
+    fn piece(&self, stream: Stream, end: usize, position: &mut SectionPosition) -> Option<LogEvent> {
         let (bytes, read) = (self.output.of(stream), position.of(stream));
         let end = end.min(bytes.len()).min(*read + MAX_PIECE);
         let piece = bytes.get(*read..end).filter(|piece| !piece.is_empty())?;
         *read = end;
         Some(LogEvent::Output(stream, Bytes::copy_from_slice(piece)))
-    }
-
-    fn pull(&mut self, event: PullEvent) {
-        self.last_pull += 1;
-        let (number, room) = (self.last_pull, self.pulls.len() < MAX_LAYERS);
-        match self.pulls.iter_mut().find(|(_, earlier)| earlier.layer == event.layer) {
-            Some(earlier) => *earlier = (number, event),
-            None if room => self.pulls.push((number, event)),
-            None => {}
-        }
     }
 
     fn write(&mut self, stream: Stream, bytes: &[u8]) {
@@ -279,8 +333,7 @@ impl Output {
         match (self, stream) {
             (Output::Growing { stdout, .. }, Stream::Stdout) => stdout,
             (Output::Growing { stderr, .. }, Stream::Stderr) => stderr,
-            (Output::InResult(finished), Stream::Stdout) => finished.report.stdout.head(),
-            (Output::InResult(finished), Stream::Stderr) => finished.report.stderr.head(),
+            (Output::InResult(finished, stage), stream) => finished.head(*stage, stream),
         }
     }
 
@@ -289,7 +342,7 @@ impl Output {
         let head = match (self, stream) {
             (Output::Growing { stdout, .. }, Stream::Stdout) => stdout,
             (Output::Growing { stderr, .. }, Stream::Stderr) => stderr,
-            (Output::InResult(_), Stream::Stdout | Stream::Stderr) => return None,
+            (Output::InResult(..), Stream::Stdout | Stream::Stderr) => return None,
         };
         head.extend_from_slice(bytes);
         Some(head.len())
@@ -302,7 +355,7 @@ impl Default for Output {
     }
 }
 
-impl Position {
+impl SectionPosition {
     fn of(&mut self, stream: Stream) -> &mut usize {
         match stream {
             Stream::Stdout => &mut self.stdout,
@@ -328,6 +381,10 @@ impl Reporter {
 }
 
 impl Observer for Reporter {
+    fn decided(&mut self) {
+        self.log.0.decided.send_replace(true);
+    }
+
     fn left_queue(&mut self) {
         self.log.0.left_queue.store(true, Ordering::Relaxed);
     }
@@ -342,7 +399,7 @@ impl Observer for Reporter {
     }
 
     fn next_stage(&mut self) {
-        self.log.0.stage.send_modify(|stage| *stage += 1);
+        self.log.change(|state| state.next_stage = true);
     }
 
     fn make_room(&mut self, bytes: belljar_core::limits::Bytes) -> BoxFuture<'_, ControlFlow<()>> {
@@ -356,12 +413,12 @@ impl Observer for Reporter {
     }
 
     fn beyond_head(&mut self, stream: Stream, bytes: &[u8]) {
-        self.log.state().tails[index(stream)].push(bytes);
+        self.log.state().section().tails[index(stream)].push(bytes);
     }
 
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         if !bytes.is_empty() {
-            self.log.change(|state| state.write(stream, bytes));
+            self.log.change(|state| state.section().write(stream, bytes));
         }
         ControlFlow::Continue(())
     }
@@ -429,7 +486,7 @@ mod tests {
         }
         let _ = reporter.output(Stream::Stderr, b"e");
         reporter.log.close(None);
-        assert_eq!(reporter.log.state().turns.len(), MAX_TURNS);
+        assert_eq!(reporter.log.state().program.turns.len(), MAX_TURNS);
         let late = outputs(reporter.log.read()).await;
         assert_eq!(joined(&late, Stream::Stdout), vec![b'o'; 10_000]);
         assert_eq!(joined(&late, Stream::Stderr), vec![b'e'; 10_000]);

@@ -4,6 +4,7 @@
 //! started, while that runs and then for as long as results are. A run that was cancelled (its client may have gone away, and now tries again)
 //! or that Belljar could not carry out has no result to give; then the same request starts anew.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,9 @@ const MAX_KEY: usize = 255;
 pub(crate) const KEY_BYTES: usize = 512;
 /// Longer than any run can take, with its time in the queue.
 const LONGEST_RUN: Duration = Duration::from_secs(48 * 3600);
+
+/// How many requests with keys can be started at a time.
+const STRIPES: u64 = 256;
 
 /// What a client calls its request.
 #[derive(Debug, Clone)]
@@ -50,7 +54,12 @@ impl Key {
 
 /// The keys that are remembered.
 #[derive(Debug)]
-pub(crate) struct Replays(Arc<Mutex<Store<Known>>>);
+pub(crate) struct Replays {
+    known: Arc<Mutex<Store<Known>>>,
+    /// One of them is held while a run is started, so that two requests of the same key are one. Which one, the key says;
+    /// requests of other keys seldom wait for it.
+    starting: Vec<tokio::sync::Mutex<()>>,
+}
 
 #[derive(Debug, Clone)]
 struct Known {
@@ -69,12 +78,13 @@ pub(crate) enum Origin {
 
 impl Replays {
     pub(crate) fn new(keep: Keep) -> Replays {
-        Replays(Arc::new(Mutex::new(Store::new(keep))))
+        let starting = (0..STRIPES).map(|_| tokio::sync::Mutex::default()).collect();
+        Replays { known: Arc::new(Mutex::new(Store::new(keep))), starting }
     }
 
-    /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: the
-    /// lock is held until the run is known.
-    pub(crate) fn start(
+    /// Starts a run, unless this request has started one already. Two that come at the same time are one, too: a lock is
+    /// held until the run is known.
+    pub(crate) async fn start(
         &self,
         runs: &Runs,
         caller: &Caller,
@@ -83,8 +93,9 @@ impl Replays {
         request: RunRequest,
     ) -> Result<Origin, Problem> {
         let (now, body) = (Instant::now(), Sha256::digest(body).into());
-        let mut known = locked(&self.0);
-        if let Some(earlier) = known.get(caller.name(), &key.0, now) {
+        let _starting = self.stripe(caller, key).lock().await;
+        let earlier = locked(&self.known).get(caller.name(), &key.0, now);
+        if let Some(earlier) = earlier {
             if earlier.body != body {
                 return Err(used_otherwise(key));
             }
@@ -92,13 +103,20 @@ impl Replays {
                 return Ok(Origin::Known(earlier.run));
             }
         }
-        let run = runs.begin(caller, request, Local::default())?;
+        let run = runs.begin(caller, request, Local::default()).await?;
         let started = Known { body, run: run.id.to_string() };
         // While it runs, it does not grow old.
-        known.put(caller.name(), key.0.clone(), started.clone(), KEY_BYTES, now + LONGEST_RUN);
-        let (known, owner, key) = (self.0.clone(), caller.name().to_owned(), key.0.clone());
+        let until = now + LONGEST_RUN;
+        locked(&self.known).put(caller.name(), key.0.clone(), started.clone(), KEY_BYTES, until);
+        let (known, owner, key) = (self.known.clone(), caller.name().to_owned(), key.0.clone());
         runs.when_ended(&run, move || age(&known, &owner, key, started));
         Ok(Origin::New(run))
+    }
+
+    fn stripe(&self, caller: &Caller, key: &Key) -> &tokio::sync::Mutex<()> {
+        let mut hasher = DefaultHasher::new();
+        (caller.name(), &key.0).hash(&mut hasher);
+        &self.starting[usize::try_from(hasher.finish() % STRIPES).unwrap_or_default()]
     }
 }
 

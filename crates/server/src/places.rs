@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// Connections that were told to go and have not gone yet. More than that are not told: their descriptors are still open.
 const MAX_LEAVING: usize = 64;
@@ -24,8 +25,10 @@ struct Shared {
     emptied: Notify,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
+    /// When the last one to go so far has gone.
+    left_at: Instant,
     open: usize,
     leaving: usize,
     by_peer: HashMap<IpAddr, usize>,
@@ -68,7 +71,15 @@ pub(crate) struct Serving(Arc<Seat>);
 impl Places {
     /// So many in all, and so many for each address.
     pub(crate) fn new(all: usize, each: usize) -> Places {
-        Places(Arc::new(Shared { all, each, state: Mutex::default(), emptied: Notify::new() }))
+        let state = State {
+            left_at: Instant::now(),
+            open: 0,
+            leaving: 0,
+            by_peer: HashMap::new(),
+            waiting: BTreeMap::new(),
+            next: 0,
+        };
+        Places(Arc::new(Shared { all, each, state: Mutex::new(state), emptied: Notify::new() }))
     }
 
     /// A place for a client at this address. If there is none, the one that has waited longest loses its own: among those
@@ -99,6 +110,15 @@ impl Places {
             }
             emptied.await;
         }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state().is_empty()
+    }
+
+    /// When a connection was last closed.
+    pub(crate) fn left_at(&self) -> Instant {
+        self.state().left_at
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -188,6 +208,7 @@ impl Drop for Place {
         if self.seat.is(WAITING) {
             state.waiting.remove(&self.seat.number.load(Ordering::Acquire));
         }
+        state.left_at = Instant::now();
         if self.seat.is(GOING) {
             state.leaving -= 1;
         } else {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::Captured;
 use belljar_core::backend::Stream;
 use belljar_core::language::Language;
-use belljar_core::outcome::{Changes, CollectedFile, Report};
-use belljar_engine::{Admitted, Asked, Engine, RunId};
+use belljar_core::outcome::{Changes, CollectedFile, Report, Stage};
+use belljar_engine::{Admission, Asked, Engine, RunId};
 use belljar_wire::{
-    Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunStatus, RunSummary,
-    Surface,
+    Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunState, RunStatus,
+    RunSummary, Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -61,6 +61,8 @@ struct Shared {
 struct Living {
     runs: HashMap<String, Arc<Record>>,
     closed: bool,
+    /// Whether the server is about to end, and has no time for people to decide.
+    leaving: bool,
     /// Whether a thread waits for the next one.
     awaited: bool,
 }
@@ -71,6 +73,8 @@ struct Record {
     id: RunId,
     owner: String,
     language: Language,
+    /// What it waits for, or has waited for.
+    approval_id: Option<String>,
     created: SystemTime,
     log: EventLog,
     fate: watch::Sender<Fate>,
@@ -88,9 +92,9 @@ enum Fate {
     Cancelled,
 }
 
-/// A run that was admitted and is to be driven.
+/// A run that was admitted or not, and is to be driven to its end.
 struct Ticket {
-    admitted: Admitted,
+    admission: Admission,
     presence: Presence,
     form: OutputForm,
     /// For the files that it gets of earlier results and of uploads.
@@ -146,9 +150,24 @@ impl Finished {
     /// What keeping it costs, near enough.
     pub(crate) fn bytes(&self) -> usize {
         let files = self.report.files.iter().flatten().map(|file| file.content.len() + file.path.len());
-        let output = [&self.report.stdout, &self.report.stderr].map(Captured::len);
+        let compiler = self.report.compile.iter().flat_map(|compiler| [&compiler.stdout, &compiler.stderr]);
+        let output = [&self.report.stdout, &self.report.stderr].into_iter().chain(compiler);
         let changes = self.report.changes.as_ref().map_or(0, weight_of);
-        1024 + files.sum::<usize>() + output.iter().sum::<usize>() + changes
+        1024 + files.sum::<usize>() + output.map(Captured::len).sum::<usize>() + changes
+    }
+
+    /// The head of what a stage wrote to a stream. What a compiler that failed wrote is told as the result of the run, too, but
+    /// not twice here.
+    pub(crate) fn head(&self, stage: Stage, stream: Stream) -> &[u8] {
+        let Report { stdout, stderr, compile, stage: last, .. } = &self.report;
+        let written = match stage {
+            Stage::Compile => compile.as_ref().map(|compiler| (&compiler.stdout, &compiler.stderr)),
+            Stage::Run => (*last == Stage::Run).then_some((stdout, stderr)),
+        };
+        written.map_or(&[], |(stdout, stderr)| match stream {
+            Stream::Stdout => stdout.head(),
+            Stream::Stderr => stderr.head(),
+        })
     }
 
     /// What it can take, at most, to render it as JSON: an object, and then the text.
@@ -169,7 +188,7 @@ fn weight_of(changes: &Changes) -> usize {
 #[derive(Debug, Clone)]
 pub enum Found {
     /// It has not ended yet.
-    Unfinished(RunStatus),
+    Unfinished(RunState),
     /// It ended, and is still remembered.
     Finished(End),
 }
@@ -188,9 +207,11 @@ pub(crate) struct Wanted {
 pub enum RunEvent {
     /// Its image is being pulled. Comes before the program starts, if at all.
     Pulling(ImagePull),
-    /// The program has started.
+    /// The program, or its compiler, has started.
     Started(RunStarted),
-    /// The program wrote something. Events have only the head of each stream; the result has the tail, too.
+    /// The compiler is done, and the program has started.
+    NextStage,
+    /// The program, or its compiler, wrote something. Events have only the head of each stream; the result has the tail, too.
     Output(Stream, Bytes),
     /// The box is gone.
     Ended(End),
@@ -230,13 +251,14 @@ impl Runs {
         &self.0.engine
     }
 
-    /// Admits a request, puts it into the queue and returns at once.
+    /// Admits a request, puts it into the queue and returns. A request that the policy denies, or that a person has to
+    /// approve, is a run, too: one that ends without a box, or that does not begin yet.
     ///
     /// # Errors
     /// Whatever is known without a box: a request that means nothing, that this caller may not make, that no backend
     /// can take, or that finds the queue full.
     pub async fn start(&self, caller: &Caller, request: RunRequest) -> Result<Run, Problem> {
-        self.begin(caller, request, Local::default())
+        self.begin(caller, request, Local::default()).await
     }
 
     /// The same, for a request with parts that JSON cannot carry.
@@ -249,7 +271,7 @@ impl Runs {
         request: RunRequest,
         local: Local,
     ) -> Result<Run, Problem> {
-        self.begin(caller, request, local)
+        self.begin(caller, request, local).await
     }
 
     /// The files that callers have uploaded.
@@ -267,12 +289,17 @@ impl Runs {
         &self.0.metrics
     }
 
-    pub(crate) fn begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
-        let begun = self.try_begin(caller, request, local);
+    pub(crate) async fn begin(
+        &self,
+        caller: &Caller,
+        request: RunRequest,
+        local: Local,
+    ) -> Result<Run, Problem> {
+        let begun = self.try_begin(caller, request, local).await;
         begun.inspect_err(|problem| self.0.metrics.refused(problem))
     }
 
-    fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
+    async fn try_begin(&self, caller: &Caller, request: RunRequest, local: Local) -> Result<Run, Problem> {
         let (engine, origin) = (&self.0.engine, caller.origin());
         let sketch = engine.recorder().map(|_| sketch(&request, &local));
         let form = if request.output_base64 { OutputForm::TextAndBase64 } else { OutputForm::Text };
@@ -281,10 +308,11 @@ impl Runs {
                 engine.refused(&origin, || sketch.unwrap_or_default(), &problem.error.message);
             })?;
         let began = Instant::now();
-        let admitted = engine.admit_from(&origin, caller.allowance(), request)?;
-        let run = self.register(caller, admitted.language())?;
-        let span = tracing::info_span!("run", id = run.id.as_str(), language = admitted.language().name);
-        let ticket = Ticket { admitted, presence, form, room, began };
+        let admission = engine.admit(&origin, caller.rights(), request).await?;
+        let (language, approval_id) = (admission.language(), admission.approval_id().map(str::to_owned));
+        let run = self.register(caller, language, approval_id)?;
+        let span = tracing::info_span!("run", id = run.id.as_str(), language = language.name);
+        let ticket = Ticket { admission, presence, form, room, began };
         self.0.threads.spawn(self.clone().drive(ticket, run.events.record.clone()).instrument(span));
         Ok(run)
     }
@@ -356,9 +384,9 @@ impl Runs {
     pub fn cancel(&self, caller: &Caller, id: &str) -> Result<RunStatus, Problem> {
         let record = self.record(caller, id)?;
         match record.found() {
-            Found::Unfinished(status) => {
+            Found::Unfinished(state) => {
                 record.cancel();
-                Ok(status)
+                Ok(state.status)
             }
             Found::Finished(_) => {
                 let message = format!("the run '{}' has already ended", id.escape_debug());
@@ -391,6 +419,13 @@ impl Runs {
         drop(self.0.born.wait_while(locked(&self.0.living), none));
     }
 
+    /// Ends those that wait for a person, who may take longer than the server has.
+    pub(crate) fn cancel_undecided(&self) {
+        let mut living = locked(&self.0.living);
+        living.leaving = true;
+        living.runs.values().filter(|record| record.awaits_approval()).for_each(|record| record.cancel());
+    }
+
     /// Ends all of them, for good: none begins after that.
     pub fn cancel_all(&self) {
         let mut living = locked(&self.0.living);
@@ -398,12 +433,18 @@ impl Runs {
         living.runs.values().for_each(|record| record.cancel());
     }
 
-    fn register(&self, caller: &Caller, language: Language) -> Result<Run, Problem> {
+    fn register(
+        &self,
+        caller: &Caller,
+        language: Language,
+        approval_id: Option<String>,
+    ) -> Result<Run, Problem> {
         let id = RunId::new();
         let record = Arc::new(Record {
             id: id.clone(),
             owner: caller.name().to_owned(),
             language,
+            approval_id,
             created: SystemTime::now(),
             log: EventLog::default(),
             fate: watch::Sender::new(Fate::Attached),
@@ -413,6 +454,9 @@ impl Runs {
         if living.closed {
             return Err(shutting_down());
         }
+        if living.leaving && record.approval_id.is_some() {
+            record.cancel();
+        }
         living.runs.insert(id.to_string(), record.clone());
         if std::mem::take(&mut living.awaited) {
             self.0.born.notify_one();
@@ -421,7 +465,7 @@ impl Runs {
     }
 
     async fn drive(self, ticket: Ticket, record: Arc<Record>) {
-        let Ticket { admitted, presence, form, began, room: _room } = ticket;
+        let Ticket { admission, presence, form, began, room: _room } = ticket;
         let memory = self.0.memory.of(&record.owner);
         let mut reporter = Reporter::new(record.id.clone(), record.log.clone(), memory.clone());
         let mut fate = record.fate.subscribe();
@@ -431,7 +475,7 @@ impl Runs {
             None
         };
         // A bug of ours must not leave a caller waiting for ever, or the run among the living.
-        let running = AssertUnwindSafe(self.0.engine.run(&record.id, admitted, &mut reporter, cancel));
+        let running = AssertUnwindSafe(self.0.engine.carry_out(&record.id, admission, &mut reporter, cancel));
         let end = match running.catch_unwind().await {
             Ok(Ok(report)) => settle(report, reporter.room, &memory, began, form).await,
             Ok(Err(error)) => Err(error.into()),
@@ -491,7 +535,7 @@ impl Record {
     fn found(&self) -> Found {
         match self.end.borrow().clone() {
             Some(end) => Found::Finished(end),
-            None => Found::Unfinished(self.unfinished()),
+            None => Found::Unfinished(self.state()),
         }
     }
 
@@ -508,7 +552,36 @@ impl Record {
     }
 
     fn unfinished(&self) -> RunStatus {
-        if self.log.has_left_queue() { RunStatus::Running } else { RunStatus::Queued }
+        if self.log.has_left_queue() {
+            RunStatus::Running
+        } else if self.awaits_approval() {
+            RunStatus::AwaitingApproval
+        } else {
+            RunStatus::Queued
+        }
+    }
+
+    fn awaits_approval(&self) -> bool {
+        self.approval_id.is_some() && self.end.borrow().is_none() && !*self.log.decided().borrow()
+    }
+
+    /// Where it is right now, without its result.
+    fn state(&self) -> RunState {
+        let status = self.status();
+        let awaited = self.approval_id.clone().filter(|_| status == RunStatus::AwaitingApproval);
+        RunState { id: self.id.to_string(), status, approval_id: awaited }
+    }
+
+    /// Waits until a person has decided, if that is what it waits for.
+    async fn decided(&self) {
+        if self.awaits_approval() {
+            let (mut decided, mut end) = (self.log.decided(), self.end.subscribe());
+            tokio::select! {
+                // They fail only if the record is gone, and we have it.
+                _ = decided.wait_for(|decided| *decided) => {}
+                _ = end.wait_for(Option::is_some) => {}
+            }
+        }
     }
 
     fn summary(&self) -> RunSummary {
@@ -566,17 +639,30 @@ impl Events {
         match self.reader.next().await {
             Some(LogEvent::Pulling(event)) => RunEvent::Pulling(event.into()),
             Some(LogEvent::Started(started)) => RunEvent::Started(started),
+            Some(LogEvent::NextStage) => RunEvent::NextStage,
             Some(LogEvent::Output(stream, bytes)) => RunEvent::Output(stream, bytes),
             None => RunEvent::Ended(self.end().await),
         }
     }
 
+    /// The run as it waits for a person, if none has decided within that time.
+    pub(crate) async fn undecided_after(&self, wait: Duration) -> Option<RunState> {
+        self.record.approval_id.as_ref()?;
+        let _ = tokio::time::timeout(wait, self.record.decided()).await;
+        self.awaiting()
+    }
+
+    /// The run as it waits for a person, if it does.
+    pub(crate) fn awaiting(&self) -> Option<RunState> {
+        Some(self.record.state()).filter(|state| state.approval_id.is_some())
+    }
+
     /// Lets the run go on whatever becomes of the client that started it. `None` if that comes too late, because it is
     /// being cancelled.
-    pub(crate) fn detach(&self) -> Option<RunStatus> {
+    pub(crate) fn detach(&self) -> Option<RunState> {
         self.record.detach();
         let cancelled = *self.record.fate.borrow() == Fate::Cancelled;
-        (!cancelled).then(|| self.record.status())
+        (!cancelled).then(|| self.record.state())
     }
 
     /// Waits for the end.
@@ -594,11 +680,27 @@ impl Run {
         self.events.next().await
     }
 
-    /// Which of its language's commands runs: an index into [`stages`](belljar_core::language::Row::stages). When the
-    /// run has ended, the one that it came to.
-    #[must_use]
-    pub fn stage(&self) -> watch::Receiver<usize> {
-        self.events.record.log.stage()
+    /// Waits for a person to decide about it, if that is what it waits for, on behalf of a client that has no word for a run
+    /// which does not begin yet. When it is approved, the same request can be sent again.
+    ///
+    /// # Errors
+    /// That nobody has decided within that time.
+    pub(crate) async fn decided_within(&self, wait: Duration) -> Result<(), Problem> {
+        let Some(state) = self.events.undecided_after(wait).await else { return Ok(()) };
+        let id = state.approval_id.unwrap_or_default();
+        let message = format!("the run needs an approval, and nobody has decided about {id} yet");
+        let hint = format!("approve it with `belljar approvals approve {id}`, and send the request again");
+        Err(Problem::new(Code::Forbidden, message, hint))
+    }
+
+    /// Whether it still waits for a person after that time.
+    pub(crate) async fn awaits_after(&self, wait: Duration) -> bool {
+        self.events.undecided_after(wait).await.is_some()
+    }
+
+    /// Where it is right now.
+    pub(crate) fn state(&self) -> RunState {
+        self.events.record.state()
     }
 
     /// Waits for the end.
@@ -615,15 +717,15 @@ impl Run {
     }
 
     /// Lets it go on without us, and holds on to `resource` until it has ended.
-    pub(crate) fn detach_with<T: Send + 'static>(self, runs: &Runs, resource: T) -> RunStatus {
+    pub(crate) fn detach_with<T: Send + 'static>(self, runs: &Runs, resource: T) -> RunState {
         let record = self.events.record.clone();
         self.detach();
-        let status = record.status();
+        let state = record.state();
         runs.0.threads.spawn(async move {
             let _ = record.ended().await;
             drop(resource);
         });
-        status
+        state
     }
 }
 
@@ -707,7 +809,15 @@ mod tests {
     fn caller(concurrent: usize) -> Caller {
         let (secret, allowance) = (Secret::random().unwrap(), Allowance::boxed());
         let quota = Quota { concurrent: Some(concurrent), ..Quota::default() };
-        let keys = vec![Key { name: "a".into(), hash: secret.hash(), allowance, quota, audits: false }];
+        let keys = vec![Key {
+            name: "a".into(),
+            hash: secret.hash(),
+            allowance,
+            policy: Arc::default(),
+            quota,
+            audits: false,
+            approves: false,
+        }];
         Callers::new(&Config { keys, ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 
@@ -716,10 +826,10 @@ mod tests {
         let threads = Runtime::new().unwrap();
         let (runs, caller) = (runs(&threads), caller(1));
         let python = Language::by_name("python").unwrap();
-        let last = runs.register(&caller, python).unwrap();
+        let last = runs.register(&caller, python, None).unwrap();
         runs.cancel_all();
         assert_eq!(*last.events.record.fate.borrow(), Fate::Cancelled);
-        let refused = runs.register(&caller, python).unwrap_err();
+        let refused = runs.register(&caller, python, None).unwrap_err();
         assert_eq!((refused.status(), refused.retry_after), (503, Some(Duration::from_secs(1))));
         assert_eq!(runs.count(), 1);
     }
@@ -730,7 +840,7 @@ mod tests {
         let (runs, caller) = (runs(&threads), caller(1));
         let begin = || {
             let request = RunRequest { language: "python".into(), code: "1".into(), ..RunRequest::default() };
-            runs.begin(&caller, request, Local::default()).unwrap_err().error.code
+            threads.block_on(runs.begin(&caller, request, Local::default())).unwrap_err().error.code
         };
         assert_eq!(begin(), Code::BackendUnavailable);
         // What the engine refused does not count against the caller.

@@ -2,18 +2,20 @@
 
 use std::future::Future;
 use std::io;
-use std::net::TcpListener;
 use std::time::Duration;
 
 use belljar_core::request::Network;
-use belljar_engine::{Engine, RunError, Slots};
+use belljar_engine::{Engine, Programs, RunError, Slots};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use crate::caller::Caller;
-use crate::config::Config;
+use crate::config::{Config, MOST_PROGRAMS};
 use crate::http::{self, App};
+use crate::places::Places;
+use crate::quiet::Quiet;
 use crate::runs::Runs;
+use crate::socket::Listener;
 use crate::{listen, watchdog};
 
 /// How long those who listen, on a connection or a WebSocket, may take to hear that their run has ended.
@@ -64,6 +66,7 @@ impl Server {
     pub fn new(engine: Engine, config: Config) -> Result<Server, ServeError> {
         let threads = threads("belljar-serve", config.slots.clamp(2, 64) + ANSWERING)?;
         let engine = engine.with_slots(Slots::new(config.slots, config.queue));
+        let engine = engine.with_programs(Programs::new(MOST_PROGRAMS));
         engine.upkeep().for_each(|upkeep| drop(threads.spawn(upkeep)));
         let runs = Runs::new(engine, &config, threads.handle().clone());
         Ok(Server { app: App::new(runs, config), threads })
@@ -88,25 +91,29 @@ impl Server {
         });
     }
 
-    /// Serves until `until` resolves, which may meanwhile change who may ask; then lets the runs that are under way
+    /// Serves until `until` resolves, which may meanwhile change who may ask and see whether anybody does; then lets the runs that are under way
     /// end, kills those that have not by the deadline, and returns when nothing is left, or nothing that can be killed.
     ///
     /// # Errors
     /// That the socket cannot be used.
     pub fn serve<F: Future<Output = ()>>(
         self,
-        listener: TcpListener,
-        until: impl FnOnce(App) -> F,
+        listener: Listener,
+        until: impl FnOnce(App, Quiet) -> F,
     ) -> Result<(), ServeError> {
-        listener.set_nonblocking(true).map_err(ServeError::Listen)?;
         watchdog::start(self.app.runs.clone(), self.threads.handle().clone()).map_err(ServeError::Threads)?;
         self.threads.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
+            let door = listener.open().map_err(ServeError::Listen)?;
+            let config = &self.app.config;
+            let places = Places::new(config.max_connections, config.max_per_address());
+            let quiet = Quiet::new(&self.app, places.clone());
+            let entry = quiet.entry.clone();
             let stop = async {
-                until(self.app.clone()).await;
+                until(self.app.clone(), quiet).await;
                 self.app.draining.send_replace(true);
+                self.app.runs.cancel_undecided();
             };
-            let open = listen::accept(listener, http::router(&self.app), &self.app.config, stop).await;
+            let open = listen::accept(door, http::router(&self.app), config, (places, &entry), stop).await;
             // A run need not have a connection: that of a WebSocket is not counted, and some are left alone.
             let ending = async {
                 tokio::join!(self.app.runs.engine().retire(), open.close());

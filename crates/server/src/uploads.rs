@@ -177,13 +177,21 @@ mod tests {
     const KEEP: Keep = Keep { runs: 3, bytes: 100 << 10, age: Duration::from_secs(60) };
 
     fn anonymous() -> Caller {
-        Caller::anonymous(Allowance::boxed(), &Defaults::default())
+        Caller::anonymous(Allowance::boxed(), Arc::default(), &Defaults::default())
     }
 
     fn holder(name: &str, uploads: Option<usize>) -> Caller {
         let (secret, quota) = (Secret::random().unwrap(), Quota { uploads, ..Quota::default() });
         let hash = secret.hash();
-        let key = ApiKey { name: name.into(), hash, allowance: Allowance::boxed(), quota, audits: false };
+        let key = ApiKey {
+            name: name.into(),
+            hash,
+            allowance: Allowance::boxed(),
+            policy: Arc::default(),
+            quota,
+            audits: false,
+            approves: false,
+        };
         Callers::new(&Config { keys: vec![key], ..Config::default() }, None).holder(secret.reveal()).unwrap()
     }
 

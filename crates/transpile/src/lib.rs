@@ -21,7 +21,7 @@ mod worker;
 
 use std::time::Duration;
 
-use belljar_core::language::Preparation;
+use belljar_core::language::{Preparation, java};
 use belljar_core::limits::Bytes;
 use belljar_core::outcome::{Outcome, Usage};
 
@@ -75,11 +75,19 @@ pub fn prepare(
             (Ok(prepared), usage)
         }
         Preparation::StripTypes => strip_types(name, text, budget),
+        Preparation::NameAfterType => (Ok(name_after_type(name, text)), Usage::default()),
     }
 }
 
 fn unchanged(name: &str, text: &[u8]) -> Prepared {
     Prepared { name: name.to_owned(), text: text.to_owned() }
+}
+
+/// The directory stays what it is.
+fn name_after_type(name: &str, text: &[u8]) -> Prepared {
+    let Some(wanted) = java::Types::of(text).file_name() else { return unchanged(name, text) };
+    let renamed = name.rsplit_once('/').map_or(wanted.clone(), |(dir, _)| format!("{dir}/{wanted}"));
+    Prepared { name: renamed, text: text.to_owned() }
 }
 
 fn name_as_module(name: &str, text: &[u8], budget: Budget) -> (Prepared, Usage) {

@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::decision::Decision;
 use crate::request::Limits;
 use crate::result::Usage;
+use crate::scan::Finding;
 
 /// One attempt to run something, as the audit log has it. Secrets have been replaced by `[redacted:…]`.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditRecord {
     /// The number of the record. Records are numbered without gaps.
     pub seq: u64,
@@ -57,12 +59,13 @@ pub struct AuditRecord {
     /// The image of the run.
     #[schema(required = true)]
     pub image: Option<String>,
-    /// What the scan of the code found. Empty: this version does not scan code.
+    /// What the scan of the code found, if it was scanned.
+    #[schema(value_type = Vec<Finding>)]
     pub findings: Vec<Value>,
     /// What was decided about the run, or `null` if there was nothing to decide.
     #[schema(required = true)]
-    pub decision: Option<String>,
-    /// Who decided.
+    pub decision: Option<Decision>,
+    /// Who decided: `policy`, `request` or the name of a person.
     #[schema(required = true)]
     pub decider: Option<String>,
     /// How the run ended, or `refused`, `failed`, or `unrecorded` for a note about attempts that could not be recorded.
@@ -87,9 +90,15 @@ pub struct AuditRecord {
     pub stderr_bytes: Option<u64>,
     /// The files that were returned.
     pub produced: Vec<AuditFile>,
-    /// What the run used.
+    /// What the program used.
     #[schema(required = true)]
     pub usage: Option<Usage>,
+    /// What the compiler did, or `null` if there was none.
+    #[schema(required = true)]
+    pub compile: Option<AuditCompile>,
+    /// What ended the run: the program (`run`) or its compiler (`compile`). `null` if it did not take place.
+    #[schema(required = true)]
+    pub stage: Option<String>,
     /// Where its sandbox came from.
     #[schema(required = true)]
     pub start: Option<String>,
@@ -128,6 +137,27 @@ pub struct AuditRequest {
     pub files_omitted: u64,
 }
 
+/// What a compiler did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct AuditCompile {
+    /// Its exit code.
+    pub exit_code: u8,
+    /// Whether `compile_timeout_ms` ended it.
+    pub timed_out: bool,
+    /// What it wrote to standard output. `null` if the compiler ended the run: `stdout` of the record has it.
+    #[schema(required = true)]
+    pub stdout: Option<String>,
+    /// What it wrote to standard error. `null` if the compiler ended the run: `stderr` of the record has it.
+    #[schema(required = true)]
+    pub stderr: Option<String>,
+    /// What it used: nothing if the program was there already.
+    #[schema(required = true)]
+    pub usage: Option<Usage>,
+    /// Whether the program was there already, because the same code was compiled before.
+    pub cached: bool,
+}
+
 /// Bytes that are recorded by their digest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
@@ -143,7 +173,7 @@ pub struct AuditFile {
 }
 
 /// An attempt in a list.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditSummary {
     /// The number of the record.
     pub seq: u64,
@@ -167,7 +197,7 @@ pub struct AuditSummary {
     /// The backend.
     #[schema(required = true)]
     pub backend: Option<String>,
-    /// What was decided about the run.
+    /// What was decided about the run: `allow`, `warn`, `approve` or `deny`, or `null` if there was nothing to decide.
     #[schema(required = true)]
     pub decision: Option<String>,
     /// How the run ended, or `refused`, `failed`, or `unrecorded`.
@@ -181,7 +211,7 @@ pub struct AuditSummary {
 }
 
 /// Records of the audit log, newest first.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditList {
     /// The records of this page.
     pub records: Vec<AuditSummary>,
@@ -191,7 +221,7 @@ pub struct AuditList {
 }
 
 /// Whether the audit log is as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditVerdict {
     /// Whether nothing was changed, removed or inserted.
     pub ok: bool,
@@ -216,7 +246,7 @@ pub struct AuditVerdict {
 }
 
 /// The first thing that is wrong with the audit log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AuditFlaw {
     /// What kind of thing.
     pub kind: AuditFlawKind,
@@ -227,7 +257,7 @@ pub struct AuditFlaw {
 }
 
 /// What can be wrong with the audit log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditFlawKind {
     /// A record was changed, or inserted.

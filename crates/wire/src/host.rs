@@ -7,13 +7,13 @@ use belljar_core::guarantee::{Guarantee, Standing, resolve};
 use belljar_core::language::Language;
 use belljar_core::request::{BackendChoice, BackendName, Network};
 use belljar_engine::{Engine, RunError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Problem, schema};
+use crate::{Problem, Word, schema};
 
 /// The languages that the caller may use.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = LanguageList)]
 pub struct Languages {
     /// The languages, whether or not they can run on this server.
@@ -43,15 +43,15 @@ impl Languages {
 }
 
 /// A language, and what runs it on this server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Language)]
 pub struct LanguageStatus {
     /// The name of the language.
     #[schema(value_type = schema::LanguageName)]
-    pub name: &'static str,
+    pub name: Word,
     /// Other names that a request may use for it.
     #[schema(value_type = Vec<schema::LanguageAlias>)]
-    pub aliases: &'static [&'static str],
+    pub aliases: Vec<Word>,
     /// Whether it can run on this server.
     pub available: bool,
     /// The name and version of what runs it, or `null` if it is not installed.
@@ -61,8 +61,8 @@ pub struct LanguageStatus {
     #[schema(required = true)]
     pub location: Option<String>,
     /// Its default image, for backends that use images.
-    #[schema(required = true)]
-    pub image: Option<&'static str>,
+    #[schema(value_type = Option<String>, required = true)]
+    pub image: Option<Word>,
     /// How to install it, or `null` if it can run.
     #[schema(required = true)]
     pub hint: Option<String>,
@@ -78,24 +78,24 @@ impl LanguageStatus {
         };
         let (label, location) = runtime.map(|found| (found.label, found.location)).unzip();
         LanguageStatus {
-            name: language.name,
-            aliases: language.aliases,
+            name: language.name.into(),
+            aliases: language.aliases.iter().map(|alias| (*alias).into()).collect(),
             available: label.is_some(),
             runtime: label,
             location,
-            image: language.image.map(|image| image.reference),
+            image: language.image.map(|image| image.reference.into()),
             hint,
         }
     }
 }
 
 /// The backends of this server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = BackendList)]
 pub struct Backends {
     /// The backend of a run that does not name one, or `null` if none can take it.
     #[schema(value_type = Option<schema::BackendName>, required = true)]
-    pub default: Option<&'static str>,
+    pub default: Option<Word>,
     /// Why no backend can take a run that does not name one, or `null` if one can.
     #[schema(required = true)]
     pub problem: Option<Problem>,
@@ -108,7 +108,7 @@ impl Backends {
     #[must_use]
     pub fn of(engine: &Engine, choice: BackendChoice, waived: &[Guarantee]) -> Backends {
         let (default, problem) = match destination(engine, choice, waived) {
-            Ok(name) => (Some(name.name()), None),
+            Ok(name) => (Some(name.name().into()), None),
             Err(problem) => (None, Some(problem)),
         };
         let backends = engine.backends().map(|backend| BackendStatus::new(backend, waived)).collect();
@@ -117,12 +117,12 @@ impl Backends {
 }
 
 /// A backend, and what it can guarantee on this server.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Backend)]
 pub struct BackendStatus {
     /// The name of the backend.
     #[schema(value_type = schema::BackendName)]
-    pub name: &'static str,
+    pub name: Word,
     /// Whether it can run code on this server: it is available, and keeps every guarantee that is not waived.
     pub ready: bool,
     /// Whether it could run code that needs no guarantee which it cannot keep.
@@ -142,12 +142,12 @@ pub struct BackendStatus {
 }
 
 /// A guarantee of a backend: how it is kept, or why it is not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Guarantee)]
 pub struct GuaranteeStatus {
     /// The name of the guarantee.
     #[schema(value_type = schema::GuaranteeName)]
-    pub name: &'static str,
+    pub name: Word,
     /// Whether the backend keeps it on this server.
     pub kept: bool,
     /// How it is kept. Only if it is.
@@ -177,10 +177,10 @@ impl BackendStatus {
                 Standing::Kept { how } => (Some(how), None, None),
                 Standing::Unmet { why, fix } => (None, Some(why), Some(fix)),
             };
-            GuaranteeStatus { name: guarantee.name(), kept: how.is_some(), how, why, fix }
+            GuaranteeStatus { name: guarantee.name().into(), kept: how.is_some(), how, why, fix }
         });
         BackendStatus {
-            name: backend.name().name(),
+            name: backend.name().name().into(),
             ready: reason.is_none(),
             available,
             only_by_name: !backend.name().is_automatic(),
@@ -280,21 +280,21 @@ mod tests {
     #[test]
     fn a_backend_lists_what_it_keeps_and_how_or_why_not() {
         let kept = GuaranteeStatus {
-            name: "filesystem",
+            name: "filesystem".into(),
             kept: true,
             how: Some("pivot_root".into()),
             why: None,
             fix: None,
         };
         let unmet = GuaranteeStatus {
-            name: "memory",
+            name: "memory".into(),
             kept: false,
             how: None,
             why: Some("no cgroup".into()),
             fix: Some("delegate one".into()),
         };
         let native = BackendStatus {
-            name: BackendName::Native.name(),
+            name: BackendName::Native.name().into(),
             ready: true,
             available: true,
             only_by_name: false,
@@ -302,7 +302,7 @@ mod tests {
             hint: None,
             guarantees: vec![kept, unmet],
         };
-        let backends = Backends { default: Some("native"), problem: None, backends: vec![native] };
+        let backends = Backends { default: Some("native".into()), problem: None, backends: vec![native] };
         insta::assert_snapshot!(crate::to_json(&backends), @r#"
         {
           "default": "native",

@@ -4,8 +4,11 @@
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
+mod approval;
 mod audit;
 mod cost;
+mod decision;
+mod heard;
 mod host;
 mod pool;
 mod problem;
@@ -18,24 +21,40 @@ mod schema;
 mod surface;
 mod upload;
 
+pub use approval::{
+    Approval, ApprovalDecision, ApprovalFile, ApprovalList, ApprovalPolicy, ApprovalRequest, ApprovalRuling,
+    ApprovalStatus, ApprovalSummary,
+};
 pub use audit::{
-    AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary, AuditVerdict,
-    moment, parse_moment,
+    AuditCompile, AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary,
+    AuditVerdict, moment, parse_moment,
 };
 pub use cost::{MAX_VALUES, cost};
+pub use decision::Decision;
+pub use heard::{Heard, Readable, Refusal, from_json};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
-pub use request::{FileSource, InputFile, Limits, Local, LocalCode, LocalFile, MAX_REQUEST, RunRequest};
-pub use result::{Changes, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, Usage};
-pub use run::{OutputText, RunEvent, RunList, RunState, RunStatus, RunSummary};
+pub use request::{
+    FileSource, Input, InputFile, Limits, Local, LocalCode, LocalFile, MAX_INPUTS, MAX_REQUEST, RunRequest,
+};
+pub use result::{
+    Changes, Compile, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, StageStarted, Usage,
+};
+pub use run::{
+    BatchDone, BatchEntry, BatchItem, OutputText, RunAnswer, RunBatch, RunEvent, RunList, RunState,
+    RunStatus, RunSummary,
+};
 pub use sarif::{SarifRule, sarif};
 pub use scan::{Finding, ScanRequest, ScanResult};
 pub use schema::BackendChoice as BackendChoiceName;
 pub use surface::Surface;
 pub use upload::{Upload, UploadList};
+
+/// A word of the contract: one that this version knows, or one that a server of another version has said.
+pub type Word = std::borrow::Cow<'static, str>;
 
 /// A moment as JSON has it, in UTC.
 fn timestamp(time: std::time::SystemTime) -> String {

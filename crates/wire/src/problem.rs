@@ -6,14 +6,14 @@ use belljar_core::backend::BackendError;
 use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
 use belljar_engine::RunError;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// The longest message and the longest hint, in bytes.
 const MAX_TEXT: usize = 4096;
 
 /// Belljar could not run the code, or would not.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
 pub struct Problem {
     /// What went wrong.
@@ -25,7 +25,7 @@ pub struct Problem {
 }
 
 /// What went wrong, for programs (`code`) and for people (`message` and `hint`).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ErrorDetail)]
 pub struct Fault {
     /// The kind of error. Branch on this.
@@ -41,7 +41,7 @@ pub struct Fault {
 }
 
 /// The kind of error. These codes are stable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = ErrorCode)]
 #[allow(missing_docs, reason = "the names are the contract's")]
@@ -122,6 +122,10 @@ impl From<RunError> for Problem {
                 let hint = "try again in a second, or collect less with a lower disk limit";
                 let retry_after = Some(Duration::from_secs(1));
                 Problem { retry_after, ..Problem::new(Code::Busy, message, hint) }
+            }
+            RunError::ProgramTooLarge { .. } => {
+                let hint = "make it smaller: put large tables into a file instead of the code";
+                Problem::new(Code::TooLarge, message, hint).at(Field::Code)
             }
             RunError::Unscanned(_) => {
                 let hint = "try again; if it happens again, this is a bug in Belljar, and its log says more";

@@ -12,6 +12,7 @@ use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
 use belljar_core::limits::LimitsRequest;
 use belljar_core::path::{BoxPath, Workspace, Writes};
+use belljar_core::policy::parse_allowed_imports;
 use belljar_core::request::{
     Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Extras, Glob, Network, SandboxRequest, Stdin,
     parse_waivers,
@@ -40,7 +41,8 @@ pub struct RunRequest {
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stdin: Option<String>,
+    #[schema(schema_with = schema::stdin)]
+    pub stdin: Option<Input>,
     /// Arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(schema_with = schema::args)]
@@ -104,6 +106,56 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(default = false)]
     pub hints: bool,
+    /// The only modules that the code may import; each stands for everything in it, too. Code that imports others is not
+    /// run (`status` is `denied`). It can only narrow what the server allows. For Python, JavaScript and TypeScript.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 1000)]
+    pub allowed_imports: Option<Vec<String>>,
+}
+
+/// What a program reads: one text, or a list of texts, for each of which it runs once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Input {
+    /// One text.
+    One(String),
+    /// Several of them.
+    Many(Vec<String>),
+}
+
+/// The most inputs of one request.
+pub const MAX_INPUTS: usize = 256;
+
+impl<'de> Deserialize<'de> for Input {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Input, D::Error> {
+        struct Either;
+
+        impl<'de> Visitor<'de> for Either {
+            type Value = Input;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string or a list of strings")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Input, E> {
+                Ok(Input::One(text.to_owned()))
+            }
+
+            fn visit_string<E: de::Error>(self, text: String) -> Result<Input, E> {
+                Ok(Input::One(text))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Input, A::Error> {
+                let mut texts = Vec::new();
+                while let Some(text) = list.next_element()? {
+                    texts.push(text);
+                }
+                Ok(Input::Many(texts))
+            }
+        }
+
+        deserializer.deserialize_any(Either)
+    }
 }
 
 /// A file to put into the working directory. It has one of `content`, `content_base64`, `from_run` and `upload`.
@@ -143,6 +195,10 @@ pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400000, default = 10000)]
     pub timeout_ms: Option<u64>,
+    /// Wall-clock time for the compiler of a language that is compiled, in milliseconds. It does not count for the program.
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 86400000, default = 30000)]
+    pub compile_timeout_ms: Option<u64>,
     /// CPU time for everything that the run starts, in milliseconds. Without it, CPU time is not limited.
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 86400000)]
@@ -151,6 +207,11 @@ pub struct Limits {
     #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 4194304, maximum = 17592186044416_i64, default = 268435456)]
     pub memory_bytes: Option<u64>,
+    /// Memory and swap for the compiler, in bytes. It does not count for the program. Without it, the compiler has 512 MiB, or
+    /// as much as the program if that is more.
+    #[serde(deserialize_with = "whole", skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 4194304, maximum = 17592186044416_i64, default = 536870912)]
+    pub compile_memory_bytes: Option<u64>,
     /// How many CPUs the run may use at a time; 0.5 is half of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0.01, maximum = 1024, default = 1.0)]
@@ -179,11 +240,13 @@ pub struct Local {
     pub files: Vec<LocalFile>,
     /// More files to return, which need not be there.
     pub collect: Vec<String>,
+    /// CPU time for the compiler.
+    pub compile_cpu_time: Option<Duration>,
 }
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Local { code, stdin, files, collect } = self;
+        let Local { code, stdin, files, collect, compile_cpu_time: _ } = self;
         let stdin = stdin.as_ref().map(|_| "a stream");
         let mut shown = f.debug_struct("Local");
         shown
@@ -217,6 +280,16 @@ pub struct LocalFile {
     pub executable: bool,
 }
 
+impl From<LocalFile> for InputFile {
+    fn from(LocalFile { path, content, executable }: LocalFile) -> InputFile {
+        let file = InputFile { path, executable, ..InputFile::default() };
+        match String::from_utf8(content) {
+            Ok(text) => InputFile { content: Some(text), ..file },
+            Err(other) => InputFile { content_base64: Some(STANDARD.encode(other.as_bytes())), ..file },
+        }
+    }
+}
+
 impl RunRequest {
     /// Reads a request.
     ///
@@ -229,6 +302,19 @@ impl RunRequest {
             return Err(Problem::new(problem::Code::TooLarge, message, "send less, or use a workspace"));
         }
         read_object(bytes)
+    }
+
+    /// Takes the inputs out of a request that has a list of them. One that has none or too many keeps them, and is refused
+    /// when it is parsed.
+    pub fn take_inputs(&mut self) -> Option<Vec<String>> {
+        let may_run = |stdin: &mut Input| match stdin {
+            Input::One(_) => false,
+            Input::Many(inputs) => (1..=MAX_INPUTS).contains(&inputs.len()),
+        };
+        match self.stdin.take_if(may_run)? {
+            Input::Many(inputs) => Some(inputs),
+            Input::One(_) => None,
+        }
     }
 
     /// The request in the terms of the domain. This is the one place where its text becomes types.
@@ -245,7 +331,8 @@ impl RunRequest {
     /// # Errors
     /// The first field that is not what the contract wants.
     pub fn parse_within(self, ceilings: &Ceilings, local: Local) -> Result<domain::RunRequest, Invalid> {
-        let (box_limits, limits) = self.limits.into_domain().within(ceilings).resolve()?;
+        let limits = LimitsRequest { compile_cpu_time: local.compile_cpu_time, ..self.limits.into_domain() };
+        let (box_limits, limits) = limits.within(ceilings).resolve()?;
         let workspace = workspace(&self)?;
         let files = files(self.files, local.files, box_limits.disk)?;
         let sandbox = SandboxRequest {
@@ -262,11 +349,15 @@ impl RunRequest {
             language,
             code: code(self.code, local.code, language)?,
             args: Arg::parse_all(self.args)?,
-            stdin: stdin(self.stdin, local.stdin),
+            stdin: stdin(self.stdin, local.stdin)?,
             files,
             collect: patterns(&self.collect, local.collect)?,
             limits,
             extras: Extras { plots: self.plots, hints: self.hints },
+            allowed_imports: self
+                .allowed_imports
+                .map(|modules| parse_allowed_imports(language, modules))
+                .transpose()?,
         };
         Ok(domain::RunRequest { sandbox, execution })
     }
@@ -304,7 +395,9 @@ impl Limits {
             pids: self.pids,
             disk: self.disk_bytes,
             output: self.output_bytes,
-            collected: None,
+            compile_timeout: self.compile_timeout_ms.map(Duration::from_millis),
+            compile_memory: self.compile_memory_bytes,
+            ..LimitsRequest::default()
         }
     }
 }
@@ -349,11 +442,30 @@ fn patterns(expected: &[String], optional: Vec<String>) -> Result<Vec<Glob>, Inv
     Ok(patterns.map(|(at, glob)| if at < number { glob } else { glob.optional() }).collect())
 }
 
-fn stdin(text: Option<String>, local: Option<Box<dyn Read + Send>>) -> Stdin {
-    match (local, text) {
-        (Some(stream), _) => Stdin::Stream(stream),
-        (None, Some(text)) if !text.is_empty() => Stdin::Bytes(text.into_bytes()),
-        (None, _) => Stdin::Empty,
+/// A list of inputs that arrived where one is wanted: it is not taken apart everywhere, and not if it is too long.
+fn not_here(inputs: usize) -> Invalid {
+    let too_large = inputs > MAX_INPUTS;
+    let (message, hint) = if (1..=MAX_INPUTS).contains(&inputs) {
+        (
+            "a list of inputs cannot be taken here".to_owned(),
+            "send it to POST /v1/runs, without Prefer: respond-async and Idempotency-Key",
+        )
+    } else {
+        let message = format!("stdin is a list of {inputs} inputs; it may have 1 to {MAX_INPUTS}");
+        (
+            message,
+            if too_large { "send the others in another request" } else { "leave stdin out, or name one" },
+        )
+    };
+    Invalid { field: Field::Stdin, message, hint: hint.to_owned(), too_large }
+}
+
+fn stdin(input: Option<Input>, local: Option<Box<dyn Read + Send>>) -> Result<Stdin, Invalid> {
+    match (local, input) {
+        (Some(stream), _) => Ok(Stdin::Stream(stream)),
+        (None, Some(Input::One(text))) if !text.is_empty() => Ok(Stdin::Bytes(text.into_bytes())),
+        (None, Some(Input::One(_)) | None) => Ok(Stdin::Empty),
+        (None, Some(Input::Many(inputs))) => Err(not_here(inputs.len())),
     }
 }
 
@@ -712,7 +824,7 @@ mod tests {
             .filter_map(|(name, limit)| Some((name.clone(), limit.get("default")?.clone())))
             .filter(|(_, default)| !default.is_null())
             .collect();
-        assert_eq!(defaults.len(), 6);
+        assert_eq!(defaults.len(), 8);
         let limits = |limits: &serde_json::Value| {
             let request =
                 parse(&format!(r#"{{"language": "py", "code": "1", "limits": {limits}}}"#)).unwrap();

@@ -4,31 +4,34 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::Captured;
 use belljar_core::backend::PullEvent;
-use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Start};
+use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Stage, Start};
 use belljar_engine::Started;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::decision::Decision;
 use crate::scan::Finding;
-use crate::schema;
+use crate::{Word, schema};
 
 /// The result of a run: what the program printed, and how it ended.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunResult {
     /// The identifier of the run.
     pub id: String,
     /// How the run ended.
     #[schema(value_type = schema::ResultStatus)]
-    pub status: &'static str,
-    /// The program's exit code: 124 if it timed out, 137 if it ran out of memory, 128 plus the signal's number if a signal
+    pub status: Word,
+    /// The program's exit code: 124 if it timed out, 126 if it was denied, 137 if it ran out of memory, 128 plus the signal's number if a signal
     /// ended it.
     pub exit_code: u8,
     /// The number of the signal that ended the program, or `null`.
     #[schema(required = true)]
     pub signal: Option<u8>,
-    /// What the program wrote to standard output. Bytes that are not UTF-8 are replaced.
+    /// What the program wrote to standard output; if `stage` is `compile`, what the compiler wrote. Bytes that are not
+    /// UTF-8 are replaced.
     pub stdout: String,
-    /// What the program wrote to standard error. Bytes that are not UTF-8 are replaced.
+    /// What the program wrote to standard error; if `stage` is `compile`, what the compiler wrote. Bytes that are not
+    /// UTF-8 are replaced.
     pub stderr: String,
     /// Standard output byte for byte. Only if the request has `output_base64`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -46,14 +49,20 @@ pub struct RunResult {
     pub timed_out: bool,
     /// Whether the limit on memory ended the program.
     pub oom_killed: bool,
-    /// What the run used.
+    /// What the program used. What its compiler used is in `compile`.
     pub usage: Usage,
+    /// What the compiler did, if the language is compiled.
+    #[schema(required = true)]
+    pub compile: Option<Compile>,
+    /// What ended the run: the program, or its compiler, because the code does not compile.
+    #[schema(value_type = schema::StageName)]
+    pub stage: Word,
     /// Where the sandbox came from.
     #[schema(value_type = schema::StartKind)]
-    pub start: &'static str,
+    pub start: Word,
     /// The language of the code.
     #[schema(value_type = schema::LanguageName)]
-    pub language: &'static str,
+    pub language: Word,
     /// The name and version of what ran the code, such as `CPython 3.11.7`.
     pub runtime: String,
     /// Why the run started cold although the server has a warm pool for its language, or `null`.
@@ -61,7 +70,7 @@ pub struct RunResult {
     pub cold_reason: Option<String>,
     /// What isolated the run.
     #[schema(value_type = schema::BackendName)]
-    pub backend: &'static str,
+    pub backend: Word,
     /// The image that the code ran in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
@@ -81,10 +90,62 @@ pub struct RunResult {
     pub changes: Option<Changes>,
     /// What a scan of the code found. Empty if nothing was found, or if the server does not scan the code of runs.
     pub findings: Vec<Finding>,
+    /// What was decided about the run before it could begin. Only if there is a policy, or the request has
+    /// `allowed_imports`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub decision: Option<Decision>,
+}
+
+/// What a compiler did. It has limits of its own, so nothing of it counts for the program.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = CompileResult)]
+pub struct Compile {
+    /// Its exit code, as that of a program.
+    pub exit_code: u8,
+    /// Whether `compile_timeout_ms` ended it.
+    pub timed_out: bool,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+    /// What it used: nothing if the program was there already.
+    pub usage: Usage,
+    /// Whether the program was there already, because the same code was compiled before.
+    pub cached: bool,
+}
+
+impl From<&outcome::Compilation> for Compile {
+    fn from(compiler: &outcome::Compilation) -> Compile {
+        Compile {
+            exit_code: compiler.outcome.exit_code(),
+            timed_out: matches!(compiler.outcome, Outcome::TimedOut(_)),
+            stdout: told(&compiler.stdout, OutputForm::Text).0,
+            stderr: told(&compiler.stderr, OutputForm::Text).0,
+            usage: compiler.usage.into(),
+            cached: compiler.cached,
+        }
+    }
+}
+
+/// The compiler is done, and its program has started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct StageStarted {
+    /// What runs now.
+    #[schema(value_type = schema::StageName)]
+    pub stage: Word,
+}
+
+impl StageStarted {
+    /// What begins.
+    #[must_use]
+    pub fn new(stage: Stage) -> StageStarted {
+        StageStarted { stage: stage_name(stage).into() }
+    }
 }
 
 /// Progress of an image that is being pulled for a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImagePull {
     /// The image, as the request or the language names it.
     pub image: String,
@@ -110,40 +171,50 @@ impl From<PullEvent> for ImagePull {
 }
 
 /// A run whose program has started: what is known before it ends.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RunStarted {
     /// The identifier of the run.
     pub id: String,
     /// The language of the code.
     #[schema(value_type = schema::LanguageName)]
-    pub language: &'static str,
+    pub language: Word,
     /// The name and version of what runs the code.
     pub runtime: String,
     /// What isolates the run.
     #[schema(value_type = schema::BackendName)]
-    pub backend: &'static str,
+    pub backend: Word,
     /// The image that the code runs in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
     /// Where the sandbox came from.
     #[schema(value_type = schema::StartKind)]
-    pub start: &'static str,
+    pub start: Word,
     /// How long the run waited in the queue, in milliseconds.
     pub queue_ms: f64,
+    /// What runs now: the program, or its compiler. The event `stage` follows when the compiler is done.
+    #[schema(value_type = schema::StageName)]
+    pub stage: Word,
 }
 
 impl RunStarted {
+    /// What runs now.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        if self.stage == stage_name(Stage::Compile) { Stage::Compile } else { Stage::Run }
+    }
+
     /// What the engine says when a program begins to run.
     #[must_use]
     pub fn new(id: &str, started: &Started<'_>) -> RunStarted {
         RunStarted {
             id: id.to_owned(),
-            language: started.language.name,
+            language: started.language.name.into(),
             runtime: started.runtime.to_owned(),
-            backend: started.backend.name(),
+            backend: started.backend.name().into(),
             image: started.image.map(str::to_owned),
-            start: word(started.start),
+            start: word(started.start).into(),
             queue_ms: millis(started.queue),
+            stage: stage_name(started.stage).into(),
         }
     }
 }
@@ -162,18 +233,18 @@ pub struct Usage {
 }
 
 /// What the backend guaranteed for a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Isolation {
     /// The guarantees that were kept.
     #[schema(value_type = Vec<schema::GuaranteeName>)]
-    pub kept: Vec<&'static str>,
+    pub kept: Vec<Word>,
     /// The guarantees that the run did without.
     #[schema(value_type = Vec<schema::GuaranteeName>)]
-    pub waived: Vec<&'static str>,
+    pub waived: Vec<Word>,
 }
 
 /// A file that the run wrote, and that `collect` asked for.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CollectedFile)]
 pub struct File {
     /// Where the file was, relative to the working directory.
@@ -185,7 +256,7 @@ pub struct File {
 }
 
 /// What a program did to its workspace. Directories are not listed, only the files and links in them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Changes {
     /// Files that were not there before, relative to the workspace.
     pub added: Vec<String>,
@@ -228,6 +299,12 @@ impl RunResult {
         word(start)
     }
 
+    /// The word for what ended it.
+    #[must_use]
+    pub fn stage_of(stage: Stage) -> &'static str {
+        stage_name(stage)
+    }
+
     /// The result of a run that took place.
     #[must_use]
     pub fn new(report: &Report, form: OutputForm) -> RunResult {
@@ -236,7 +313,7 @@ impl RunResult {
         let (status, signal) = status(report.outcome);
         RunResult {
             id: report.id.clone(),
-            status,
+            status: status.into(),
             exit_code: report.outcome.exit_code(),
             signal,
             stdout,
@@ -248,20 +325,23 @@ impl RunResult {
             timed_out: matches!(report.outcome, Outcome::TimedOut(_)),
             oom_killed: report.outcome == Outcome::OutOfMemory,
             usage: report.usage.into(),
-            start: word(report.start),
-            language: report.language.name,
+            compile: report.compile.as_ref().map(Compile::from),
+            stage: stage_name(report.stage).into(),
+            start: word(report.start).into(),
+            language: report.language.name.into(),
             runtime: report.runtime.clone(),
             cold_reason: report.cold_reason.clone(),
-            backend: report.backend.name(),
+            backend: report.backend.name().into(),
             image: report.image.clone(),
             network: report.network.to_string(),
             isolation: Isolation {
-                kept: report.enforcement.kept().iter().map(|guarantee| guarantee.name()).collect(),
-                waived: report.enforcement.waived().iter().map(|guarantee| guarantee.name()).collect(),
+                kept: report.enforcement.kept().iter().map(|guarantee| guarantee.name().into()).collect(),
+                waived: report.enforcement.waived().iter().map(|guarantee| guarantee.name().into()).collect(),
             },
             files: report.files.as_ref().map(|files| files.iter().map(File::from).collect()),
             changes: report.changes.as_ref().map(Changes::from),
             findings: report.findings.iter().map(Finding::from).collect(),
+            decision: report.decision.as_ref().map(Decision::from),
         }
     }
 }
@@ -283,6 +363,14 @@ impl From<outcome::Usage> for Usage {
     }
 }
 
+impl File {
+    /// Its content, if it is base64.
+    #[must_use]
+    pub fn content(&self) -> Option<Vec<u8>> {
+        STANDARD.decode(&self.content_base64).ok()
+    }
+}
+
 impl From<&CollectedFile> for File {
     fn from(file: &CollectedFile) -> File {
         let (size, content_base64) = (file.content.len(), STANDARD.encode(&file.content));
@@ -301,6 +389,13 @@ fn millis(time: Duration) -> f64 {
     (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
+fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Compile => "compile",
+        Stage::Run => "run",
+    }
+}
+
 fn word(start: Start) -> &'static str {
     match start {
         Start::Warm => "warm",
@@ -316,11 +411,12 @@ fn status(outcome: Outcome) -> (&'static str, Option<u8>) {
         Outcome::TimedOut(_) => ("timed_out", None),
         Outcome::OutOfMemory => ("out_of_memory", None),
         Outcome::Cancelled(_) => ("cancelled", None),
+        Outcome::Denied => ("denied", None),
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use belljar_core::Collector;
     use belljar_core::guarantee::{Guarantee, Offer, Standing, resolve};
@@ -335,7 +431,7 @@ mod tests {
         collector.finish()
     }
 
-    fn report(outcome: Outcome) -> Report {
+    pub(crate) fn report(outcome: Outcome) -> Report {
         let offer = Offer::by_asking(|_| Standing::Kept { how: String::new() });
         Report {
             id: "run_01J".into(),
@@ -348,6 +444,8 @@ mod tests {
                 cpu: Duration::from_micros(1100),
                 memory_peak: 9_437_184,
             },
+            compile: None,
+            stage: Stage::Run,
             start: Start::Cold,
             language: Language::by_name("python").unwrap(),
             runtime: "CPython 3.11.7".into(),
@@ -357,6 +455,7 @@ mod tests {
             enforcement: resolve(&offer, &[Guarantee::Disk]).unwrap(),
             findings: Vec::new(),
             files: None,
+            decision: None,
             cold_reason: None,
             changes: None,
         }
@@ -382,6 +481,8 @@ mod tests {
             "memory_peak_bytes": 9437184,
             "queue_ms": 0.0
           },
+          "compile": null,
+          "stage": "run",
           "start": "cold",
           "language": "python",
           "runtime": "CPython 3.11.7",
@@ -409,17 +510,37 @@ mod tests {
     }
 
     #[test]
+    fn a_compiler_is_told_apart_from_its_program() {
+        let usage = outcome::Usage { cpu: Duration::from_millis(2), ..outcome::Usage::default() };
+        let mut failed = report(Outcome::Exited(1));
+        failed.stage = Stage::Compile;
+        failed.compile = Some(outcome::Compilation {
+            outcome: Outcome::Exited(1),
+            stdout: captured(b""),
+            stderr: captured(b"no such x"),
+            usage,
+            cached: false,
+        });
+        let result = RunResult::from(&failed);
+        let compile = result.compile.unwrap();
+        assert_eq!((&*result.stage, &*result.status, result.exit_code), ("compile", "exited", 1));
+        assert_eq!((compile.exit_code, compile.timed_out, compile.stderr.as_str()), (1, false, "no such x"));
+        assert!(compile.usage.cpu_ms > 1.0 && result.usage.cpu_ms < 2.0);
+    }
+
+    #[test]
     fn every_ending_has_its_status_code_and_flags() {
         let told = |outcome| {
             let result = RunResult::from(&report(outcome));
-            (result.status, result.exit_code, result.signal, result.timed_out, result.oom_killed)
+            let RunResult { status, exit_code, signal, timed_out, oom_killed, .. } = result;
+            (status.into_owned(), exit_code, signal, timed_out, oom_killed)
         };
         let timeout = Outcome::TimedOut(TimeLimit::Wall(Duration::from_secs(1)));
-        assert_eq!(told(Outcome::Exited(3)), ("exited", 3, None, false, false));
-        assert_eq!(told(Outcome::Signaled(11)), ("signaled", 139, Some(11), false, false));
-        assert_eq!(told(timeout), ("timed_out", 124, None, true, false));
-        assert_eq!(told(Outcome::OutOfMemory), ("out_of_memory", 137, None, false, true));
-        assert_eq!(told(Outcome::Cancelled(Some(2))), ("cancelled", 130, None, false, false));
+        assert_eq!(told(Outcome::Exited(3)), ("exited".to_owned(), 3, None, false, false));
+        assert_eq!(told(Outcome::Signaled(11)), ("signaled".to_owned(), 139, Some(11), false, false));
+        assert_eq!(told(timeout), ("timed_out".to_owned(), 124, None, true, false));
+        assert_eq!(told(Outcome::OutOfMemory), ("out_of_memory".to_owned(), 137, None, false, true));
+        assert_eq!(told(Outcome::Cancelled(Some(2))), ("cancelled".to_owned(), 130, None, false, false));
     }
 
     #[test]

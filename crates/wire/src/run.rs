@@ -10,14 +10,16 @@ use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::problem::{Fault, Problem};
-use crate::result::{ImagePull, RunResult, RunStarted};
-use crate::schema;
+use crate::result::{ImagePull, RunResult, RunStarted, StageStarted};
+use crate::{Word, schema};
 
 /// Where a run is, or how it ended. A run that Belljar could not carry out is `failed`: there is no result, and asking for
 /// it gives the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunStatus {
+    /// A person has to approve it.
+    AwaitingApproval,
     /// It waits for a slot.
     Queued,
     /// Its sandbox is being prepared, or the program runs.
@@ -32,13 +34,16 @@ pub enum RunStatus {
     Signaled,
     /// Somebody cancelled it.
     Cancelled,
+    /// The policy did not let it run, or a person did not approve it.
+    Denied,
     /// Belljar could not run it.
     Failed,
 }
 
 impl RunStatus {
     /// All of them.
-    pub const ALL: [RunStatus; 8] = [
+    pub const ALL: [RunStatus; 10] = [
+        RunStatus::AwaitingApproval,
         RunStatus::Queued,
         RunStatus::Running,
         RunStatus::Exited,
@@ -46,6 +51,7 @@ impl RunStatus {
         RunStatus::OutOfMemory,
         RunStatus::Signaled,
         RunStatus::Cancelled,
+        RunStatus::Denied,
         RunStatus::Failed,
     ];
 
@@ -58,6 +64,7 @@ impl RunStatus {
             Outcome::TimedOut(_) => RunStatus::TimedOut,
             Outcome::OutOfMemory => RunStatus::OutOfMemory,
             Outcome::Cancelled(_) => RunStatus::Cancelled,
+            Outcome::Denied => RunStatus::Denied,
         }
     }
 
@@ -65,6 +72,7 @@ impl RunStatus {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
+            RunStatus::AwaitingApproval => "awaiting_approval",
             RunStatus::Queued => "queued",
             RunStatus::Running => "running",
             RunStatus::Exited => "exited",
@@ -72,22 +80,27 @@ impl RunStatus {
             RunStatus::OutOfMemory => "out_of_memory",
             RunStatus::Signaled => "signaled",
             RunStatus::Cancelled => "cancelled",
+            RunStatus::Denied => "denied",
             RunStatus::Failed => "failed",
         }
     }
 }
 
 /// A run without its result.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunState {
     /// The identifier of the run.
     pub id: String,
     /// Where the run is, or how it ended.
     pub status: RunStatus,
+    /// What the run waits for. Only if the status is `awaiting_approval`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub approval_id: Option<String>,
 }
 
 /// A run in a list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunSummary {
     /// The identifier of the run. `GET /v1/runs/{id}` has its result.
     pub id: String,
@@ -95,7 +108,7 @@ pub struct RunSummary {
     pub status: RunStatus,
     /// The language of the code.
     #[schema(value_type = schema::LanguageName)]
-    pub language: &'static str,
+    pub language: Word,
     /// When the server accepted the run, in UTC.
     #[schema(format = DateTime)]
     pub created_at: String,
@@ -120,12 +133,12 @@ impl RunSummary {
         error: Option<Fault>,
     ) -> RunSummary {
         let created_at = crate::timestamp(created);
-        RunSummary { id: id.to_owned(), status, language: language.name, created_at, exit_code, error }
+        RunSummary { id: id.to_owned(), status, language: language.name.into(), created_at, exit_code, error }
     }
 }
 
 /// Some of the caller's runs, newest first.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RunList {
     /// The runs of this page.
     pub runs: Vec<RunSummary>,
@@ -135,7 +148,7 @@ pub struct RunList {
 }
 
 /// A piece of what the program wrote.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OutputText {
     /// The text. Characters are never split between events; bytes that are not UTF-8 are replaced.
     pub text: String,
@@ -147,19 +160,89 @@ pub struct OutputText {
 pub enum RunEvent {}
 
 /// The events: the name of the schema, the name of the event, the schema of its data, and when it is sent.
-const EVENTS: [(&str, &str, Data, &str); 6] = [
+const EVENTS: [(&str, &str, Data, &str); 10] = [
+    (
+        "AwaitingApprovalEvent",
+        "awaiting_approval",
+        data::<RunState>,
+        "A person has to approve the run before it begins. This is the first event, if at all.",
+    ),
     (
         "PullEvent",
         "pull",
         data::<ImagePull>,
         "The image of the run is being pulled. Sent before the program starts, if at all.",
     ),
-    ("StartEvent", "start", data::<RunStarted>, "The program has started."),
+    ("StartEvent", "start", data::<RunStarted>, "The program, or its compiler, has started."),
+    (
+        "StageEvent",
+        "stage",
+        data::<StageStarted>,
+        "The compiler is done, and the program has started. Output before this event is the compiler's.",
+    ),
     ("StdoutEvent", "stdout", data::<OutputText>, "The program wrote to standard output."),
     ("StderrEvent", "stderr", data::<OutputText>, "The program wrote to standard error."),
     ("EndEvent", "end", data::<RunResult>, "The run has ended. This is the last event."),
-    ("ErrorEvent", "error", data::<Problem>, "Belljar could not run the code. This is the last event."),
+    (
+        "ErrorEvent",
+        "error",
+        data::<Problem>,
+        "Belljar could not run the code. This is the last event, unless `stdin` is a list.",
+    ),
+    ("ResultEvent", "result", data::<BatchItem>, "With a list as `stdin`: the run for one input has ended."),
+    (
+        "DoneEvent",
+        "done",
+        data::<BatchDone>,
+        "With a list as `stdin`: all runs have ended. This is the last event.",
+    ),
 ];
+
+/// The results of a request with a list of inputs.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunBatch {
+    /// A result for each input, in their order; or an error, if Belljar could not run it. If the code does not compile, there is
+    /// one result, with the stage `compile`.
+    pub runs: Vec<BatchEntry>,
+}
+
+/// The result for one input.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are no values of it, only its schema")]
+pub enum BatchEntry {
+    /// It ran.
+    Result(RunResult),
+    /// Belljar could not run it.
+    Error(Problem),
+}
+
+/// The answer to a request: the result of the run, or the results of several.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+#[allow(clippy::large_enum_variant, reason = "there are no values of it, only its schema")]
+pub enum RunAnswer {
+    /// For one input.
+    Result(RunResult),
+    /// For a list of inputs.
+    Batch(RunBatch),
+}
+
+/// The result for one of several inputs.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct BatchItem {
+    /// Which input, counted from 0.
+    pub index: usize,
+    /// The result.
+    pub result: RunResult,
+}
+
+/// All inputs have been answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+pub struct BatchDone {
+    /// How many runs there were.
+    pub runs: usize,
+}
 
 /// The reference to a schema, and that schema with those that it refers to.
 type Data = fn(&mut Vec<(String, RefOr<Schema>)>) -> Ref;

@@ -8,7 +8,7 @@ use belljar_engine::Subject;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Problem, schema};
+use crate::{Problem, Word, schema};
 
 /// The most modules that a list of allowed imports may have.
 const MOST_IMPORTS: usize = 1000;
@@ -32,7 +32,7 @@ pub struct ScanRequest {
 }
 
 /// What a scan found.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScanResult {
     /// What was found, in the order of the code. There is a limit on their number; of one rule, the first finding says how
     /// many more there are.
@@ -40,13 +40,13 @@ pub struct ScanResult {
 }
 
 /// One place in the code that a rule matched.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
     /// The rule, such as `python.process.spawn`.
     pub rule: String,
     /// How much it matters.
     #[schema(value_type = schema::Severity)]
-    pub severity: &'static str,
+    pub severity: Word,
     /// What the code does there.
     pub message: String,
     /// The line on which it begins, counted from one.
@@ -59,6 +59,10 @@ pub struct Finding {
     pub end_column: u32,
     /// The line on which it begins, or a part of that line. Control characters are replaced.
     pub excerpt: String,
+    /// What it is in, if that is not the code itself: the path of a file of the request, `cell N` of a notebook,
+    /// `standard input` or `environment`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub within: Option<String>,
 }
 
 impl ScanRequest {
@@ -105,17 +109,34 @@ impl ScanResult {
     }
 }
 
+impl From<Finding> for finding::Finding {
+    /// A finding of another version may have a severity that this one does not know.
+    fn from(found: Finding) -> finding::Finding {
+        let Finding { rule, severity, message, line, column, end_line, end_column, excerpt, within } = found;
+        finding::Finding {
+            rule,
+            severity: finding::Severity::by_name(&severity).unwrap_or(finding::Severity::Info),
+            message,
+            start: finding::Position { line, column },
+            end: finding::Position { line: end_line, column: end_column },
+            excerpt,
+            within,
+        }
+    }
+}
+
 impl From<&finding::Finding> for Finding {
     fn from(found: &finding::Finding) -> Finding {
         Finding {
             rule: found.rule.clone(),
-            severity: found.severity.name(),
+            severity: found.severity.name().into(),
             message: found.message.clone(),
             line: found.start.line,
             column: found.start.column,
             end_line: found.end.line,
             end_column: found.end.column,
             excerpt: found.excerpt.clone(),
+            within: found.within.clone(),
         }
     }
 }

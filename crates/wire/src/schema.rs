@@ -51,7 +51,13 @@ words!(
      `cold` was built for this run.",
     ["warm", "zygote", "cold"]
 );
-words!(pub(crate) ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled"]);
+words!(pub(crate) ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied"]);
+
+words!(
+    pub(crate) PolicyAction,
+    "What is done with a run.",
+    belljar_core::policy::Action::ALL.map(belljar_core::policy::Action::name)
+);
 
 words!(
     pub(crate) Severity,
@@ -59,7 +65,12 @@ words!(
     belljar_core::finding::Severity::ALL.map(belljar_core::finding::Severity::name)
 );
 
-words!(pub(crate) EventName, "The name of an event of a run.", ["pull", "start", "stdout", "stderr", "end", "error"]);
+words!(pub(crate) StageName, "A part of a run: compiling the code, or running the program.", ["run", "compile"]);
+words!(
+    pub(crate) EventName,
+    "The name of an event of a run.",
+    ["awaiting_approval", "pull", "start", "stage", "stdout", "stderr", "end", "error", "result", "done"]
+);
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)
 pub(crate) fn language_or_alias() -> Schema {
@@ -84,6 +95,21 @@ pub(crate) fn env() -> Object {
         .property_names(Some(name))
         .additional_properties(Some(AdditionalProperties::from(RefOr::from(plain_text()))))
         .build()
+}
+
+/// One text, or a list of them.
+pub(crate) fn stdin() -> Schema {
+    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let list = ArrayBuilder::new().items(text()).min_items(Some(1)).max_items(Some(crate::MAX_INPUTS));
+    OneOfBuilder::new()
+        .description(Some(
+            "What the program reads from standard input. Without it, standard input is empty. With a list, the program is \
+             compiled once and runs once for each input, and the answer is a `RunBatch`. A list goes with neither \
+             `Prefer: respond-async` nor `Idempotency-Key`.",
+        ))
+        .item(text())
+        .item(list)
+        .into()
 }
 
 /// Texts that the kernel takes as arguments.

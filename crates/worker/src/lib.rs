@@ -20,6 +20,7 @@ use std::fmt;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -31,7 +32,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-pub use pool::Pool;
+pub use pool::{Asked, Pool};
 
 /// Something that a worker can be asked to do. It gets the question and its limits.
 #[derive(Debug, Clone, Copy)]
@@ -129,7 +130,7 @@ pub fn run_as_worker(jobs: &[Job]) -> Option<ExitCode> {
 /// Answers questions until there are no more.
 fn work(job: &Job, limits: Limits) -> io::Result<()> {
     // These have to be open already: nothing can be opened later.
-    let mut status = File::open("/proc/self/status")?;
+    let status = File::open("/proc/self/status")?;
     let mut parent = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let confined = HelperLimits { cpu: limits.cpu, memory: limits.memory, file_size: LAST_WORDS };
     confine_parser(confined)?;
@@ -140,7 +141,7 @@ fn work(job: &Job, limits: Limits) -> io::Result<()> {
         renew_cpu_time(limits.cpu)?;
         let answer = (job.perform)(question, limits)?;
         let now = cpu_time()?;
-        let spent = Spent { cpu: now.saturating_sub(before), memory_peak: memory_peak(&mut status)? };
+        let spent = Spent { cpu: now.saturating_sub(before), memory_peak: memory_peak(&status)? };
         before = now;
         parent.write_all(&[&spent.bytes()[..], &length(&answer)?, &answer].concat())?;
     }
@@ -172,10 +173,11 @@ fn cpu_time() -> io::Result<Duration> {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).map_err(io::Error::other)
 }
 
-fn memory_peak(status: &mut File) -> io::Result<u64> {
-    let mut text = String::new();
-    status.rewind()?;
-    status.read_to_string(&mut text)?;
+fn memory_peak(status: &File) -> io::Result<u64> {
+    // Longer than the file, so that one call reads it.
+    let mut buffer = [0; 4 << 10];
+    let length = status.read_at(&mut buffer, 0)?;
+    let text = String::from_utf8_lossy(&buffer[..length]);
     let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib: u64 = peak.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0);
     Ok(kib << 10)
@@ -237,61 +239,23 @@ impl Worker {
     /// # Errors
     /// A limit ended it, or it is broken.
     pub fn ask(&mut self, question: &[u8]) -> Result<(Vec<u8>, Spent), Failure> {
-        match self.converse(question) {
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(self.cause_of_death(false)),
-            Err(cause) if cause.kind() == io::ErrorKind::TimedOut => Err(self.cause_of_death(true)),
+        let mut conversation = Conversation::new(question, self.wall).map_err(Failure::Broken)?;
+        let until = conversation.deadline;
+        match self.go_on(&mut conversation, until)? {
+            Some(answer) => Ok(answer),
+            None => Err(self.cause_of_death(true)),
+        }
+    }
+
+    /// Goes on with a conversation until there is an answer, or for so long. `None` if there is none yet.
+    fn go_on(&mut self, conversation: &mut Conversation, until: Instant) -> Result<Option<Answer>, Failure> {
+        match conversation.go_on(&mut self.socket, until) {
+            Ok(Said::All(answer, spent)) => Ok(Some((answer, spent))),
+            Ok(Said::NotYet) if Instant::now() < conversation.deadline => Ok(None),
+            Ok(Said::NotYet) => Err(self.cause_of_death(true)),
+            Ok(Said::GoodBye) => Err(self.cause_of_death(false)),
             Err(cause) if is_hang_up(&cause) => Err(self.cause_of_death(false)),
             Err(cause) => Err(Failure::Broken(cause)),
-        }
-    }
-
-    /// The answer, or `None` if the worker closed the connection before it was complete.
-    fn converse(&mut self, question: &[u8]) -> io::Result<Option<(Vec<u8>, Spent)>> {
-        const HEAD: usize = Spent::SIZE + 4;
-        let deadline = Instant::now() + self.wall;
-        let frame = [&length(question)?[..], question].concat();
-        let mut unsent = frame.as_slice();
-        while !unsent.is_empty() {
-            self.await_events(PollFlags::OUT, deadline)?;
-            match self.socket.write(unsent) {
-                Ok(sent) => unsent = &unsent[sent..],
-                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                Err(cause) => return Err(cause),
-            }
-        }
-        let (mut said, mut needed) = (Vec::new(), HEAD);
-        let mut buffer = [0; 16 << 10];
-        while said.len() < needed {
-            self.await_events(PollFlags::IN, deadline)?;
-            match self.socket.read(&mut buffer) {
-                Ok(0) => return Ok(None),
-                Ok(count) => said.extend_from_slice(&buffer[..count]),
-                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
-                Err(cause) => return Err(cause),
-            }
-            if let (HEAD, Some(length)) = (needed, said.get(Spent::SIZE..).and_then(<[u8]>::first_chunk::<4>))
-            {
-                let length = usize::try_from(u32::from_le_bytes(*length)).map_err(io::Error::other)?;
-                if length > LONGEST {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                needed = HEAD + length;
-            }
-        }
-        let spent = Spent::read(&said);
-        said.truncate(needed);
-        said.drain(..HEAD);
-        Ok(Some((said, spent)))
-    }
-
-    fn await_events(&self, events: PollFlags, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&self.socket, events)], Some(&left)) {
-            Ok(0) => Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -317,6 +281,90 @@ impl Worker {
         self.last_words.rewind()?;
         (&self.last_words).take(LAST_WORDS).read_to_end(&mut said)?;
         Ok(said)
+    }
+}
+
+/// An answer and what it took.
+pub type Answer = (Vec<u8>, Spent);
+
+/// A question that is being sent, and the answer that is being received. It can stop in between and go on later.
+#[derive(Debug)]
+struct Conversation {
+    frame: Vec<u8>,
+    sent: usize,
+    received: Vec<u8>,
+    /// When the worker has to have answered.
+    deadline: Instant,
+}
+
+/// What has come of a conversation so far.
+enum Said {
+    All(Vec<u8>, Spent),
+    NotYet,
+    /// The worker closed the connection before its answer was complete.
+    GoodBye,
+}
+
+impl Conversation {
+    /// How long what comes before an answer is.
+    const HEAD: usize = Spent::SIZE + 4;
+
+    fn new(question: &[u8], wall: Duration) -> io::Result<Conversation> {
+        let frame = [&length(question)?[..], question].concat();
+        Ok(Conversation { frame, sent: 0, received: Vec::new(), deadline: Instant::now() + wall })
+    }
+
+    fn go_on(&mut self, socket: &mut UnixStream, until: Instant) -> io::Result<Said> {
+        while self.sent < self.frame.len() {
+            match socket.write(&self.frame[self.sent..]) {
+                Ok(sent) => self.sent += sent,
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
+                    if !await_events(socket, PollFlags::OUT, until)? {
+                        return Ok(Said::NotYet);
+                    }
+                }
+                Err(cause) => return Err(cause),
+            }
+        }
+        let mut buffer = [0; 16 << 10];
+        while self.received.len() < self.needed()? {
+            if !await_events(socket, PollFlags::IN, until)? {
+                return Ok(Said::NotYet);
+            }
+            match socket.read(&mut buffer) {
+                Ok(0) => return Ok(Said::GoodBye),
+                Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+        let spent = Spent::read(&self.received);
+        self.received.truncate(self.needed()?);
+        Ok(Said::All(self.received.split_off(Conversation::HEAD), spent))
+    }
+
+    /// How many bytes have to be received, as far as that is known.
+    fn needed(&self) -> io::Result<usize> {
+        let Some(length) = self.received.get(Spent::SIZE..).and_then(<[u8]>::first_chunk::<4>) else {
+            return Ok(Conversation::HEAD);
+        };
+        match usize::try_from(u32::from_le_bytes(*length)) {
+            Ok(length) if length <= LONGEST => Ok(Conversation::HEAD + length),
+            Ok(_) | Err(_) => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+}
+
+/// Whether the events came in time.
+fn await_events(socket: &UnixStream, events: PollFlags, until: Instant) -> io::Result<bool> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(socket, events)], Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Failure, Job, Limits, Spent, Worker};
+use crate::{Answer, Conversation, Failure, Job, Limits, Worker};
 
 /// After so many questions a worker is replaced.
 const QUESTIONS: usize = 1000;
@@ -17,6 +17,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// them.
 pub struct Pool(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     job: Job,
     limits: Limits,
@@ -25,11 +26,13 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     idle: Vec<(Worker, usize)>,
     spent: Vec<Worker>,
     missing: usize,
+    /// How many threads wait for an idle worker.
+    waiting: usize,
     closed: bool,
 }
 
@@ -52,7 +55,7 @@ impl Pool {
     ///
     /// # Errors
     /// A limit ended the worker, or there is none.
-    pub fn ask(&self, question: &[u8]) -> Result<(Vec<u8>, Spent), Failure> {
+    pub fn ask(&self, question: &[u8]) -> Result<Answer, Failure> {
         match self.ask_one(question) {
             // It may have died while it was idle, which says nothing about the question.
             Err(Failure::Broken(_)) => self.ask_one(question),
@@ -60,19 +63,64 @@ impl Pool {
         }
     }
 
-    fn ask_one(&self, question: &[u8]) -> Result<(Vec<u8>, Spent), Failure> {
+    fn ask_one(&self, question: &[u8]) -> Result<Answer, Failure> {
         let (mut worker, questions) = self.0.take_idle()?;
         let answered = worker.ask(question);
-        let mut state = self.0.lock();
-        if answered.is_ok() && questions + 1 < QUESTIONS {
-            state.idle.push((worker, questions + 1));
-        } else {
-            state.spent.push(worker);
-            state.missing += 1;
-        }
-        drop(state);
-        self.0.changed.notify_all();
+        self.0.give_back(worker, questions, answered.is_ok());
         answered
+    }
+
+    /// Asks a worker if one is idle at this moment, and does not wait for the answer.
+    ///
+    /// # Errors
+    /// The question is too long.
+    pub fn begin(&self, question: &[u8]) -> Result<Option<Asked>, Failure> {
+        let Some((worker, questions)) = self.0.lock().idle.pop() else { return Ok(None) };
+        let shared = Arc::clone(&self.0);
+        match Conversation::new(question, worker.wall) {
+            Ok(conversation) => Ok(Some(Asked { shared, worker: Some(worker), questions, conversation })),
+            Err(cause) => {
+                shared.give_back(worker, questions, true);
+                Err(Failure::Broken(cause))
+            }
+        }
+    }
+}
+
+/// A question that a worker of a pool was asked. Dropping it ends the worker, unless it has answered.
+#[derive(Debug)]
+pub struct Asked {
+    shared: Arc<Shared>,
+    worker: Option<Worker>,
+    questions: usize,
+    conversation: Conversation,
+}
+
+impl Asked {
+    /// Waits for the answer, for so long at most. `None` if there is none yet.
+    ///
+    /// # Errors
+    /// A limit ended the worker, or it is broken.
+    pub fn wait(&mut self, patience: Duration) -> Result<Option<Answer>, Failure> {
+        let until = (Instant::now() + patience).min(self.conversation.deadline);
+        let Some(worker) = &mut self.worker else { return Ok(None) };
+        let answered = worker.go_on(&mut self.conversation, until);
+        if !matches!(answered, Ok(None)) {
+            self.part(answered.is_ok());
+        }
+        answered
+    }
+
+    fn part(&mut self, sound: bool) {
+        if let Some(worker) = self.worker.take() {
+            self.shared.give_back(worker, self.questions, sound);
+        }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.part(false);
     }
 }
 
@@ -80,6 +128,23 @@ impl Shared {
     /// If a thread panicked while it held the lock, the lists are as they were.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give_back(&self, worker: Worker, questions: usize, sound: bool) {
+        let mut state = self.lock();
+        let reusable = sound && questions + 1 < QUESTIONS;
+        if reusable {
+            state.idle.push((worker, questions + 1));
+        } else {
+            state.spent.push(worker);
+            state.missing += 1;
+        }
+        // Waking the thread that starts workers for nothing would cost every question the time of a switch.
+        let wanted = !reusable || state.waiting > 0;
+        drop(state);
+        if wanted {
+            self.changed.notify_all();
+        }
     }
 
     fn take_idle(&self) -> Result<(Worker, usize), Failure> {
@@ -93,7 +158,9 @@ impl Shared {
             if left.is_zero() {
                 return Err(Failure::Broken(io::Error::new(io::ErrorKind::TimedOut, "no worker is idle")));
             }
+            state.waiting += 1;
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
     }
 

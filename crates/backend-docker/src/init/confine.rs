@@ -7,11 +7,12 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use crate::extras::TERMINALS;
 use crate::inside::SANDBOX;
 use belljar_jail::landlock;
 use belljar_jail::plan::Access;
 
-use super::ground::DEVICES;
+use super::ground::{DEVICES, has_terminals};
 
 /// The first argument, if the rest is a command.
 const CONFINED: &str = "confined";
@@ -52,6 +53,9 @@ fn confine() -> io::Result<()> {
     }
     let mut rules = vec![(PathBuf::from("/"), Access::Read), (PathBuf::from(SANDBOX), Access::Write)];
     rules.extend(DEVICES.iter().map(|name| (PathBuf::from("/dev").join(name), Access::Use)));
+    if has_terminals() {
+        rules.extend([TERMINALS, "/dev/tty"].map(|path| (PathBuf::from(path), Access::Use)));
+    }
     landlock::restrict(&rules)
 }
 

@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use belljar_host::descriptors::Locks;
+use belljar_host::descriptors::{AskedLocks, Locks};
+use belljar_host::rations::Count;
 use belljar_host::sockets::{Queues, Sockets};
 
 const V1: &str = "/sys/fs/cgroup";
@@ -34,7 +35,16 @@ pub(super) struct Counters {
     buffers: Option<Buffers>,
     oom_kills: Option<File>,
     sockets: Option<Sockets>,
-    locks: RefCell<Locks>,
+    locks: LockCount,
+}
+
+/// How the locks of files are counted.
+#[derive(Debug)]
+enum LockCount {
+    /// After so many calls, each of which has to be asked for.
+    Asked(AskedLocks),
+    /// Now and then. Without a listener for the filter, nothing can be asked for.
+    Watched(RefCell<Locks>),
 }
 
 #[derive(Debug)]
@@ -52,7 +62,8 @@ enum Cpu {
 }
 
 impl Counters {
-    pub(super) fn open() -> Counters {
+    /// Opens them. Locks may have to be asked for.
+    pub(super) fn open(asked: bool) -> Counters {
         let v1 = open("cpuacct/cpuacct.usage").or_else(|| open("cpu,cpuacct/cpuacct.usage")).map(Cpu::V1);
         Counters {
             cpu: v1.or_else(|| open("cpu.stat").map(Cpu::V2)),
@@ -60,7 +71,24 @@ impl Counters {
             buffers: Buffers::open(),
             oom_kills: open("memory/memory.oom_control").or_else(|| open("memory.events")),
             sockets: Sockets::of_process(Path::new("/proc/self")).ok(),
-            locks: RefCell::default(),
+            locks: if asked {
+                LockCount::Asked(AskedLocks::default())
+            } else {
+                LockCount::Watched(RefCell::default())
+            },
+        }
+    }
+
+    /// How much kernel memory the locks of all processes can hold, or the sockets.
+    pub(super) fn count(&mut self, what: Count) -> io::Result<u64> {
+        match (what, &mut self.locks) {
+            (Count::Locks { calls }, LockCount::Asked(locks)) => locks.memory(&others(), calls),
+            (Count::Locks { .. }, LockCount::Watched(_)) => Ok(0),
+            (Count::Connections, _) => {
+                let sockets = self.sockets.as_ref().map(Sockets::memory).transpose()?;
+                let buffers = self.buffers.as_ref().map(Buffers::read).transpose()?;
+                Ok(sockets.unwrap_or_default() + buffers.map_or(0, |(_, now)| now))
+            }
         }
     }
 
@@ -81,7 +109,10 @@ impl Counters {
         let peak = self.peak.as_ref().map(number_in).transpose()?;
         let oom_kills = self.oom_kills.as_ref().map(|file| keyed_in(file, "oom_kill")).transpose()?;
         let sockets = self.sockets.as_ref().map(Sockets::memory).transpose()?;
-        let locks = self.locks.borrow_mut().memory(|| Ok(others()))?;
+        let locks = match &self.locks {
+            LockCount::Asked(_) => 0,
+            LockCount::Watched(locks) => locks.borrow_mut().memory(|| Ok(others()))?,
+        };
         Ok(Usage {
             cpu,
             memory_peak: peak.map_or_else(resident, |peak| peak + peak_of_buffers),

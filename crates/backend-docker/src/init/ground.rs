@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use super::counters;
+use crate::extras::{SETTINGS, TERMINALS};
 use crate::frame::Surroundings;
 
 /// The directory of the disk that is not the code's working space, but the target of `/tmp` and `/dev/shm`.
@@ -19,9 +20,16 @@ pub(crate) const OWN: &str = ".belljar";
 
 /// The devices that a program needs.
 pub(super) const DEVICES: &[&str] = &["null", "zero", "full", "random", "urandom"];
+/// Those of terminals: a link, and the one that is different for each process.
+const TERMINAL_DEVICES: &[&str] = &["ptmx", "tty"];
 const STREAMS: &[&str] = &["fd", "stdin", "stdout", "stderr"];
 /// More processes than a trial allows.
 const MANY: usize = 40;
+
+/// Whether there is a file system for terminals.
+pub(super) fn has_terminals() -> bool {
+    Path::new(TERMINALS).join("ptmx").exists()
+}
 
 /// The path of a part of the disk, as links name it.
 pub(crate) fn part(name: &str) -> String {
@@ -53,8 +61,12 @@ pub(super) fn lay() -> io::Result<(Surroundings, Option<Listener>)> {
 
 /// This process and all that it starts are under the filter. Returns its listener, which gVisor does not offer.
 fn load_filter() -> io::Result<Option<Listener>> {
-    match Filter::standard().load_listened() {
-        Ok(listener) => Ok(Some(Listener::new(listener))),
+    match Filter::contained().load_listened() {
+        Ok(listener) => {
+            let listener = Listener::new(listener);
+            listener.wake_on_the_same_cpu();
+            Ok(Some(listener))
+        }
         Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
             Filter::unlistened().load().map(|()| None)
         }
@@ -62,9 +74,13 @@ fn load_filter() -> io::Result<Option<Listener>> {
     }
 }
 
-/// An engine puts more into the directory than programs need: terminals, and links into the kernel.
+/// An engine puts more into the directory than programs need: links into the kernel, and terminals even if there are none.
 fn tidy_devices() {
-    let wanted = |name: &str| DEVICES.contains(&name) || STREAMS.contains(&name) || name == "shm";
+    let terminals = has_terminals();
+    let wanted = |name: &str| {
+        let always = DEVICES.contains(&name) || STREAMS.contains(&name) || name == "shm";
+        always || (terminals && TERMINAL_DEVICES.contains(&name))
+    };
     for entry in fs::read_dir("/dev").into_iter().flatten().flatten() {
         if !entry.file_name().to_str().is_some_and(wanted) {
             // A mount cannot be removed, and was configured on purpose.
@@ -73,9 +89,24 @@ fn tidy_devices() {
     }
 }
 
+/// Tries what takes too long to be tried at every start.
+pub(super) fn look_closer(seen: Surroundings) -> Surroundings {
+    let value = |name: &str| fs::read_to_string(format!("/proc/sys/{}", name.replace('.', "/"))).ok();
+    let settings = SETTINGS
+        .into_iter()
+        .filter_map(|(name, _)| value(name).map(|value| (name.to_owned(), value.trim().to_owned())));
+    let terminal = fs::OpenOptions::new().read(true).write(true).open("/dev/ptmx");
+    Surroundings {
+        processes: try_processes(),
+        terminals: terminal.is_ok(),
+        settings: settings.collect(),
+        ..seen
+    }
+}
+
 /// How many processes there can be at a time: as many copies of this binary as can be started, up to a number beyond
 /// the limit of a trial.
-pub(super) fn try_processes() -> u64 {
+fn try_processes() -> u64 {
     let mut many: Vec<Child> = Vec::new();
     while many.len() < MANY {
         let mut command = Command::new(super::PROGRAM);
@@ -109,6 +140,8 @@ fn surroundings(filtered: bool) -> io::Result<Surroundings> {
         pids_limit: counters::pids_limit(),
         cpu_quota: counters::has_quota(),
         processes: 0,
+        terminals: false,
+        settings: Vec::new(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! PID 1 of every container: this same binary, which starts the program, forwards its input and output, reaps, counts,
 //! and at the end kills what is left and hands out files. The engine's own `init` does a part of that; exact wait
-//! statuses, several commands and files that outlive the program need the rest.
+//! statuses and files that outlive the program need the rest.
 //!
 //! It has the user of the code and no rights that the code does not have. Nothing outside trusts it: it speaks for the
 //! code, and the engine enforces the limits. It is protected from the code nevertheless, so that the reported endings
@@ -92,10 +92,12 @@ fn serve(line: &mut Line, seen: &Surroundings, listener: Option<Listener>) -> io
     loop {
         match line.hear()? {
             Some(Told::Order(order)) => return conduct(line, &order, listener),
-            Some(Told::Question(question)) => line.say(&Said::Found(question::answer(&question)))?,
+            Some(Told::Question(question)) => {
+                let found = question::while_allowing(listener.as_ref(), || question::answer(&question));
+                line.say(&Said::Found(found))?;
+            }
             Some(Told::Look) => {
-                let processes = ground::try_processes();
-                line.say(&Said::Seen(Surroundings { processes, ..seen.clone() }))?;
+                line.say(&Said::Seen(ground::look_closer(seen.clone())))?;
             }
             None => return Ok(()),
             Some(Told::Supply(_) | Told::Content(_) | Told::Stdin(_) | Told::StdinEnd | Told::Kill) => {
@@ -219,7 +221,7 @@ fn hand_out(line: &mut Line, asked: &Collect) -> io::Result<()> {
         bytes: asked.bytes,
         names: asked.names,
     };
-    let dir = File::open(SANDBOX)?.into();
+    let dir = File::open(&asked.from)?.into();
     let mut outcome = Ok(());
     belljar_host::collect::visit(&dir, &wanted, |path, file, size| {
         if outcome.is_ok() {

@@ -4,8 +4,35 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use belljar_jail::seccomp::Listener;
 
 use crate::frame::{Found, LONGEST, Question};
+
+/// How long the listener is waited for before looking whether there is still anything to wait for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Allows all calls that have to be asked for during some work. The programs are those of the image, and no code of a caller
+/// is there yet.
+pub(super) fn while_allowing<T>(listener: Option<&Listener>, work: impl FnOnce() -> T) -> T {
+    let Some(listener) = listener else { return work() };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                match listener.next_asked() {
+                    Ok(Some(asked)) => drop(listener.allow(&asked)),
+                    Ok(None) | Err(_) => std::thread::sleep(LOOK),
+                }
+            }
+        });
+        let came_to = work();
+        done.store(true, Ordering::Relaxed);
+        came_to
+    })
+}
 
 /// Finds the first of the programs that answers.
 pub(super) fn answer(question: &Question) -> Found {

@@ -1,4 +1,4 @@
-//! The commands of a run and everything that they start: fed, read, counted, reaped and finally killed.
+//! The program of a run and everything that it starts: fed, read, counted, reaped and finally killed.
 
 use std::io::{self, PipeWriter, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,18 +25,21 @@ use crate::frame::{End, LONGEST, Order, Said, Told};
 
 /// How often the counters are read.
 const LOOK: Duration = Duration::from_millis(20);
+/// A shorter piece of output is followed by a pause, so that a program that writes single bytes does not make a message of
+/// each. The container pays for making messages, but the host pays for carrying them: 2 s of CPU time for each of its own.
+const SMALL: usize = 4096;
+const PAUSE: Duration = Duration::from_millis(2);
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
 
-/// The commands of a run, one of which is running.
+/// The program of a run, and its descendants.
 pub(super) struct Tree<'a> {
     order: &'a Order,
-    next: usize,
     leader: Option<Pid>,
-    /// The write ends for the commands; closed when the last of them has them.
+    /// The write ends for the program, until it has them.
     ends: Option<(PipeWriter, PipeWriter)>,
-    stdout: Option<io::PipeReader>,
-    stderr: Option<io::PipeReader>,
+    stdout: Outlet,
+    stderr: Outlet,
     stdin: Feed,
     gate: Feed,
     /// Becomes readable when a child has died.
@@ -54,6 +57,14 @@ pub(super) struct Tree<'a> {
     killed: bool,
     looked: Instant,
     peak: u64,
+}
+
+/// A pipe out of the program.
+struct Outlet {
+    /// Gone at its end.
+    pipe: Option<io::PipeReader>,
+    /// When it is read again.
+    pause: Option<Instant>,
 }
 
 /// A pipe into the program, and the data still to be written.
@@ -74,16 +85,15 @@ impl<'a> Tree<'a> {
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, bell)?;
         Ok(Tree {
             order,
-            next: 0,
             leader: None,
             ends: Some((out, err)),
-            stdout: Some(stdout),
-            stderr: Some(stderr),
+            stdout: Outlet { pipe: Some(stdout), pause: None },
+            stderr: Outlet { pipe: Some(stderr), pause: None },
             stdin: Feed::default(),
             gate: Feed::default(),
             deaths,
             heard: Vec::new(),
-            counters: Counters::open(),
+            counters: Counters::open(listener.is_some()),
             listener,
             rations: Rations::default(),
             before: Usage::default(),
@@ -96,11 +106,11 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Starts the first command with a pipe for its code, and waits until it reads that.
+    /// Starts the program with a pipe for its code, and waits until it reads that.
     pub(super) fn park(&mut self, source: &str) -> io::Result<()> {
         let path = Path::new(SANDBOX).join(source);
         rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::from_raw_mode(0o644))?;
-        self.start_next()?;
+        self.start_program()?;
         let began = Instant::now();
         loop {
             // It can be opened without blocking only when a process has it open for reading.
@@ -113,16 +123,17 @@ impl<'a> Tree<'a> {
                 Err(Errno::NXIO) if began.elapsed() < BOOT_LIMIT && self.reap()?.is_none() => {}
                 Err(error) => return Err(error.into()),
             }
+            self.answer()?;
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// Starts the run: writes the code into the pipe of a parked command, or starts the first command.
+    /// Starts the run: writes the code into the pipe of a parked program, or starts the program.
     pub(super) fn start(&mut self, code: &[u8], cpu_ms: Option<u64>) -> io::Result<()> {
         self.before = self.counters.read()?;
         self.cpu_limit = cpu_ms.map(Duration::from_millis);
         if self.leader.is_none() {
-            self.start_next()?;
+            self.start_program()?;
         } else if let Some(leader) = self.leader {
             limit_cpu(leader, self.cpu_limit);
         }
@@ -135,13 +146,8 @@ impl<'a> Tree<'a> {
     /// Follows it to its end. `None` if belljar has disconnected.
     pub(super) fn follow(&mut self, line: &mut Line) -> io::Result<Option<End>> {
         let status = loop {
-            match self.reap()? {
-                Some(status) if status.exit_status() == Some(0) && self.next < self.order.commands.len() => {
-                    line.say(&Said::NextStage)?;
-                    self.start_next()?;
-                }
-                Some(status) => break status,
-                None => {}
+            if let Some(status) = self.reap()? {
+                break status;
             }
             if !self.wait(line)? {
                 self.kill();
@@ -155,16 +161,14 @@ impl<'a> Tree<'a> {
         self.end(status).map(Some)
     }
 
-    fn start_next(&mut self) -> io::Result<()> {
-        let words = self.order.commands.get(self.next).ok_or(io::ErrorKind::NotFound)?;
-        self.next += 1;
-        let last = self.next == self.order.commands.len();
-        let (out, err) = self.ends_for(last)?;
+    fn start_program(&mut self) -> io::Result<()> {
+        let words = &self.order.command;
+        let (out, err) = self.ends.take().ok_or(io::ErrorKind::BrokenPipe)?;
         can_be_run(words.first().ok_or(io::ErrorKind::InvalidInput)?)?;
         let mut command = confined(words);
         command.env_clear().process_group(0).current_dir(&self.order.cwd).stdout(out).stderr(err);
         command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(if last { Stdio::piped() } else { Stdio::null() });
+        command.stdin(Stdio::piped());
         let mut child = command.spawn()?;
         let leader = Pid::from_child(&child);
         limit_cpu(leader, self.cpu_limit);
@@ -177,14 +181,6 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn ends_for(&mut self, last: bool) -> io::Result<(PipeWriter, PipeWriter)> {
-        let ends = self.ends.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        if !last {
-            self.ends = Some((ends.0.try_clone()?, ends.1.try_clone()?));
-        }
-        Ok(ends)
-    }
-
     /// Waits for an event, and handles it. False if belljar has disconnected.
     fn wait(&mut self, line: &mut Line) -> io::Result<bool> {
         let ready = self.poll(line)?;
@@ -192,23 +188,37 @@ impl<'a> Tree<'a> {
             while matches!((&self.deaths).read(&mut [0; 64]), Ok(1..)) {}
         }
         if ready.stdout {
-            pass_on(&mut self.stdout, Said::Stdout, line)?;
+            self.stdout.pass_on(Said::Stdout, line)?;
         }
         if ready.stderr {
-            pass_on(&mut self.stderr, Said::Stderr, line)?;
+            self.stderr.pass_on(Said::Stderr, line)?;
         }
         let taken = self.stdin.pump();
         if taken > 0 {
             line.say(&Said::Taken(taken))?;
         }
         self.gate.pump();
-        if let Some(listener) = &self.listener {
-            self.rations.answer(listener, || self.counters.netlink())?;
-        }
+        self.answer()?;
         if self.looked.elapsed() >= LOOK {
             self.look()?;
         }
         if ready.line { self.hear(line) } else { Ok(true) }
+    }
+
+    /// Decides on the calls that wait. Those for locks and connections wait while these are counted, so that their number is
+    /// bounded at any time, however little this process gets of the CPU.
+    fn answer(&mut self) -> io::Result<()> {
+        let Some(listener) = &self.listener else { return Ok(()) };
+        self.rations.answer(listener, || self.counters.netlink())?;
+        while let Some(count) = self.rations.next_count() {
+            if self.counters.count(count)? > BEYOND_LIMIT {
+                self.memory_exhausted |= !self.killed;
+                self.kill();
+                return Ok(());
+            }
+            self.rations.answer(listener, || self.counters.netlink())?;
+        }
+        Ok(())
     }
 
     fn poll(&self, line: &Line) -> io::Result<Ready> {
@@ -216,15 +226,18 @@ impl<'a> Tree<'a> {
             PollFd::from_borrowed_fd(line.from.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.deaths.as_fd(), PollFlags::IN),
         ];
-        let stdout = watch(&mut watched, self.stdout.as_ref(), PollFlags::IN);
-        let stderr = watch(&mut watched, self.stderr.as_ref(), PollFlags::IN);
+        let now = Instant::now();
+        let stdout = watch(&mut watched, self.stdout.awaited(now), PollFlags::IN);
+        let stderr = watch(&mut watched, self.stderr.awaited(now), PollFlags::IN);
         let listener = self.listener.as_ref().filter(|_| !self.rations.are_used_up());
         watch(&mut watched, listener, PollFlags::IN);
         for feed in [&self.stdin, &self.gate] {
             let pipe = feed.pipe.as_ref().filter(|_| !feed.waiting.is_empty());
             watch(&mut watched, pipe, PollFlags::OUT);
         }
-        let timeout = Timespec::try_from(LOOK).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let pauses = [&self.stdout, &self.stderr].map(|outlet| outlet.pause_left(now));
+        let timeout = pauses.into_iter().flatten().fold(LOOK, Duration::min);
+        let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         match poll(&mut watched, Some(&timeout)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -289,7 +302,7 @@ impl<'a> Tree<'a> {
         let _ = rustix::process::kill_process_group(Pid::INIT, Signal::KILL);
     }
 
-    /// Reaps whatever has died. Returns how the command ended, if it is among them.
+    /// Reaps whatever has died. Returns how the program ended, if it is among them.
     fn reap(&mut self) -> io::Result<Option<WaitStatus>> {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
@@ -317,11 +330,11 @@ impl<'a> Tree<'a> {
     /// Forwards what is left in the pipes, whose other ends are all closed.
     fn drain(&mut self, line: &mut Line) -> io::Result<()> {
         self.ends = None;
-        while self.stdout.is_some() {
-            pass_on(&mut self.stdout, Said::Stdout, line)?;
+        while self.stdout.pipe.is_some() {
+            self.stdout.pass_on(Said::Stdout, line)?;
         }
-        while self.stderr.is_some() {
-            pass_on(&mut self.stderr, Said::Stderr, line)?;
+        while self.stderr.pipe.is_some() {
+            self.stderr.pass_on(Said::Stderr, line)?;
         }
         Ok(())
     }
@@ -357,6 +370,33 @@ struct Ready {
     stderr: bool,
 }
 
+impl Outlet {
+    /// The pipe, if it is to be read now.
+    fn awaited(&self, now: Instant) -> Option<&io::PipeReader> {
+        self.pipe.as_ref().filter(|_| self.pause_left(now).is_none())
+    }
+
+    fn pause_left(&self, now: Instant) -> Option<Duration> {
+        let left = self.pause?.saturating_duration_since(now);
+        (self.pipe.is_some() && !left.is_zero()).then_some(left)
+    }
+
+    /// Reads what is available and forwards it.
+    fn pass_on(&mut self, said: impl Fn(Vec<u8>) -> Said, line: &mut Line) -> io::Result<()> {
+        let Some(pipe) = &self.pipe else { return Ok(()) };
+        let mut piece = vec![0; LONGEST];
+        match rustix::io::retry_on_intr(|| rustix::io::read(pipe, &mut *piece)) {
+            Ok(0) | Err(_) => self.pipe = None,
+            Ok(count) => {
+                piece.truncate(count);
+                self.pause = (count < SMALL).then(|| Instant::now() + PAUSE);
+                line.say(&said(piece))?;
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Feed {
     /// Writes what fits. Returns how much of the pending data is gone, including what will never be read.
     fn pump(&mut self) -> u32 {
@@ -376,24 +416,6 @@ impl Feed {
         }
         u32::try_from(before - self.waiting.len()).unwrap_or(u32::MAX)
     }
-}
-
-/// Reads what is available and forwards it; at its end the stream is dropped.
-fn pass_on(
-    from: &mut Option<io::PipeReader>,
-    said: impl Fn(Vec<u8>) -> Said,
-    line: &mut Line,
-) -> io::Result<()> {
-    let Some(pipe) = from.as_mut() else { return Ok(()) };
-    let mut piece = vec![0; LONGEST];
-    match rustix::io::retry_on_intr(|| rustix::io::read(&*pipe, &mut *piece)) {
-        Ok(0) | Err(_) => *from = None,
-        Ok(count) => {
-            piece.truncate(count);
-            line.say(&said(piece))?;
-        }
-    }
-    Ok(())
 }
 
 /// Checked in advance: the process that becomes the program could report it only as the program.

@@ -350,13 +350,15 @@ impl BoxCgroup {
         self.unless_unmet(Guarantee::Pids, counted)
     }
 
-    /// The processes in it.
+    /// The processes in it. There are none any more in a box that has ended.
     ///
     /// # Errors
-    /// None is visible from here.
+    /// They cannot be listed, or one of them is not visible from here.
     pub fn processes(&self) -> io::Result<Vec<Pid>> {
-        let processes = self.groups.first().map(|group| members(&group.dir)).unwrap_or_default();
-        if processes.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(processes) }
+        let Some(group) = self.groups.first() else { return Ok(Vec::new()) };
+        let list = fs::read_to_string(group.dir.join("cgroup.procs"))?;
+        let hidden = || io::Error::other("a process of the box is not visible from here");
+        list.lines().map(|line| line.parse().ok().and_then(Pid::from_raw).ok_or_else(hidden)).collect()
     }
 
     /// The sockets of the network namespace that its processes share.

@@ -377,6 +377,20 @@ fn on_version_2_a_box_is_killed_at_once() {
 }
 
 #[test]
+fn a_box_that_has_ended_has_no_processes() {
+    let cgroup = new_box(&cgroups("processes"), LimitsRequest::default());
+    let mut child = start(&cgroup, "exec sleep 60");
+    let pid = Pid::from_child(&child);
+    assert_eq!(cgroup.processes().unwrap(), [pid], "the control");
+    child.kill().unwrap();
+    end(child);
+    assert_eq!(cgroup.processes().unwrap(), [], "what cannot be listed would be an error");
+    let dirs = cgroup.dirs();
+    cgroup.remove().unwrap();
+    assert_nothing_left(&dirs);
+}
+
+#[test]
 fn a_killed_box_may_use_all_the_cpu_time_it_needs_to_die() {
     let cgroups = cgroups("hasten-death");
     let cgroup =

@@ -172,8 +172,9 @@ fn kept(guarantee: Guarantee) -> Standing {
 fn remedy(error: &CgroupError) -> &'static str {
     match error {
         CgroupError::Make { source, .. } if source.kind() == io::ErrorKind::ReadOnlyFilesystem => {
-            "in a container: start it with --privileged, or on a host with cgroup v2 with --security-opt \
-             writable-cgroups=true (Docker 28) or --security-opt unmask=/sys/fs/cgroup (Podman)"
+            "in a container: start it with --cap-add SYS_ADMIN and, before belljar, run `for controller in \
+             /sys/fs/cgroup/*/; do mount -o remount,rw,bind $controller; done`, as the image of deploy/Dockerfile does; \
+             or start it with --privileged"
         }
         CgroupError::Make { .. } if rustix::process::geteuid().is_root() => {
             "run as the host's root, with writable cgroups"

@@ -461,7 +461,9 @@ fn remedy(error: &CgroupError) -> &'static str {
 }
 
 const WRITABLE_MOUNT: &str = "in a container: start it with --security-opt writable-cgroups=true (Docker 28), \
-                              --security-opt unmask=/sys/fs/cgroup (Podman), or --privileged";
+                              --security-opt unmask=/sys/fs/cgroup (Podman), or --cap-add SYS_ADMIN and run \
+                              `mount -o remount,rw,bind /sys/fs/cgroup` before belljar, as the image of \
+                              deploy/Dockerfile does";
 
 fn read_only(mount: &Path) -> Refusal {
     Refusal { why: format!("{} is mounted read-only", mount.display()), fix: WRITABLE_MOUNT.into() }

@@ -23,7 +23,8 @@ const DAY: u64 = 24 * 3600;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct AuditTable {
-    pub(crate) enabled: bool,
+    /// Without it, servers record, and commands do not.
+    pub(crate) enabled: Option<bool>,
     pub(crate) durable: bool,
     retain: RetainTable,
     pub(crate) on_full: OnFullWord,
@@ -71,12 +72,18 @@ pub(crate) struct Unlocked {
 }
 
 impl Planned {
-    /// The ledger that the settings ask for, if any. `runs` is how many runs there can be at a time.
-    pub(crate) fn of(settings: &Settings, runs: usize) -> Result<Option<Planned>, Problem> {
+    /// The ledger of a server, unless the settings say that there is none. `runs` is how many runs there can be at a time.
+    pub(crate) fn of_server(settings: &Settings, runs: usize) -> Result<Option<Planned>, Problem> {
+        settings.audit.enabled.unwrap_or(true).then(|| Planned::of(settings, runs)).transpose()
+    }
+
+    /// The ledger of a command such as `belljar run`, if the settings ask for one.
+    pub(crate) fn of_command(settings: &Settings, runs: usize) -> Result<Option<Planned>, Problem> {
+        settings.audit.enabled.unwrap_or(false).then(|| Planned::of(settings, runs)).transpose()
+    }
+
+    fn of(settings: &Settings, runs: usize) -> Result<Planned, Problem> {
         let table = &settings.audit;
-        if !table.enabled {
-            return Ok(None);
-        }
         let redactor =
             Redactor::new(&table.redact).map_err(|error| wrong(settings, "redact", &error.with_causes()))?;
         let on_full = match table.on_full {
@@ -86,7 +93,7 @@ impl Planned {
         let (durable, retention) = (table.durable, retention(settings)?);
         let dir = settings.host.state_dir.clone().ok_or_else(nowhere)?;
         let places = runs.saturating_add(WAITING);
-        Ok(Some(Planned { dir, settings: ScribeSettings { durable, on_full, retention, redactor, places } }))
+        Ok(Planned { dir, settings: ScribeSettings { durable, on_full, retention, redactor, places } })
     }
 
     /// Refuses a ledger that another user wrote.
@@ -162,9 +169,10 @@ pub(crate) fn unusable(error: &LedgerError) -> Problem {
             Code::Internal,
             "`belljar audit verify` shows what is wrong; to begin a new ledger, move ledger.db and ledger.head away",
         ),
-        LedgerError::Absent { .. } => {
-            (Code::NotFound, "Belljar keeps one if [audit] in belljar.toml has enabled = true")
-        }
+        LedgerError::Absent { .. } => (
+            Code::NotFound,
+            "`belljar serve` keeps one; other commands do if [audit] in belljar.toml has enabled = true",
+        ),
         LedgerError::File { .. }
         | LedgerError::Database { .. }
         | LedgerError::NoKey { .. }

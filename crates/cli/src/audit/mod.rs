@@ -1,6 +1,8 @@
-//! `belljar audit`: reads and checks the ledger of this host. What is in it may come from anybody.
+//! `belljar audit`: reads and checks the ledger of this host, or of a server. What is in it may come from anybody.
 
 pub(crate) mod configured;
+mod description;
+mod elsewhere;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -9,15 +11,15 @@ use std::time::{Duration, SystemTime};
 
 use belljar_ledger::key::PublicKey;
 use belljar_ledger::{Key, LedgerError, Query, Reader};
-use belljar_wire::{
-    AuditFile, AuditRecord, AuditSummary, AuditVerdict, Code, Problem, parse_moment, to_json,
-};
+use belljar_wire::{AuditRecord, AuditSummary, AuditVerdict, Code, Problem, parse_moment, to_json};
 use clap::{Args, Subcommand, ValueHint};
 
 use self::configured::unusable;
+use self::description::described;
 use crate::args::Choices;
 use crate::output::inert;
 use crate::problem::{self, say};
+use crate::remote::{Remote, ServerArgs};
 use crate::settings::{Environment, Settings};
 use crate::table::aligned;
 
@@ -135,8 +137,11 @@ struct Common {
     json: bool,
 
     /// Configuration file [default: the user's, else the system's]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "url")]
     config: Option<PathBuf>,
+
+    #[command(flatten)]
+    server: ServerArgs,
 }
 
 impl AuditArgs {
@@ -163,7 +168,10 @@ pub(crate) fn run(args: &AuditArgs, environment: Environment<'_>) -> ExitCode {
 }
 
 fn answer(args: &AuditArgs, environment: Environment<'_>) -> Result<ExitCode, Problem> {
-    let Common { json, config } = args.common();
+    let Common { json, config, server } = args.common();
+    if let Some(remote) = Remote::chosen(server, environment)? {
+        return elsewhere::answer(args, &remote);
+    }
     let settings = Settings::gather(&Choices::default(), config.as_deref(), environment)?;
     let dir = settings.host.state_dir.unwrap_or_default();
     let mut reader = Reader::open(&dir).map_err(|error| unreadable(&error))?;
@@ -230,9 +238,22 @@ fn search(reader: &mut Reader, args: &SearchArgs) -> Result<ExitCode, Problem> {
         words: (!args.words.is_empty()).then(|| args.words.join(" ")),
         before: None,
     };
-    let records = reader.search(&query, args.limit).map_err(|error| unreadable(&error))?;
-    print_summaries(&records, args.common.json);
+    // One more than is shown, to know whether there are more.
+    let records = reader.search(&query, args.limit.saturating_add(1)).map_err(|error| unreadable(&error))?;
+    print_found(&records, args);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The records of a search, and that there are more of them.
+fn print_found(records: &[AuditSummary], args: &SearchArgs) {
+    let shown = &records[..records.len().min(args.limit)];
+    print_summaries(shown, args.common.json);
+    if shown.len() < records.len() {
+        problem::note(&format!(
+            "these are the newest {}; there are more: --limit shows more of them",
+            args.limit
+        ));
+    }
 }
 
 fn show(reader: &mut Reader, id: &str, json: bool) -> Result<ExitCode, Problem> {
@@ -263,8 +284,12 @@ fn export(reader: &mut Reader, after: u64) -> Result<ExitCode, Problem> {
 
 fn verify(reader: &mut Reader, key: &PublicKey, json: bool) -> Result<ExitCode, Problem> {
     let verdict = reader.verify(key).map_err(|error| unreadable(&error))?;
-    say(&if json { to_json(&verdict) } else { in_words(&verdict) });
-    Ok(if verdict.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(print_verdict(&verdict, json))
+}
+
+fn print_verdict(verdict: &AuditVerdict, json: bool) -> ExitCode {
+    say(&if json { to_json(verdict) } else { in_words(verdict) });
+    if verdict.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn in_words(verdict: &AuditVerdict) -> String {
@@ -312,7 +337,7 @@ fn summary_of(record: &AuditRecord) -> AuditSummary {
         language,
         code,
         backend,
-        decision,
+        decision: decision.map(|decision| decision.action),
         status,
         exit_code,
         error,
@@ -337,83 +362,8 @@ fn cells(record: &AuditSummary) -> [String; 9] {
 }
 
 /// Without line breaks, which could pass for another record.
-fn on_one_line(text: &str) -> String {
+pub(crate) fn on_one_line(text: &str) -> String {
     inert(&text.replace(['\n', '\t', '\r'], " "))
-}
-
-fn described(record: &AuditRecord) -> String {
-    let files = |files: &[AuditFile]| {
-        let one = |file: &AuditFile| {
-            let digest = file.sha256.as_deref().map(|digest| format!(" sha256:{digest}")).unwrap_or_default();
-            let size = file.size.map(|size| format!(" {size} bytes")).unwrap_or_default();
-            format!("{}{size}{digest}", file.path).trim().to_owned()
-        };
-        files.iter().map(one).collect::<Vec<_>>().join("; ")
-    };
-    let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
-    let limits = record.limits.as_ref().and_then(|limits| serde_json::to_string(limits).ok());
-    let usage = record.usage.as_ref().and_then(|usage| serde_json::to_string(usage).ok());
-    let from = record.peer.as_deref().map(|peer| format!(", from {peer}")).unwrap_or_default();
-    let rows = [
-        ("record", format!("{}, written {}", record.seq, record.recorded_at)),
-        ("run", format!("{} at {}", record.id, record.at)),
-        ("caller", format!("{} through {}{from}", record.caller, record.surface)),
-        (
-            "status",
-            format!(
-                "{}, exit code {}",
-                record.status,
-                record.exit_code.map_or("-".into(), |code| code.to_string())
-            ),
-        ),
-        ("error", or_dash(&record.error)),
-        ("language", format!("{} ({})", record.language, or_dash(&record.runtime))),
-        (
-            "backend",
-            format!(
-                "{}, image {}, network {}, {} start",
-                or_dash(&record.backend),
-                or_dash(&record.image),
-                or_dash(&record.network),
-                or_dash(&record.start)
-            ),
-        ),
-        ("kept", record.kept.join(", ")),
-        ("waived", record.waived.join(", ")),
-        ("limits", or_dash(&limits)),
-        ("usage", or_dash(&usage)),
-        ("args", record.request.args.join(" ")),
-        ("env", record.request.env.join(", ")),
-        (
-            "stdin",
-            record
-                .request
-                .stdin
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |stdin| files(std::slice::from_ref(stdin))),
-        ),
-        ("workspace", or_dash(&record.request.workspace)),
-        ("files", files(&record.files)),
-        ("returned", files(&record.produced)),
-        ("decision", format!("{} by {}", or_dash(&record.decision), or_dash(&record.decider))),
-        ("redacted", record.redactions.to_string()),
-        (
-            "code",
-            format!("{} bytes, sha256:{}", record.code_bytes.unwrap_or(0), or_dash(&record.code_sha256)),
-        ),
-        ("hash", record.hash.clone()),
-    ];
-    let mut text: String = rows
-        .iter()
-        .map(|(name, value)| format!("{name:<10}{}\n", on_one_line(value)).trim_end().to_owned() + "\n")
-        .collect();
-    for (name, block) in [("code", &record.code), ("stdout", &record.stdout), ("stderr", &record.stderr)] {
-        if let Some(block) = block.as_deref().filter(|block| !block.is_empty()) {
-            text.push_str(&format!("\n{name}:\n"));
-            text.extend(block.lines().map(|line| format!("  {}\n", inert(line))));
-        }
-    }
-    text
 }
 
 fn unreadable(error: &LedgerError) -> Problem {

@@ -4,7 +4,6 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
-use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
@@ -23,6 +22,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Signal, geteuid, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::socket::{Socket, SocketFile};
 use super::{callers, notify};
 use crate::configuration::Configuration;
 use crate::problem;
@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Which process the server is.
 pub(super) enum Home {
-    /// The one that was started, with the privileges that it had.
-    Here,
+    /// The one that was started, with the privileges that it had. The file of its socket is its own to remove.
+    Here(Option<SocketFile>),
     /// An unprivileged one, with a line to its steward.
     Exile(Line),
 }
@@ -42,7 +42,7 @@ pub(super) enum Home {
 /// What this process is from now on.
 pub(super) enum Fate {
     /// The server, which listens here.
-    Server(Home, TcpListener),
+    Server(Home, Socket),
     /// The steward; the server has ended with this status.
     Steward(ExitCode),
 }
@@ -54,7 +54,7 @@ pub(super) enum Plea {
     Configuration = b'c' as isize,
     /// Tell systemd that the server is ready.
     Ready = b'r' as isize,
-    /// Tell systemd that it is stopping.
+    /// Remove the file of the socket, and tell systemd that the server is stopping.
     Stopping = b's' as isize,
 }
 
@@ -70,8 +70,8 @@ impl Home {
     /// Logs whether the server runs as root.
     pub(super) fn tell(&self) {
         match self {
-            Home::Here if geteuid().is_root() => tracing::warn!("the server runs as root"),
-            Home::Here => {}
+            Home::Here(_) if geteuid().is_root() => tracing::warn!("the server runs as root"),
+            Home::Here(_) => {}
             Home::Exile(_) => tracing::info!("the server has dropped root privileges"),
         }
     }
@@ -83,15 +83,21 @@ impl Home {
         environment: Environment<'_>,
     ) -> Result<Configuration, Problem> {
         match self {
-            Home::Here => Configuration::choose(named, environment),
+            Home::Here(_) => Configuration::choose(named, environment),
             Home::Exile(line) => ask_for_configuration(line),
         }
     }
 
-    /// Tells systemd the state of the server. systemd accepts that only from the process that it started.
+    /// Whether this server has given up root's rights.
+    pub(super) fn is_exile(&self) -> bool {
+        matches!(self, Home::Exile(_))
+    }
+
+    /// Tells systemd the state of the server, which systemd accepts only from the process that it started; a server that
+    /// stops has no socket any more, so that clients look for another one.
     pub(super) fn say(&self, environment: Environment<'_>, plea: Plea) {
         match self {
-            Home::Here => tell_systemd(environment, plea),
+            Home::Here(file) => carry_out(environment, file.as_ref(), plea),
             Home::Exile(line) => {
                 if let Err(cause) = rustix::io::write(&line.pleas, &[plea.byte()]) {
                     tracing::warn!(%cause, "cannot reach the steward process");
@@ -105,27 +111,41 @@ impl Home {
 pub(super) fn depart(
     settings: &mut Settings,
     config: &Config,
+    approvals: Option<&Path>,
     environment: Environment<'_>,
     choose: &dyn Fn() -> Result<Configuration, Problem>,
-    listener: TcpListener,
+    mut socket: Socket,
 ) -> Result<Fate, Problem> {
     if !geteuid().is_root() || settings.server.keep_root {
-        return Ok(Fate::Server(Home::Here, listener));
+        let file = socket.file.take();
+        return Ok(Fate::Server(Home::Here(file), socket));
     }
-    match travel(&settings.host, config) {
+    let prepared = Passage::prepare(&surroundings(&settings.host));
+    if prepared.is_ok() {
+        socket.can_be_guarded_in_exile()?;
+    }
+    match prepared.and_then(|passage| travel(passage, &settings.host, config, approvals)) {
         Ok((Departure::Left(line), passage)) => {
             settings.host.found_runtimes = passage.runtimes;
             settings.host.swept = passage.swept;
-            Ok(Fate::Server(Home::Exile(line), listener))
+            if let Some(file) = socket.file.take() {
+                file.leave();
+            }
+            Ok(Fate::Server(Home::Exile(line), socket))
         }
         Ok((Departure::Stayed(server), passage)) => {
-            drop(listener);
+            let file = socket.file.take();
+            drop(socket);
             let patience = config.drain + PATIENCE;
-            let status = Steward { server: &server, environment, choose, patience }.serve();
+            let file = file.as_ref();
+            let status = Steward { server: &server, environment, choose, patience, file }.serve();
             drop(passage);
             Ok(Fate::Steward(status))
         }
-        Err(Obstruction::Needless) => Ok(Fate::Server(Home::Here, listener)),
+        Err(Obstruction::Needless) => {
+            let file = socket.file.take();
+            Ok(Fate::Server(Home::Here(file), socket))
+        }
         Err(Obstruction::Cannot(why)) => {
             let message = format!("cannot drop root privileges: {why}");
             let hint = "start the server as an ordinary user, or write keep-root = true in [server] to run it as root";
@@ -134,15 +154,28 @@ pub(super) fn depart(
     }
 }
 
-fn travel(host: &Host, config: &Config) -> Result<(Departure, Passage), Obstruction> {
-    let mut passage = Passage::prepare(&surroundings(host))?;
+fn travel(
+    mut passage: Passage,
+    host: &Host,
+    config: &Config,
+    approvals: Option<&Path>,
+) -> Result<(Departure, Passage), Obstruction> {
     reach_docker(host, &mut passage);
     if let Some(dir) = &host.wasm_dir {
         passage.take_to_believe(&dir.join("wasm"));
     }
+    // The server has the key of its ledger in memory. Nothing that it starts needs the file.
+    if let Some(dir) = &host.state_dir {
+        passage.withhold(&dir.join(belljar_ledger::key::FILE));
+    }
     if let Some(audit) = &config.audit {
         for name in belljar_ledger::FILES {
             passage.take_to_write(&audit.dir, name)?;
+        }
+    }
+    if let Some(dir) = approvals {
+        for name in belljar_ledger::approvals::FILES {
+            passage.take_to_write(dir, name)?;
         }
     }
     for workspaces in callers(config).map(|allowance| &allowance.workspaces) {
@@ -202,10 +235,15 @@ fn ask_for_configuration(line: &Line) -> Result<Configuration, Problem> {
     }
 }
 
-fn tell_systemd(environment: Environment<'_>, plea: Plea) {
+fn carry_out(environment: Environment<'_>, file: Option<&SocketFile>, plea: Plea) {
     match plea {
         Plea::Ready => notify::tell(environment, "READY=1"),
-        Plea::Stopping => notify::tell(environment, "STOPPING=1"),
+        Plea::Stopping => {
+            if let Some(file) = file {
+                file.remove();
+            }
+            notify::tell(environment, "STOPPING=1");
+        }
         Plea::Configuration => {}
     }
 }
@@ -217,6 +255,8 @@ struct Steward<'a> {
     choose: &'a dyn Fn() -> Result<Configuration, Problem>,
     /// How long the server may take to stop.
     patience: Duration,
+    /// The file of its socket, which it cannot remove.
+    file: Option<&'a SocketFile>,
 }
 
 impl Steward<'_> {
@@ -295,7 +335,7 @@ impl Steward<'_> {
         said[..length].iter().all(|byte| match Plea::ALL.into_iter().find(|plea| plea.byte() == *byte) {
             Some(Plea::Configuration) => self.hand_over_configuration().is_ok(),
             Some(plea @ (Plea::Ready | Plea::Stopping)) => {
-                tell_systemd(self.environment, plea);
+                carry_out(self.environment, self.file, plea);
                 true
             }
             None => false,

@@ -19,6 +19,16 @@ pub(crate) enum Format {
     Json,
 }
 
+impl Format {
+    /// As `--log-format` has it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Format::Human => "human",
+            Format::Json => "json",
+        }
+    }
+}
+
 /// The log, for as long as the server runs. Dropping it sends the remaining spans to the collector.
 #[must_use]
 pub(crate) struct Log {

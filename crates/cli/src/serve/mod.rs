@@ -1,5 +1,6 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened.
 
+mod background;
 mod exile;
 pub(crate) mod log;
 mod notify;
@@ -11,7 +12,6 @@ mod socket;
 pub(crate) mod tables;
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,16 +19,19 @@ use std::time::Duration;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::request::{BackendChoice, BackendName};
-use belljar_engine::RunError;
+use belljar_engine::{RunError, Scanning};
+use belljar_ledger::approvals::Abandoned;
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
-use belljar_server::{Config, Refusals, ServeError, Server};
+use belljar_server::{Config, Quiet, Refusals, ServeError, Server};
 use belljar_wire::{Code, Problem};
 use clap::{Args, ValueHint};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
 use self::exile::{Fate, Home, Plea};
+use self::socket::Socket;
+use crate::approvals::configured::{Configured, Prepared};
 use crate::args::{Choices, Verbosity};
 use crate::audit::configured::{Planned, Unlocked};
 use crate::configuration::{Configuration, FolderFile};
@@ -50,9 +53,21 @@ pub(crate) const DEFAULT_LISTEN: &str = "127.0.0.1:8787";
 
 #[derive(Debug, Args)]
 pub(crate) struct ServeArgs {
-    /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8787]
+    /// Address and port to listen on, or unix:PATH; port 0 picks a free one [default: 127.0.0.1:8787]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+
+    /// Stop when nobody has been connected and nothing has run for this long [default: never]
+    #[arg(long, value_name = "TIME")]
+    idle_timeout: Option<String>,
+
+    /// Find your server in the background or start it, print where it listens, and exit
+    #[arg(long)]
+    background: bool,
+
+    /// Be that server
+    #[arg(long, hide = true, conflicts_with = "background")]
+    detached: bool,
 
     /// How long to wait for runs to finish when the server stops [default: 10s]
     #[arg(long, value_name = "TIME")]
@@ -68,6 +83,9 @@ pub(crate) struct ServeArgs {
 }
 
 pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> ExitCode {
+    if args.background {
+        return background::run(args, verbosity, environment);
+    }
     match serve(args, verbosity, environment) {
         Ok(code) => code,
         Err(problem) => {
@@ -78,18 +96,29 @@ pub(crate) fn run(args: &ServeArgs, verbosity: Verbosity, environment: Environme
 }
 
 fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<ExitCode, Problem> {
+    if args.detached {
+        background::detach();
+    }
+    if let Some(note) = FolderFile::overlooked(args.config.as_deref(), environment) {
+        problem::note(&note);
+    }
     let choose = || Configuration::choose(args.config.as_deref(), environment);
     let mut settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
+    if args.detached {
+        background::keep_small(&mut settings);
+    }
     let mut config = configured(args, &settings)?;
     let mut pool = pooled(&settings, &config)?;
-    let listener = listener(args, &settings, &config, environment)?;
-    let ledger = Planned::of(&settings, config.slots.saturating_add(config.queue))?;
+    let socket = listening(args, &settings, &config, environment)?;
+    let ledger = Planned::of_server(&settings, config.slots.saturating_add(config.queue))?;
     // Its key is read while its file can be.
     let ledger = ledger.map(Planned::unlock).transpose()?;
     config.audit = ledger.as_ref().map(Unlocked::audit);
-    let departed = exile::depart(&mut settings, &config, environment, &choose, listener)?;
-    let (home, listener) = match departed {
-        Fate::Server(home, listener) => (home, listener),
+    let approvals = prepared_approvals(&settings)?;
+    let given = approvals.as_ref().map(|approvals| approvals.dir.as_path());
+    let departed = exile::depart(&mut settings, &config, given, environment, &choose, socket)?;
+    let (home, socket) = match departed {
+        Fate::Server(home, socket) => (home, socket),
         Fate::Steward(status) => return Ok(status),
     };
     let _log = log::begin(args.log_format, log::level(Level::INFO, verbosity), environment);
@@ -97,30 +126,51 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     raise_open_files();
     leave_descriptors_for_runs(&mut config, pool.as_mut());
     release_memory_at_times();
-    warn_of_backends(&config);
+    if !args.detached {
+        warn_of_backends(&config);
+    }
     if pool.is_some() && !config.defaults.waive.is_empty() {
         tracing::warn!(
             "the warm pool will not be used: by default, requests get waivers that it does not have"
         );
     }
     let scanning = settings.scan.scanning();
-    let mut engine =
-        compose::pooled_engine(settings.host, pool).with_scanner(scanner::warm(scanning), scanning);
+    let scanner = scanner::warm(scanning == Scanning::EveryRun || !settings.policies.are_open());
+    let mut engine = compose::pooled_engine(settings.host, pool).with_scanner(scanner, scanning);
     let scribe = ledger.map(Unlocked::start).transpose()?;
     if let Some(scribe) = &scribe {
         engine = engine.with_recorder(scribe.clone());
     }
+    let approvals = approvals.map(|approvals| approvals.start(Abandoned::Keep)).transpose()?;
+    if let Some(approvals) = &approvals {
+        engine = engine.with_approver(approvals.waiting.clone());
+        config.approvals = Some(approvals.waiting.store().clone());
+    }
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     server.find_refusals(move |refusals| tell_of(refusals, &settings.config_to_write));
-    let (address, exposed) = (listener.local_addr().ok(), is_exposed(&listener));
+    let (url, exposed) = (socket.url(), socket.is_exposed());
+    let listener = socket.into_listener(home.is_exile())?;
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
+    let text = || home.configuration(args.config.as_deref(), environment).ok()?.text;
     let ready = || {
-        announce(address, verbosity);
+        announce(url.as_deref(), verbosity);
         home.say(environment, Plea::Ready);
     };
-    let until = |app: App| async {
-        signals::obey(app, ready, reload).await;
-        home.say(environment, Plea::Stopping);
+    let until = |app: App, quiet: Quiet| {
+        let (home, approvals) = (&home, &approvals);
+        async move {
+            let idle = async {
+                quiet.lasted().await;
+                tracing::info!("nobody needs the server any more; it stops");
+                home.say(environment, Plea::Stopping);
+                quiet.see_out().await;
+            };
+            signals::obey(app, ready, text, reload, idle).await;
+            if let Some(approvals) = approvals {
+                approvals.waiting.keep_what_is_left();
+            }
+            home.say(environment, Plea::Stopping);
+        }
     };
     let served = server.serve(listener, until);
     if let Some(scribe) = scribe {
@@ -130,17 +180,36 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     Ok(ExitCode::SUCCESS)
 }
 
+/// Approvals, if runs can need any.
+fn prepared_approvals(settings: &Settings) -> Result<Option<Prepared>, Problem> {
+    let configured = Configured::of(settings)?;
+    if settings.approvals.is_none() && settings.policies.are_open() {
+        return Ok(None);
+    }
+    configured.prepare(settings).map(Some)
+}
+
 fn configured(args: &ServeArgs, settings: &Settings) -> Result<Config, Problem> {
     let mut config = tables::config(settings)?;
+    if args.detached {
+        settings.server.trust(&mut config.anonymous);
+    }
     config.mcp = settings.mcp.clone();
     config.defaults = settings.defaults();
+    config.approval_wait = Configured::of(settings)?.wait;
     config.defaults.check().map_err(|mut problem| {
         problem.error.message = format!("the defaults for requests are not valid: {}", problem.error.message);
         problem
     })?;
     refuse_unusable_backend(settings, &config)?;
     if let Some(text) = &args.drain {
-        config.drain = drain_time(text)?;
+        config.drain = time("--drain", text)?;
+    }
+    if let Some(text) = &args.idle_timeout {
+        config.idle_timeout = Some(time("--idle-timeout", text)?);
+    }
+    if args.detached {
+        config.idle_timeout.get_or_insert(background::USUAL_IDLE);
     }
     Ok(config)
 }
@@ -207,57 +276,32 @@ pub(crate) fn pooled(settings: &Settings, config: &Config) -> Result<Option<Pool
     pool::configured(&settings.pool, &settings.config, config.defaults.box_limits(caller)?)
 }
 
-fn drain_time(text: &str) -> Result<Duration, Problem> {
+fn time(option: &str, text: &str) -> Result<Duration, Problem> {
     belljar_core::limits::parse_duration(text).map_err(|fault| {
-        Problem::new(Code::InvalidRequest, format!("--drain: {fault}"), "write a time such as --drain 10s")
+        let hint = format!("write a time such as {option} 10s");
+        Problem::new(Code::InvalidRequest, format!("{option}: {fault}"), hint)
     })
 }
 
 /// The socket that systemd opened, else one on the address that was asked for.
-fn listener(
+fn listening(
     args: &ServeArgs,
     settings: &Settings,
     config: &Config,
     environment: Environment<'_>,
-) -> Result<TcpListener, Problem> {
-    let listener = match socket::inherited(environment)? {
-        Some(listener) => listener,
-        None => bind(args.listen.as_deref().or(settings.server.listen.as_deref()))?,
-    };
-    if config.keys.is_empty() && is_exposed(&listener) {
-        let place =
-            listener.local_addr().map_or_else(|_| "this socket".to_owned(), |address| address.to_string());
+) -> Result<Socket, Problem> {
+    let asked = args.listen.as_deref().or(settings.server.listen.as_deref());
+    let socket = Socket::open(asked, environment)?;
+    if config.keys.is_empty() && socket.is_exposed() {
         let message = format!(
-            "cannot listen on {place}: without API keys, the server listens on loopback addresses only"
+            "cannot listen on {}: without API keys, the server listens on loopback addresses only",
+            socket.place()
         );
         let hint =
             "leave out --listen, or create a key with `belljar key new` and add it to the configuration";
         return Err(Problem::new(Code::InvalidRequest, message, hint));
     }
-    Ok(listener)
-}
-
-pub(crate) fn bind(text: Option<&str>) -> Result<TcpListener, Problem> {
-    let text = text.unwrap_or(DEFAULT_LISTEN);
-    let address: SocketAddr = text.parse().map_err(|_| {
-        let message = format!("'{}' is not an address and a port", text.escape_debug());
-        Problem::new(Code::InvalidRequest, message, "write an IP address and a port such as 127.0.0.1:8787")
-    })?;
-    TcpListener::bind(address).and_then(with_backlog).map_err(|cause| {
-        let message = format!("cannot listen on {address}: {cause}");
-        Problem::new(Code::Internal, message, "choose another port with --listen 127.0.0.1:PORT")
-    })
-}
-
-/// A backlog for bursts of clients; the default of 128 is too small for them.
-fn with_backlog(listener: TcpListener) -> io::Result<TcpListener> {
-    rustix::net::listen(&listener, 4096)?;
-    Ok(listener)
-}
-
-/// Whether other machines can reach it; if that is unknown, assume that they can.
-pub(crate) fn is_exposed(listener: &TcpListener) -> bool {
-    !listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
+    Ok(socket)
 }
 
 /// Raises the limit on open files: a connection is one, and a run takes several. Sandboxes have their own limit.
@@ -324,13 +368,13 @@ fn release_memory_at_times() {
 }
 
 /// One line, for people and for scripts that wait for it. If stderr is closed, nobody reads it.
-pub(crate) fn announce(address: Option<SocketAddr>, verbosity: Verbosity) {
-    if let Some(address) = address.filter(|_| verbosity != Verbosity::Quiet) {
-        let _ = writeln!(io::stderr(), "listening on http://{address}");
+fn announce(url: Option<&str>, verbosity: Verbosity) {
+    if let Some(url) = url.filter(|_| verbosity != Verbosity::Quiet) {
+        let _ = writeln!(io::stderr(), "listening on {url}");
     }
 }
 
-/// Reloads the keys, what callers may do and the defaults for requests. If the configuration is not valid, nothing
+/// Reloads the keys, what callers may do, the policies and the defaults for requests. If the configuration is not valid, nothing
 /// changes.
 fn reloaded(
     args: &ServeArgs,

@@ -30,6 +30,19 @@ pub(crate) struct PoolTable {
     languages: Option<BTreeMap<String, BoundsTable>>,
 }
 
+impl PoolTable {
+    /// The pool of a server that may be gone in a minute, if the configuration does not say otherwise: one box of the language
+    /// that most ask for, and the others once somebody has asked.
+    pub(super) fn keep_small(&mut self) {
+        let bounds = |name: &str| {
+            let bounds =
+                BoundsTable { min: Some(usize::from(name == "python")), max: Some(8), preload: Vec::new() };
+            (name.to_owned(), bounds)
+        };
+        self.languages.get_or_insert_with(|| USUAL.into_iter().map(bounds).collect());
+    }
+}
+
 /// How many boxes of a language the pool keeps.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]

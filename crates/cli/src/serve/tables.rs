@@ -1,6 +1,7 @@
 //! `[server]` and `[[keys]]` in `belljar.toml`.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use belljar_core::allowance::{Allowance, Ceilings, Networks, Permitted, Workspaces};
@@ -13,6 +14,7 @@ use belljar_server::config::usual_allowance;
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
 
+use crate::policy::table::{Policies, PolicyTable};
 use crate::settings::{LimitsTable, Scalar, Settings};
 
 /// Which names a key may have.
@@ -38,6 +40,7 @@ pub(crate) struct ServerTable {
     body_timeout: Option<Scalar>,
     heartbeat: Option<Scalar>,
     drain: Option<Scalar>,
+    idle_timeout: Option<Scalar>,
     keep_runs: Option<usize>,
     keep_bytes: Option<Scalar>,
     keep_for: Option<Scalar>,
@@ -47,6 +50,26 @@ pub(crate) struct ServerTable {
     allow_origins: Vec<String>,
     /// What callers may do if the server has no keys.
     allow: AllowanceTable,
+}
+
+impl ServerTable {
+    /// What the only caller may do on a server that this caller has started, where the configuration does not say: as much as
+    /// `belljar run` lets them, but with the maxima of a server, which has to hold what runs give back. A workspace has to be
+    /// beneath a root all the same: a directory with the server's own socket in it would let code in a container ask for
+    /// more than the box that it is in.
+    pub(super) fn trust(&self, allowance: &mut Allowance) {
+        let Allowance { backends, networks, waivers, .. } = Allowance::everything();
+        let AllowanceTable { backends: own, network, waive, .. } = &self.allow;
+        if own.is_none() {
+            allowance.backends = backends;
+        }
+        if network.is_none() {
+            allowance.networks = networks;
+        }
+        if waive.is_none() {
+            allowance.waivers = waivers;
+        }
+    }
 }
 
 /// A key and what its holder may do.
@@ -61,8 +84,23 @@ pub(crate) struct KeyTable {
     /// Whether its holder may read the audit log.
     #[serde(default)]
     audit: bool,
+    /// Whether its holder may decide about runs that wait for approval.
+    #[serde(default)]
+    approve: bool,
     #[serde(default)]
     allow: AllowanceTable,
+    /// What is done with what its holder wants to run, before the rules for all.
+    policy: Option<PolicyTable>,
+}
+
+impl KeyTable {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn policy(&self) -> Option<&PolicyTable> {
+        self.policy.as_ref()
+    }
 }
 
 /// What a caller may do; the defaults are those of [`usual_allowance`].
@@ -84,12 +122,13 @@ struct Common<'a> {
     limits: &'a Limits,
     /// The guarantees that the operator does without. Callers may do without them as well.
     waived: &'a [String],
+    policies: &'a Policies,
 }
 
 /// The settings of the server.
 pub(crate) fn config(settings: &Settings) -> Result<Config, Problem> {
-    let Settings { server, keys, limits, waive, config: place, .. } = settings;
-    read(server, keys, Common { limits, waived: waive }, place)
+    let Settings { server, keys, limits, waive, policies, config: place, .. } = settings;
+    read(server, keys, Common { limits, waived: waive, policies }, place)
 }
 
 /// The same; `place` is the name of the file, for messages.
@@ -108,6 +147,7 @@ fn read(server: &ServerTable, keys: &[KeyTable], common: Common<'_>, place: &str
     set(&mut config.body_timeout, at("body-timeout").time(server.body_timeout.as_ref())?);
     set(&mut config.heartbeat, at("heartbeat").time(server.heartbeat.as_ref())?);
     set(&mut config.drain, at("drain").time(server.drain.as_ref())?);
+    config.idle_timeout = at("idle-timeout").time(server.idle_timeout.as_ref())?;
     set(&mut config.kept.runs, server.keep_runs);
     set(&mut config.kept.bytes, at("keep-bytes").size(server.keep_bytes.as_ref())?);
     set(&mut config.kept.age, at("keep-for").time(server.keep_for.as_ref())?);
@@ -124,7 +164,11 @@ fn read(server: &ServerTable, keys: &[KeyTable], common: Common<'_>, place: &str
     }
     config.origins.clone_from(&server.allow_origins);
     config.anonymous = allowance(&server.allow, usual.clone(), place, "server.allow")?;
-    config.keys = keys.iter().map(|table| key(table, &usual, place)).collect::<Result<_, _>>()?;
+    config.policy = common.policies.general.clone();
+    for (at, table) in keys.iter().enumerate() {
+        let policy = common.policies.of_key(at).clone();
+        config.keys.push(Key { policy, ..key(table, &usual, place)? });
+    }
     refuse_twins(&config.keys, place)?;
     if let Some(most) = at("max-collect").size(server.max_collect.as_ref())? {
         let allowances = config.keys.iter_mut().map(|key| &mut key.allowance).chain([&mut config.anonymous]);
@@ -166,8 +210,10 @@ fn key(table: &KeyTable, usual: &Allowance, place: &str) -> Result<Key, Problem>
         name: table.name.clone(),
         hash,
         allowance: allowance(&table.allow, usual.clone(), place, "keys.allow")?,
+        policy: Arc::default(),
         quota,
         audits: table.audit,
+        approves: table.approve,
     })
 }
 
@@ -231,6 +277,12 @@ fn ceilings<'a>(
         disk: bytes(at("limits.disk").size(limits.disk.as_ref())?).or(usual.disk),
         output: bytes(at("limits.output-limit").size(limits.output_limit.as_ref())?).or(usual.output),
         collected: usual.collected,
+        // A maximum for programs that is written down holds for compilers, too, unless they have one of their own.
+        compile_timeout: at("limits.compile-timeout")
+            .time(limits.compile_timeout.as_ref())?
+            .or(usual.compile_timeout.filter(|_| limits.timeout.is_none())),
+        compile_memory: bytes(at("limits.compile-memory").size(limits.compile_memory.as_ref())?)
+            .or(usual.compile_memory.filter(|_| limits.memory.is_none())),
     })
 }
 
@@ -335,7 +387,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|fault| fault.message().to_owned())?;
-        let common = Common { limits: &Limits::default(), waived: &file.waive };
+        let policies = Policies::default();
+        let common = Common { limits: &Limits::default(), waived: &file.waive, policies: &policies };
         super::read(&file.server, &file.keys, common, "belljar.toml").map_err(|problem| problem.error.message)
     }
 

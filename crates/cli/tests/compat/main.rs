@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
 mod connect;
+mod foreign;
 mod fusion;
 mod jupyter;
 mod keys;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -22,10 +21,8 @@ struct Audited {
 }
 
 impl Audited {
-    /// A server that records, with this configuration, which may begin with more of the table.
+    /// A server with this configuration. It records unless that says otherwise.
     fn with(config: &str) -> Audited {
-        let rest = config.strip_prefix("[audit]\n").unwrap_or(config);
-        let config = format!("[audit]\nenabled = true\n{rest}");
         let (folder, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let state = place.path().join("state");
         fs::write(folder.path().join("belljar.toml"), config).unwrap();
@@ -40,32 +37,71 @@ impl Audited {
     }
 }
 
-fn belljar(state: &Path, words: &[&str]) -> Command {
+pub(crate) fn belljar(state: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command.args(words).env("BELLJAR_STATE_DIR", state).env("BELLJAR_CONFIG", state.join("belljar.toml"));
     command
 }
 
-fn audit(state: &Path, words: &[&str]) -> Output {
+pub(crate) fn audit(state: &Path, words: &[&str]) -> Output {
     fs::write(state.join("belljar.toml"), "").unwrap();
     belljar(state, &[&["audit"], words].concat()).output().unwrap()
 }
 
 /// All records, as `export` has them.
-fn exported(state: &Path) -> Vec<Value> {
+pub(crate) fn exported(state: &Path) -> Vec<Value> {
     let output = audit(state, &["export"]);
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn assert_whole(state: &Path) {
+pub(crate) fn assert_whole(state: &Path) {
     let verified = audit(state, &["verify"]);
     assert!(verified.status.success(), "{verified:?}");
 }
 
-fn hello(mark: &str) -> Value {
+pub(crate) fn hello(mark: &str) -> Value {
     json!({"language": "sh", "code": format!("echo {mark}")})
+}
+
+/// One record for each run, of which each says what it read; compiling is told apart.
+#[test]
+fn a_list_of_inputs_leaves_a_record_for_each() {
+    let mut audited = Audited::with("");
+    let body = |code: &str, stdin: Value| {
+        let limits = json!({"compile_timeout_ms": 300_000, "timeout_ms": 60_000});
+        json!({"language": "c", "code": code, "stdin": stdin, "limits": limits})
+    };
+    let works = "#include <stdio.h>\n#warning odd\nint main(){return getchar() - '0';}";
+    let answer = audited.server.post("/v1/runs", &body(works, json!(["1", "2", "3"]))).json();
+    audited.server.post("/v1/runs", &body("int main(){return x;}", json!(["1", "2"]))).json();
+    assert_eq!(audited.server.post("/v1/runs", &body(works, json!([]))).error().0, 400);
+    audited.stop();
+    assert_whole(&audited.state);
+    let records = exported(&audited.state);
+    assert_eq!(records.len(), 5, "{records:?}");
+    let mut digests = std::collections::BTreeSet::new();
+    // Records are in the order in which the runs ended.
+    let mut ran = records[..3].to_vec();
+    ran.sort_by_key(|record| record["exit_code"].as_i64());
+    for (index, record) in ran.iter().enumerate() {
+        assert_eq!(record["id"], answer["runs"][index]["id"]);
+        assert_eq!((&record["exit_code"], &record["stage"]), (&json!(index + 1), &json!("run")), "{record}");
+        assert_eq!(record["request"]["stdin"]["size"], json!(1), "{record}");
+        digests.insert(record["request"]["stdin"]["sha256"].as_str().unwrap().to_owned());
+        let compile = &record["compile"];
+        assert_eq!((&compile["exit_code"], &compile["cached"]), (&json!(0), &json!(index > 0)), "{record}");
+        assert!(compile["stderr"].as_str().unwrap().contains("odd"), "{record}");
+        assert_eq!(record["limits"]["compile_timeout_ms"], json!(300_000), "{record}");
+    }
+    assert_eq!(digests.len(), 3, "each has an input of its own");
+    let failed = &records[3];
+    assert_eq!((&failed["stage"], &failed["status"]), (&json!("compile"), &json!("exited")), "{failed}");
+    assert_eq!((&failed["compile"]["exit_code"], &failed["compile"]["stderr"]), (&json!(1), &json!(null)));
+    assert!(failed["stderr"].as_str().unwrap().contains("main.c:1"), "{failed}");
+    let refused = &records[4];
+    assert_eq!((&refused["status"], &refused["stage"]), (&json!("refused"), &json!(null)), "{refused}");
 }
 
 /// Each way in, with a mark of its own in the code.
@@ -151,7 +187,7 @@ fn every_way_in_leaves_one_record() {
         listed["runs"].as_array().unwrap().is_empty()
     });
     audited.stop();
-    // A server in exile leaves a ledger that root does not write to.
+    // Root does not write to a ledger that servers without its rights write to.
     let own = tempfile::tempdir().unwrap();
     ways.extend(by_every_other_way_in(own.path()));
     let records = [exported(&audited.state), exported(own.path())].concat();
@@ -229,6 +265,38 @@ fn a_record_has_what_was_asked_and_what_became_of_it_without_secrets() {
 }
 
 #[test]
+fn a_run_that_was_denied_is_recorded_with_what_was_found_and_who_decided() {
+    let policy = "[[policy.rules]]\nwhen = { rule = 'python.process.spawn' }\nthen = 'deny'\n";
+    let audited = Audited::with(&format!("[audit]\ndurable = true\n[pool]\nenabled = false\n{policy}"));
+    audited.server.post("/v1/runs", &hello("control")).result();
+    let code = "import os\nos.system('id')";
+    let denied = audited.server.post("/v1/runs", &json!({"language": "python", "code": code})).result();
+    assert_eq!(denied["status"], json!("denied"), "{denied}");
+    let listed: Value =
+        serde_json::from_slice(&audited.server.get("/v1/audit?status=denied&q=python.process.spawn").body)
+            .unwrap();
+    let records = listed["records"].as_array().unwrap();
+    assert_eq!(records.len(), 1, "{listed}");
+    assert_eq!((&records[0]["id"], &records[0]["decision"]), (&denied["id"], &json!("deny")));
+    let id = denied["id"].as_str().unwrap();
+    let record: Value = serde_json::from_slice(&audited.server.get(&format!("/v1/audit/{id}")).body).unwrap();
+    assert_eq!(
+        (&record["decision"], &record["decider"]),
+        (&denied["decision"], &json!("policy")),
+        "{record}"
+    );
+    assert_eq!((&record["findings"], &record["exit_code"]), (&denied["findings"], &json!(126)), "{record}");
+    assert!(record["findings"][0]["rule"] == json!("python.process.spawn"), "{record}");
+    let text = |words: &[&str]| String::from_utf8(audit(&audited.state, words).stdout).unwrap();
+    assert!(
+        text(&["search", "--status", "denied"]).contains(id)
+            && !text(&["search", "--status", "denied"]).contains("control")
+    );
+    let shown = text(&["show", id]);
+    assert!(shown.contains("deny by policy: ") && shown.contains("python.process.spawn at 2:1"), "{shown}");
+}
+
+#[test]
 fn the_record_is_read_over_http_by_those_who_may() {
     let (auditor, other) = (new_key("auditor"), new_key("other"));
     let config = format!("[audit]\ndurable = true\n{}audit = true\n{}", auditor.stanza, other.stanza);
@@ -271,8 +339,6 @@ fn the_record_is_read_over_http_by_those_who_may() {
     }
     assert_eq!(json("/v1/audit/verify")["ok"], json!(true));
     assert_eq!(ask(&auditor.key, "/v1/audit/run_none").error().0, 404);
-    let off = Server::start();
-    assert_eq!(off.get("/v1/audit").error().0, 404);
 }
 
 #[test]
@@ -295,7 +361,6 @@ fn what_was_cut_off_is_found_and_the_server_does_not_write_over_it() {
         let _ = fs::remove_file(audited.state.join(name));
     }
     let folder = tempfile::tempdir().unwrap();
-    fs::write(audited.state.join("belljar.toml"), "[audit]\nenabled = true\n").unwrap();
     let mut command = belljar(&audited.state, &["serve", "--listen", "127.0.0.1:0"]);
     let refused = command.current_dir(folder.path()).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
@@ -340,31 +405,120 @@ fn the_command_shows_searches_and_follows() {
     audited.stop();
 }
 
-/// The server that root started writes the record without root's rights, to files that are its own.
 #[test]
-fn in_exile_the_files_of_the_record_belong_to_the_server_and_its_key_does_not() {
-    assert!(geteuid().is_root(), "only root has rights to leave behind");
-    let mut audited = Audited::with("");
-    audited.server.post("/v1/runs", &hello("one")).result();
-    let state = audited.state.clone();
-    let owner = |name: &str| fs::metadata(state.join(name)).unwrap().uid();
-    let before = owner("ledger.db");
-    assert_ne!(before, 0);
-    assert_eq!((owner("ledger.head"), owner("ledger.key")), (before, 0));
-    assert_eq!(fs::metadata(&audited.state).unwrap().uid(), 0);
-    audited.stop();
-    // The next server is another user, and goes on with the same ledger.
+fn servers_record_unless_they_are_told_not_to_and_commands_only_if_they_are_told_to() {
+    let state_of = |audited: &Audited| audited.state.join("ledger.db").exists();
+    let mut usual = Audited::with("");
+    usual.server.post("/v1/runs", &hello("one")).result();
+    usual.stop();
+    assert_eq!(exported(&usual.state).len(), 1);
+    let off = Audited::with("[audit]\nenabled = false\n");
+    off.server.post("/v1/runs", &hello("one")).result();
+    assert_eq!(off.server.get("/v1/audit").error().0, 404);
+    assert_eq!((state_of(&usual), state_of(&off)), (true, false));
+    let own = tempfile::tempdir().unwrap();
+    for (config, records) in [("", false), ("[audit]\nenabled = true\n", true)] {
+        fs::write(own.path().join("belljar.toml"), config).unwrap();
+        let run = belljar(own.path(), &["run", "sh", "-c", "true"]).output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        assert_eq!(own.path().join("ledger.db").exists(), records, "{config}");
+    }
+}
+
+/// A server whose state is on a small file system, which only it and its steward see.
+fn on_a_small_disk(state: &Path, config: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("belljar.toml"), "[audit]\nenabled = true\n").unwrap();
-    let mut command =
-        belljar(&audited.state, &["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]);
-    command.env_remove("BELLJAR_CONFIG");
+    fs::create_dir(state).unwrap();
+    fs::write(folder.path().join("belljar.toml"), config).unwrap();
+    let script = format!(
+        "mount -t tmpfs -o size=1m none {} && exec {} \"$@\"",
+        state.display(),
+        env!("CARGO_BIN_EXE_belljar")
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", &script, "belljar", "serve", "--listen", "127.0.0.1:0"]);
+    command.args(["--config", "belljar.toml"]);
+    Server::spawn_in(command, state.to_owned(), folder)
+}
+
+/// The statuses of the records that a server lists.
+fn statuses(server: &Server) -> Vec<String> {
+    let listed: Value = serde_json::from_slice(&server.get("/v1/audit?limit=200").body).unwrap();
+    let records = listed["records"].as_array().unwrap();
+    records.iter().map(|record| record["status"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_full_disk_refuses_runs_or_lets_them_go_unrecorded_as_it_is_configured() {
+    assert!(geteuid().is_root(), "only root can mount a small file system");
+    for on_full in ["refuse", "run"] {
+        let place = tempfile::tempdir().unwrap();
+        let state = place.path().join("state");
+        let config = format!("[audit]\non-full = '{on_full}'\n[pool]\nenabled = false\n");
+        let server = on_a_small_disk(&state, &config);
+        let run = || server.post("/v1/runs", &hello("one")).status;
+        assert_eq!(run(), 200, "the control");
+        eventually("it is recorded", || statuses(&server) == ["exited"]);
+        let seen = format!("/proc/{}/root{}/ballast", server.started().as_raw_nonzero(), state.display());
+        let mut ballast = fs::File::create(&seen).unwrap();
+        while ballast.write(&[b'x'; 4096]).is_ok() {}
+        let mut answered = 1;
+        if on_full == "refuse" {
+            // The first is recorded later.
+            eventually("runs are refused", || {
+                let status = run();
+                answered += usize::from(status == 200);
+                status == 503
+            });
+        } else {
+            // How many go unrecorded is told when that is possible.
+            eventually("the writer has failed", || {
+                answered += 1;
+                assert_eq!(run(), 200);
+                server.log().contains("cannot write the ledger")
+            });
+            answered += 1;
+            assert_eq!(run(), 200);
+        }
+        drop(ballast);
+        fs::remove_file(&seen).unwrap();
+        eventually("runs are recorded again", || {
+            let status = run();
+            answered += usize::from(status == 200);
+            status == 200 && statuses(&server).len() > 1
+        });
+        let ran = |statuses: &[String]| statuses.iter().filter(|status| *status == "exited").count();
+        if on_full == "refuse" {
+            eventually("all are recorded", || ran(&statuses(&server)) == answered);
+        } else {
+            eventually("the gap is recorded", || {
+                statuses(&server).iter().any(|status| status == "unrecorded")
+            });
+            assert!(ran(&statuses(&server)) < answered);
+        }
+        let verdict: Value = serde_json::from_slice(&server.get("/v1/audit/verify").body).unwrap();
+        assert_eq!(verdict["ok"], json!(true), "{verdict}");
+    }
+}
+
+#[test]
+fn a_ledger_that_is_too_large_is_pruned_by_its_server_and_stays_whole() {
+    let mut audited = Audited::with("");
+    let large = "word ".repeat(20_000);
+    for _ in 0..40 {
+        audited.server.post("/v1/runs", &json!({"language": "cobol", "code": large}));
+    }
+    audited.stop();
+    assert!(fs::metadata(audited.state.join("ledger.db")).unwrap().len() > 1 << 20, "the control");
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("belljar.toml"), "[audit]\nretain = { size = '1M' }\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]);
     let server = Server::spawn_in(command, audited.state.clone(), folder);
-    server.post("/v1/runs", &hello("two")).result();
-    server.signal(Signal::TERM);
-    let mut server = server;
-    assert!(server.wait().success());
-    assert_ne!(owner("ledger.db"), before);
-    assert_eq!(exported(&audited.state).len(), 2);
+    server.post("/v1/runs", &hello("newest")).result();
+    let verdict = || -> Value { serde_json::from_slice(&server.get("/v1/audit/verify").body).unwrap() };
+    eventually("it is pruned", || verdict()["pruned_through"].as_u64() > Some(0));
+    assert_eq!((&verdict()["ok"], &verdict()["last"]), (&json!(true), &json!(41)));
+    drop(server);
     assert_whole(&audited.state);
 }

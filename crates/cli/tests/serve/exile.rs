@@ -110,7 +110,14 @@ fn nothing_of_roots_comes_along_but_what_is_needed() {
     assert!(holds(server.started()), "the control");
     assert!(!holds(server.pid()));
     let status = fs::read_to_string(format!("/proc/{}/status", server.pid().as_raw_nonzero())).unwrap();
-    assert!(status.lines().any(|line| line.trim_end() == "Groups:"), "{status}");
+    let shared = fs::read_to_string(state.join("servers.group")).unwrap();
+    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+    assert_eq!(groups.trim(), shared.trim(), "only the group that may write the ledger");
+    assert!(state.join("ledger.key").exists(), "the control");
+    let its_own = format!("/proc/{}/root{}", server.pid().as_raw_nonzero(), state.display());
+    assert!(
+        Path::new(&its_own).join("ledger.db").exists() && !Path::new(&its_own).join("ledger.key").exists()
+    );
     // What root remembers is believed by root, and by the next server: what this one does to it goes with it.
     let mounts = fs::read_to_string(format!("/proc/{}/mountinfo", server.pid().as_raw_nonzero())).unwrap();
     let mut shown = mounts.lines().filter(|line| line.split(' ').nth(4) == state.to_str()).peekable();
@@ -130,8 +137,10 @@ fn a_server_has_no_terminal_and_is_heard_at_it() {
     unlockpt(&terminal).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
     let stream = || fs::OpenOptions::new().read(true).write(true).open(&name).unwrap();
+    let state = tempfile::tempdir().unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_belljar"))
         .args(["serve", "--listen", "127.0.0.1:0"])
+        .env("BELLJAR_STATE_DIR", state.path())
         .current_dir("/tmp")
         .stdin(stream())
         .stdout(stream())
@@ -168,7 +177,9 @@ fn a_root_that_cannot_leave_its_rights_behind_does_not_serve_unless_it_is_told_t
         command
     };
     let folder = tempfile::tempdir().unwrap();
-    let refused = command().current_dir(folder.path()).output().unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let refused =
+        command().current_dir(folder.path()).env("BELLJAR_STATE_DIR", state.path()).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success());
     assert!(said.contains("cannot drop root privileges") && said.contains("keep-root"), "{said}");
@@ -291,6 +302,7 @@ fn a_server_of_an_ordinary_user_is_one_process() {
     let mut command = if geteuid().is_root() {
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", env!("CARGO_BIN_EXE_belljar")]);
+        std::os::unix::fs::chown(folder.path(), Some(65534), Some(65534)).unwrap();
         command
     } else {
         Command::new(env!("CARGO_BIN_EXE_belljar"))

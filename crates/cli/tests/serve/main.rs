@@ -2,10 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test whose case cannot be set up has failed")]
 
+mod approvals;
+mod approved;
 mod asynchronous;
 mod audit;
 mod backends;
+mod background;
 mod bad_input;
+mod client;
+mod compiling;
+mod console;
 mod debian_packages;
 mod defaults;
 mod differential;
@@ -21,8 +27,10 @@ mod runs;
 mod sameness;
 mod scan;
 mod server;
+mod shared_ledger;
 mod soak;
 mod storm;
 mod streams;
+mod unix;
 mod virtual_environments;
 mod zygote;

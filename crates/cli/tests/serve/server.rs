@@ -21,6 +21,8 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) address: SocketAddr,
     pub(crate) folder: TempDir,
+    /// Where its state is, if that is its own.
+    state: Option<TempDir>,
     log: Arc<Mutex<String>>,
 }
 
@@ -38,12 +40,26 @@ impl Server {
         Server::spawn(command, folder)
     }
 
+    /// With a state of its own, because a server records what it runs there. What an earlier one found out about the
+    /// runtimes of this host is in it already.
     pub(crate) fn spawn(command: Command, folder: TempDir) -> Server {
-        Server::spawn_in(command, state_dir(), folder)
+        let state = tempfile::tempdir().unwrap();
+        let known = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes-of-servers");
+        fs::create_dir_all(&known).unwrap();
+        copy_runtimes(&known, state.path());
+        let server = Server::spawn_with(command, state.path().to_owned(), Some(state), folder);
+        if let Some(state) = &server.state {
+            copy_runtimes(state.path(), &known);
+        }
+        server
     }
 
-    /// The same with a state of its own.
-    pub(crate) fn spawn_in(mut command: Command, state: PathBuf, folder: TempDir) -> Server {
+    /// The same with the state that is in this directory.
+    pub(crate) fn spawn_in(command: Command, state: PathBuf, folder: TempDir) -> Server {
+        Server::spawn_with(command, state, None, folder)
+    }
+
+    fn spawn_with(mut command: Command, state: PathBuf, own: Option<TempDir>, folder: TempDir) -> Server {
         belljar_conformance::keep_failures_short();
         let mut child = command
             .current_dir(folder.path())
@@ -67,7 +83,7 @@ impl Server {
                 *writing.lock().unwrap() += &(line + "\n");
             }
         });
-        Server { child, address, folder, log }
+        Server { child, address, folder, state: own, log }
     }
 
     pub(crate) fn config_path(&self) -> PathBuf {
@@ -193,6 +209,19 @@ impl Server {
     }
 }
 
+/// Copies what is known about runtimes, unless it is there. Tests do this side by side.
+fn copy_runtimes(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap().flatten() {
+        let name = entry.file_name();
+        let is_known = name.to_str().is_some_and(|name| name.starts_with("runtime-"));
+        if is_known && !to.join(&name).exists() {
+            let mut copy = tempfile::NamedTempFile::new_in(to).unwrap();
+            copy.write_all(&fs::read(entry.path()).unwrap()).unwrap();
+            copy.persist(to.join(&name)).unwrap();
+        }
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.child.kill();
@@ -212,7 +241,7 @@ impl Answer {
     pub(crate) fn read(stream: TcpStream) -> Answer {
         let mut reader = BufReader::new(stream);
         let (status, headers) = read_head(&mut reader);
-        let body = read_body(&mut reader, &headers);
+        let body = if [204, 304].contains(&status) { Vec::new() } else { read_body(&mut reader, &headers) };
         Answer { status, headers, body }
     }
 
@@ -328,13 +357,6 @@ fn read_chunk(reader: &mut impl BufRead) -> Option<Vec<u8>> {
     reader.read_exact(&mut chunk).unwrap();
     chunk.truncate(length);
     (length > 0).then_some(chunk)
-}
-
-/// Shared by all tests, so that only the first has to find out what the host can do.
-fn state_dir() -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("serve-state");
-    fs::create_dir_all(&path).unwrap();
-    path
 }
 
 /// A word that no other process on this machine has among its arguments.

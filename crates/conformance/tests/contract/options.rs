@@ -29,6 +29,9 @@ const OPTIONS: &[(&str, Option<Check>)] = &[
     ("--collect-to", Some(a_file_is_written)),
     ("--overwrite", Some(a_file_is_replaced)),
     ("--timeout", Some(a_timeout_ends_it)),
+    // `compiling.rs` has what they do to a compiler.
+    ("--compile-timeout", Some(|cell| out_of_range(cell, "compile-timeout", "0s"))),
+    ("--compile-memory", Some(|cell| out_of_range(cell, "compile-memory", "1K"))),
     ("--cpu-time", Some(cpu_time_ends_it)),
     ("--memory", Some(memory_is_limited)),
     ("--cpus", Some(|cell| is_kept_or_listed(&cell.limit("cpus", "0.5"), "cpu"))),
@@ -40,6 +43,10 @@ const OPTIONS: &[(&str, Option<Check>)] = &[
     ("--image", Some(an_image_is_used_or_refused)),
     ("--runtime", Some(a_runtime_is_used_or_refused)),
     ("--waive", Some(a_waiver_is_listed)),
+    // The tests of the server have the runs of a server that is there.
+    ("--url", Some(a_server_that_is_not_there_is_named)),
+    ("--allowed-imports", Some(another_import_is_denied)),
+    ("--yes", Some(what_needs_an_approval_is_approved)),
     ("--explain", Some(an_explanation_runs_nothing)),
 ];
 
@@ -70,11 +77,37 @@ fn is_kept_or_listed(cell: &Cell, guarantee: &str) {
     assert_eq!(kept, cell.keeps(guarantee), "{guarantee}: {isolation:?}");
 }
 
+fn out_of_range(cell: &Cell, limit: &str, value: &str) {
+    let refusal = cell.limit(limit, value).refuse("true");
+    assert!(refusal.error.message.contains(limit), "{refusal:?}");
+}
+
 fn a_configuration_counts(cell: &Cell) {
     let scratch = Scratch::new();
     let file = scratch.file("belljar.toml", "env = 1\n");
     let refusal = cell.option("--config", file.to_str().unwrap()).refuse("true");
     assert!(refusal.error.message.contains("belljar.toml"), "{refusal:?}");
+}
+
+fn a_server_that_is_not_there_is_named(cell: &Cell) {
+    // Port 1 is nobody's.
+    let refusal = cell.option("--url", "http://127.0.0.1:1").refuse("true");
+    assert!(refusal.error.message.contains("http://127.0.0.1:1"), "{refusal:?}");
+}
+
+fn another_import_is_denied(cell: &Cell) {
+    let python = cell.language("python").option("--allowed-imports", "json");
+    let denied = python.run("import socket");
+    assert_eq!((denied.status, denied.exit_code), (Status::Denied, 126), "{denied:?}");
+    assert_eq!(denied.decision.as_ref().map(|decision| decision.action.as_str()), Some("deny"));
+}
+
+fn what_needs_an_approval_is_approved(cell: &Cell) {
+    let scratch = Scratch::new();
+    let file = scratch.file("belljar.toml", "[policy]\ndefault = \"approve\"\n");
+    let asked = cell.option("--config", file.to_str().unwrap());
+    assert_eq!(asked.run("echo ran").status, Status::Denied, "the control: nobody can be asked");
+    assert_eq!(asked.flag("--yes").run("echo ran").ok(), "ran\n");
 }
 
 fn stdin_arrives(cell: &Cell) {

@@ -60,8 +60,10 @@ promise!(a_file_without_a_known_language_is_refused; cold: "it is about the comm
 fn limits_out_of_range_are_refused(cell: &Cell) {
     let limits = [
         ("timeout", "limits.timeout_ms"),
+        ("compile-timeout", "limits.compile_timeout_ms"),
         ("cpu-time", "limits.cpu_ms"),
         ("memory", "limits.memory_bytes"),
+        ("compile-memory", "limits.compile_memory_bytes"),
         ("cpus", "limits.cpus"),
         ("pids", "limits.pids"),
         ("disk", "limits.disk_bytes"),

@@ -59,7 +59,9 @@ impl Glob {
             return Err(refuse("leads out of the working directory"));
         }
         let parts = parts(text).map_err(|why| refuse(&format!("is malformed: {why}")))?;
-        Ok(Glob { text: text.to_owned(), parts, is_optional: false })
+        // Wildcards alone ask for whatever there is, which may be nothing.
+        let is_optional = text.bytes().all(|byte| b"*/".contains(&byte));
+        Ok(Glob { text: text.to_owned(), parts, is_optional })
     }
 
     /// Whether it matches a relative path. A `*` does not match a slash; `**` does.
@@ -277,6 +279,15 @@ mod tests {
         assert!(glob.matches("out/a/b.csv") && glob.matches("out/b.csv") && !glob.matches("b.csv"));
         assert!(!Glob::parse("*.csv").unwrap().matches("a/b.csv"));
         assert!(Glob::parse("./plot.png").unwrap().is_literally("plot.png"));
+    }
+
+    #[test]
+    fn wildcards_alone_expect_nothing_in_particular() {
+        for (text, is_optional) in
+            [("*", true), ("**", true), ("**/*", true), ("*.png", false), ("out/**", false)]
+        {
+            assert_eq!(Glob::parse(text).unwrap().is_optional(), is_optional, "{text}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Ending, Event, Execution, ExecutionSpec, Finished, PullEvent,
-    PullListener, RuntimeInfo, SandboxSpec, Stream,
+    PullListener, RuntimeInfo, SandboxSpec, Stream, Work,
 };
 use belljar_core::guarantee::{Guarantee, Offer, Standing};
 use belljar_core::language::Language;
@@ -20,8 +20,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 pub(crate) enum Act {
     Say(Stream, Vec<u8>),
     Sleep(Duration),
-    /// The compiler is done.
-    NextStage,
     /// Outputs this for ever, without ever yielding.
     Flood(Vec<u8>),
 }
@@ -39,6 +37,8 @@ pub(crate) struct Script {
     pub(crate) not_ready: bool,
     pub(crate) unmet: Vec<Guarantee>,
     pub(crate) files: Vec<CollectedFile>,
+    /// What the compiler does, and how it ends.
+    pub(crate) compiler: (Vec<Act>, Ending),
     /// The layers that are pulled before it can start.
     pub(crate) layers: Vec<&'static str>,
 }
@@ -56,6 +56,7 @@ impl Script {
             not_ready: false,
             unmet: Vec::new(),
             files: Vec::new(),
+            compiler: (Vec::new(), Ending::Exited(0)),
             layers: Vec::new(),
         }
     }
@@ -117,14 +118,22 @@ impl Backend for Scripted {
                 waiting(&pulled(layer));
             }
             sleep(self.script.start_takes).await;
-            self.log.lock().unwrap().push(format!("start {}", execution.source.name));
+            let compiles = execution.work == Work::Compile;
+            let doing = if compiles { "compile" } else { "start" };
+            self.log.lock().unwrap().push(format!("{doing} {}", execution.source.name));
             if self.script.fails_to_start {
                 let source = io::Error::from_raw_os_error(1);
                 return Err(BackendError::Setup { step: "mount the root".into(), hint: "no".into(), source });
             }
+            let mut script = self.script.clone();
+            if compiles {
+                let made = CollectedFile { path: "main".into(), content: b"a program".to_vec() };
+                (script.acts, script.ending) = script.compiler.clone();
+                script.files = vec![made];
+            }
             let execution = Playing {
-                script: self.script.clone(),
-                left: self.script.acts.clone().into(),
+                left: script.acts.clone().into(),
+                script,
                 asleep_until: None,
                 said: Vec::new(),
                 killed: false,
@@ -172,7 +181,6 @@ impl Execution for Playing {
                 }
                 match self.left.pop_front() {
                     None => return Ok(Event::Ended),
-                    Some(Act::NextStage) => return Ok(Event::NextStage),
                     Some(Act::Sleep(time)) => self.asleep_until = Some(Instant::now() + time),
                     Some(Act::Say(stream, bytes)) => {
                         self.said = bytes;

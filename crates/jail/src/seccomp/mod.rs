@@ -35,7 +35,7 @@ use std::sync::LazyLock;
 
 use libc::sock_filter;
 
-pub use self::listener::{Asked, Listener};
+pub use self::listener::{Asked, Listener, Subject};
 pub use self::policy::{Row, Rule, Verdict};
 
 /// A compiled policy.
@@ -50,7 +50,14 @@ impl Filter {
         &COMPILED
     }
 
-    /// The same for a kernel that offers no listener: what has to be asked for is allowed. Only for a kernel whose memory
+    /// The same for a container, where locks of files and connections have to be asked for. It is of no use without a listener.
+    #[must_use]
+    pub fn contained() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::CONTAINED)));
+        &COMPILED
+    }
+
+    /// [`standard`](Filter::standard) for a kernel that offers no listener: what has to be asked for is allowed. Only for a kernel whose memory
     /// is charged to the box as a whole (gVisor).
     #[must_use]
     pub fn unlistened() -> &'static Filter {

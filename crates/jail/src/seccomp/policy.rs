@@ -15,6 +15,8 @@ use self::numbers::*;
 #[derive(Debug)]
 pub struct Policy {
     pub(super) groups: &'static [Group],
+    /// These replace the rules that `groups` has for the same calls.
+    pub(super) instead: &'static [Group],
     /// For numbers without a row: newer than the table, never assigned, or of the x32 ABI.
     pub unlisted: Verdict,
 }
@@ -83,7 +85,12 @@ pub enum Verdict {
 }
 
 /// What untrusted code may ask of the kernel.
-pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, unlisted: ENOSYS };
+pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, instead: &[], unlisted: ENOSYS };
+
+/// The same in a container. There, nobody but the container's own PID 1 counts the locks of files and the connections, and
+/// it shares the CPU limit with those who make them: it would be late. So each has to be asked for.
+pub static CONTAINED: Policy =
+    Policy { groups: STANDARD_GROUPS, instead: ASKING_FOR_WHAT_IS_COUNTED, unlisted: ENOSYS };
 
 /// What PID 1 of a box may still ask of the kernel, once it has started the program.
 ///
@@ -91,7 +98,7 @@ pub static STANDARD: Policy = Policy { groups: STANDARD_GROUPS, unlisted: ENOSYS
 /// fallback. The reaper is our own and has none: a call that it never makes means that it has been taken over. The
 /// death of PID 1 is also the safe state: the kernel kills the whole box, and the keeper sees `SIGSYS` instead of
 /// reports from a compromised reaper.
-pub static REAPER: Policy = Policy { groups: REAPER_GROUPS, unlisted: Verdict::Kill };
+pub static REAPER: Policy = Policy { groups: REAPER_GROUPS, instead: &[], unlisted: Verdict::Kill };
 
 /// The rows of [`STANDARD`], in the order in which they are best read.
 pub fn rows() -> impl Iterator<Item = Row> {
@@ -101,10 +108,9 @@ pub fn rows() -> impl Iterator<Item = Row> {
 impl Policy {
     /// The rows, in the order in which they are best read.
     pub fn rows(&self) -> impl Iterator<Item = Row> + use<> {
-        self.groups.iter().flat_map(|group| {
-            let row = |&(number, name)| Row { number, name, rule: group.rule, reason: group.reason };
-            group.calls.iter().map(row)
-        })
+        let (groups, instead) = (self.groups, self.instead);
+        let replaced = move |row: &Row| rows_of(instead).any(|other| other.number == row.number);
+        rows_of(groups).filter(move |row| !replaced(row)).chain(rows_of(instead))
     }
 
     /// The verdict on a call of the native ABI. Answers from the table, not from the compiled filter.
@@ -112,6 +118,13 @@ impl Policy {
     pub fn verdict(&self, number: u32, arguments: &[u64; 6]) -> Verdict {
         self.rows().find(|row| row.number == number).map_or(self.unlisted, |row| row.rule.verdict(arguments))
     }
+}
+
+fn rows_of(groups: &'static [Group]) -> impl Iterator<Item = Row> {
+    groups.iter().flat_map(|group| {
+        let row = |&(number, name)| Row { number, name, rule: group.rule, reason: group.reason };
+        group.calls.iter().map(row)
+    })
 }
 
 impl Rule {
@@ -180,7 +193,15 @@ const ALL_BITS: u32 = !0;
 /// `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`. `CLONE_NEWTIME` is not among
 /// them: its bit is part of the exit signal, so `clone` cannot ask for it, only `clone3` and `unshare`.
 const NEW_NAMESPACES: u32 = 0x7E02_0000;
-const CLONE: Rule = only_if!(0 & NEW_NAMESPACES, &[0], else EPERM);
+const CLONE_FILES: u32 = libc::CLONE_FILES.cast_unsigned();
+const CLONE_THREAD: u32 = libc::CLONE_THREAD.cast_unsigned();
+/// All threads of a process have the same descriptors, as those of every library do. The locks of a thread with
+/// descriptors of its own would not be counted (`host/src/descriptors.rs`).
+const CLONE: Rule = only_if!(
+    0 & NEW_NAMESPACES | CLONE_FILES | CLONE_THREAD,
+    &[0, CLONE_FILES, CLONE_FILES | CLONE_THREAD],
+    else EPERM
+);
 
 /// Of `SOCK_STREAM | SOCK_CLOEXEC` the part that is the type: the kernel's `SOCK_TYPE_MASK`.
 const SOCKET_TYPE: u32 = 0xF;
@@ -271,26 +292,52 @@ const MEMFD: Rule = only_if!(1 & 4, &[0], else Verdict::Deny(libc::ENOMEM));
 /// - `F_OFD_SETLK` and `F_OFD_SETLKW`: nobody is charged for locks. Those of a process can be counted
 ///   (`host/src/descriptors.rs`), those of an open file that is on its way through a socket cannot. `EINVAL` is the answer of a
 ///   kernel before 3.15.
-const FCNTL: Rule = Rule::ByArguments {
-    cases: &[
-        Case { when: &[command(&[1024, 1026])], then: EPERM },
-        Case {
-            when: &[command(&[
-                0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 15, 16, 17, 36, 1025, 1027, 1028, 1029, 1030, 1031,
-                1032, 1033, 1034, 1035, 1036, 1037, 1038,
-            ])],
-            then: Verdict::Allow,
-        },
+const FCNTL: Rule =
+    Rule::ByArguments { cases: &[FCNTL_WATCHES, PACKETS, FCNTL_LOCKS, FCNTL_OTHERS], otherwise: EINVAL };
+
+const FCNTL_WATCHES: Case = Case { when: &[command(&[1024, 1026])], then: EPERM };
+/// `F_SETFL` with `O_DIRECT`. It would turn a pipe into one of packets, each of which the reader has to read by itself: the
+/// program could make Belljar spend more CPU time on its output than it spends itself. `EINVAL` is the answer of a file
+/// system without direct I/O.
+const PACKETS: Case = Case {
+    when: &[
+        command(&[4]),
+        Test { argument: 2, mask: libc::O_DIRECT.cast_unsigned(), any_of: &[libc::O_DIRECT.cast_unsigned()] },
     ],
+    then: EINVAL,
+};
+/// `F_SETLK` and `F_SETLKW`.
+const LOCKS: &[u32] = &[6, 7];
+const FCNTL_LOCKS: Case = Case { when: &[command(LOCKS)], then: Verdict::Allow };
+const FCNTL_OTHERS: Case = Case {
+    when: &[command(&[
+        0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 15, 16, 17, 36, 1025, 1027, 1028, 1029, 1030, 1031, 1032, 1033, 1034,
+        1035, 1036, 1037, 1038,
+    ])],
+    then: Verdict::Allow,
+};
+const FCNTL_IN_A_CONTAINER: Rule = Rule::ByArguments {
+    cases: &[FCNTL_WATCHES, PACKETS, Case { when: &[command(LOCKS)], then: Verdict::Ask }, FCNTL_OTHERS],
     otherwise: EINVAL,
 };
+
+static ASKING_FOR_WHAT_IS_COUNTED: &[Group] = &[
+    group!(
+        Rule::Always(Verdict::Ask),
+        "sockets: connections, which nobody is charged for until they are accepted",
+        SYS_connect
+    ),
+    group!(Rule::Always(Verdict::Ask), "files: locks, which nobody is charged for", SYS_flock),
+    group!(FCNTL_IN_A_CONTAINER, "files: the same, and descriptor flags", SYS_fcntl),
+];
 
 const fn command(any_of: &'static [u32]) -> Test {
     Test { argument: 1, mask: ALL_BITS, any_of }
 }
 
-/// `MSG_OOB` and `MSG_MORE`. With the latter, a UDP socket keeps up to 64 KiB that nobody is charged for.
-const SEND_FLAGS: u32 = 1 | 0x8000;
+/// `MSG_OOB`, `MSG_MORE` and `MSG_FASTOPEN`. With the second, a UDP socket keeps up to 64 KiB that nobody is charged for.
+/// With the third, a connection is made without `connect`. `EOPNOTSUPP` is what the kernel says if that is switched off.
+const SEND_FLAGS: u32 = 1 | 0x8000 | 0x2000_0000;
 const SEND: Rule = only_if!(3 & SEND_FLAGS, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 const SENDMSG: Rule = only_if!(2 & SEND_FLAGS, &[0], else Verdict::Deny(libc::EOPNOTSUPP));
 /// `SPLICE_F_MORE`, the same by another name.
@@ -699,7 +746,7 @@ static REAPER_GROUPS: &[Group] = &[
 
 /// What a helper on the host may not ask of the kernel, on top of what [`STANDARD`] refuses: in a box, namespaces keep
 /// it from other processes and from the network.
-pub static APART: Policy = Policy { groups: APART_GROUPS, unlisted: Verdict::Allow };
+pub static APART: Policy = Policy { groups: APART_GROUPS, instead: &[], unlisted: Verdict::Allow };
 
 /// Signal 0 is none.
 const ONLY_WHETHER_IT_IS_THERE: Rule = only_if!(1 & ALL_BITS, &[0], else EPERM);
@@ -718,7 +765,7 @@ static APART_GROUPS: &[Group] = &[
 ];
 
 /// What a parser may ask of the kernel: memory, time, and the files that are open.
-pub static PARSER: Policy = Policy { groups: PARSER_GROUPS, unlisted: EPERM };
+pub static PARSER: Policy = Policy { groups: PARSER_GROUPS, instead: &[], unlisted: EPERM };
 
 static PARSER_GROUPS: &[Group] = &[
     group!(ALLOW, "its input and output", SYS_read SYS_pread64 SYS_write SYS_writev SYS_lseek SYS_close

@@ -1,15 +1,14 @@
 //! Protocols that clients already speak, as one more way to [`Runs`](crate::Runs): [`piston`] is version 2 of Piston's
 //! API, [`fusion`] is that of SandboxFusion.
 //!
-//! Each translates a request into ours, hands it over, and translates what it came to. Both speak of compiling and of
-//! running as two things with limits of their own, which `staged` tells apart; both have words of their own for a field
+//! Each translates a request into ours, hands it over, and translates what it came to. Both have words of their own for a field
 //! that is not what it should be, so that `shallow` reads JSON without judging it.
 
 mod encoding;
+mod ended;
 pub(crate) mod fusion;
 pub(crate) mod piston;
 mod shallow;
-mod staged;
 mod stdin;
 mod time;
 

@@ -14,6 +14,11 @@ pub(super) fn unless_less(time: Duration, ceilings: &Ceilings) -> Duration {
     ceilings.timeout.map_or(time, |ceiling| ceiling.min(time))
 }
 
+/// What a compiler may take if the client does not say.
+pub(super) fn usual_for_compiler(ceilings: &Ceilings) -> Duration {
+    ceilings.of_compile_timeout().map_or(USUAL, |ceiling| ceiling.min(USUAL))
+}
+
 /// In milliseconds; one that was begun counts.
 pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)

@@ -45,13 +45,26 @@ pub(crate) async fn counted<T: Serialize>(
     patience: Duration,
     make: impl FnOnce() -> T + Send + 'static,
 ) -> Result<Response, Problem> {
+    let bytes = counted_text(memory, bytes, patience, move || json(&make())).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(bytes)).into_response())
+}
+
+/// Text that takes so many bytes at most to render, if there is memory for it.
+///
+/// # Errors
+/// That there is none.
+pub(super) async fn counted_text(
+    memory: &Memory,
+    bytes: usize,
+    patience: Duration,
+    make: impl FnOnce() -> String + Send + 'static,
+) -> Result<Bytes, Problem> {
     let mut share = memory.share_within(bytes, patience).await?;
-    let mut text = elsewhere(bytes, move || json(&make())).await?;
+    let mut text = elsewhere(bytes, make).await?;
     text.shrink_to_fit();
     share.shrink_to(text.len());
     // The share goes with the bytes: the connection holds them longer than it holds the body.
-    let bytes = Bytes::from_owner(Counted { text, _share: share });
-    Ok(([(header::CONTENT_TYPE, "application/json")], Body::from(bytes)).into_response())
+    Ok(Bytes::from_owner(Counted { text, _share: share }))
 }
 
 /// An answer in one line. None of the types has a `Serialize` that can fail.

@@ -13,7 +13,7 @@ use belljar_wire::{AuditList, AuditRecord, AuditVerdict, Code, Problem};
 use tokio::sync::Semaphore;
 
 use super::query::Query;
-use super::{App, Refused, answer};
+use super::{App, Refused, answer, page};
 use crate::caller::Caller;
 use crate::config::Audit;
 use crate::runs::PATIENCE;
@@ -35,7 +35,7 @@ const RECORD_BYTES: usize = 4 << 20;
         ("caller" = Option<String>, Query, description = "Only attempts of this caller", example = "ci"),
         ("from" = Option<String>, Query, description = "Only attempts from this time on: a time in RFC 3339, a date, or how long ago", example = "2h"),
         ("to" = Option<String>, Query, description = "Only attempts before this time", example = "2026-11-17T10:00:00Z"),
-        ("q" = Option<String>, Query, description = "Only attempts with all of these words, or words that begin with them, in the code, the output or the error", example = "import socket"),
+        ("q" = Option<String>, Query, description = "Only attempts with all of these words, or words that begin with them, in the code, the output, the error or the rules of findings", example = "import socket"),
         ("limit" = Option<u16>, Query, minimum = 1, maximum = 200, description = "How many records to return at most", example = 50),
         ("cursor" = Option<String>, Query, pattern = "^[1-9][0-9]{0,17}$", description = "The `next_cursor` of the page before, to get the next one"),
     ),
@@ -54,11 +54,8 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Result<Json<AuditList>, Refused> {
     let (query, limit) = Query::of(&uri).audit(SystemTime::now())?;
-    // One more, to know whether there is another page.
-    let mut records = ask(&app, &caller, move |reader, _| reader.search(&query, limit + 1)).await?;
-    let more = records.len() > limit;
-    records.truncate(limit);
-    let next_cursor = records.last().filter(|_| more).map(|record| record.seq.to_string());
+    let found = ask(&app, &caller, move |reader, _| reader.search(&query, page::asked_for(limit))).await?;
+    let (records, next_cursor) = page::cut(found, limit, |record| record.seq.to_string());
     Ok(Json(AuditList { records, next_cursor }))
 }
 
@@ -84,7 +81,7 @@ pub(super) async fn find(
     uri: Uri,
 ) -> Result<Response, Refused> {
     Query::of(&uri).none()?;
-    let id = id.map(|Path(id)| id).map_err(|_| no_such_record("?"))?;
+    let id = page::identifier(id);
     let wanted = id.clone();
     let record: Option<AuditRecord> = ask(&app, &caller, move |reader, _| reader.find(&wanted)).await?;
     let record = record.ok_or_else(|| no_such_record(&id))?;
@@ -141,7 +138,7 @@ async fn ask<T: Send + 'static>(
 }
 
 fn no_audit() -> Problem {
-    let hint = "write enabled = true in [audit], and restart the server";
+    let hint = "remove enabled = false from [audit], and restart the server";
     Problem::new(Code::NotFound, "this server keeps no audit log", hint)
 }
 

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
 use bytes::BytesMut;
 use http_body_util::BodyExt;
+use hyper::body::Body as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::problem::with_status;
@@ -57,14 +58,27 @@ struct Taken {
 /// Reads a body of JSON.
 pub(super) async fn read(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Response> {
     if !is_json(headers) {
-        let problem = Problem::new(
-            Code::InvalidRequest,
-            "the Content-Type is not application/json",
-            "send the body as JSON, with Content-Type: application/json",
-        );
-        return Err(with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem));
+        return Err(not_json());
     }
     receive(app, body).await.map_err(|problem| Refused(problem).into_response())
+}
+
+/// That a body is not announced as JSON.
+pub(super) fn not_json() -> Response {
+    let problem = Problem::new(
+        Code::InvalidRequest,
+        "the Content-Type is not application/json",
+        "send the body as JSON, with Content-Type: application/json",
+    );
+    with_status(StatusCode::UNSUPPORTED_MEDIA_TYPE, &problem)
+}
+
+/// Reads a body of JSON that may be left out: then nothing needs to be announced.
+pub(super) async fn read_if_any(app: &App, headers: &HeaderMap, body: Body) -> Result<Received, Response> {
+    if body.is_end_stream() {
+        return Ok(Received { bytes: Bytes::new(), share: Share::default() });
+    }
+    read(app, headers, body).await
 }
 
 /// Reads a body, whatever it is announced as.
@@ -233,7 +247,7 @@ impl Share {
     }
 }
 
-fn is_json(headers: &HeaderMap) -> bool {
+pub(super) fn is_json(headers: &HeaderMap) -> bool {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     kind.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("application/json")
 }

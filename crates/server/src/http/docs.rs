@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::header;
+use axum::response::IntoResponse;
 use axum::routing::get;
 use belljar_wire::Problem;
 use utoipa::openapi::path::Operation;
@@ -18,7 +18,8 @@ use utoipa::openapi::{
 use utoipa::openapi::{Ref, Response as Described};
 use utoipa::{Modify, OpenApi, ToSchema};
 
-use super::{audit, examples, files, host, query, runs, scan, unions};
+use super::embedded::{self, Encoding, File, HTML, SCRIPT, STYLE};
+use super::{approvals, audit, examples, files, host, query, runs, scan, unions};
 
 /// Nothing but our own files, and no way for the page to be part of another.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -36,10 +37,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     paths(
         runs::create, runs::list, runs::find, runs::follow, runs::cancel, files::upload, files::list, files::find, files::delete, scan::create, host::languages, host::backends, host::pool, host::health, host::readiness,
         host::metrics, audit::list, audit::find, audit::verify,
+        approvals::list, approvals::find, approvals::approve, approvals::deny, approvals::revoke,
     ),
     modifiers(&Keys, &UsualErrors, &Descriptions, &Unions, &Defaults, &Examples),
     tags((name = "runs", description = "Run code and fetch results"), (name = "files", description = "Upload files for later runs"), (name = "scan", description = "Read code without running it"), (name = "server", description = "What the server can run, and how it is"),
-        (name = "audit", description = "What was run, by whom, and whether that record is whole"))
+        (name = "audit", description = "What was run, by whom, and whether that record is whole"),
+        (name = "approvals", description = "Runs that wait for a person to decide"))
 )]
 struct Contract;
 
@@ -157,53 +160,22 @@ pub fn openapi() -> String {
     belljar_wire::to_json(&Contract::openapi())
 }
 
-/// A file that the page consists of.
-#[derive(Debug, Clone, Copy)]
-struct File {
-    path: &'static str,
-    kind: &'static str,
-    encoding: Encoding,
-    bytes: &'static [u8],
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Encoding {
-    Plain,
-    /// Every browser takes it.
-    Gzip,
-}
-
-const HTML: &str = "text/html; charset=utf-8";
-const SCRIPT: &str = "text/javascript; charset=utf-8";
-const STYLE: &str = "text/css; charset=utf-8";
-
 const FILES: [File; 5] = [
-    File { path: "/docs", kind: HTML, encoding: Encoding::Plain, bytes: include_bytes!("docs/page.html") },
-    File {
-        path: "/docs/page.js",
-        kind: SCRIPT,
-        encoding: Encoding::Plain,
-        bytes: include_bytes!("docs/page.js"),
-    },
-    File {
-        path: "/docs/page.css",
-        kind: STYLE,
-        encoding: Encoding::Plain,
-        bytes: include_bytes!("docs/page.css"),
-    },
-    File {
-        path: "/docs/swagger-ui.js",
-        kind: SCRIPT,
-        encoding: Encoding::Gzip,
-        bytes: include_bytes!("docs/swagger-ui/swagger-ui-bundle.js.gz"),
-    },
-    File {
-        path: "/docs/swagger-ui.css",
-        kind: STYLE,
-        encoding: Encoding::Gzip,
-        bytes: include_bytes!("docs/swagger-ui/swagger-ui.css.gz"),
-    },
+    file("/docs", HTML, Encoding::Plain, include_bytes!("docs/page.html")),
+    file("/docs/page.js", SCRIPT, Encoding::Plain, include_bytes!("docs/page.js")),
+    file("/docs/page.css", STYLE, Encoding::Plain, include_bytes!("docs/page.css")),
+    file(
+        "/docs/swagger-ui.js",
+        SCRIPT,
+        Encoding::Gzip,
+        include_bytes!("docs/swagger-ui/swagger-ui-bundle.js.gz"),
+    ),
+    file("/docs/swagger-ui.css", STYLE, Encoding::Gzip, include_bytes!("docs/swagger-ui/swagger-ui.css.gz")),
 ];
+
+const fn file(path: &'static str, kind: &'static str, encoding: Encoding, bytes: &'static [u8]) -> File {
+    File { path, kind, encoding, bytes, policy: POLICY }
+}
 
 /// Whether anybody may fetch this path, with a key or without.
 pub(super) fn is_open(path: &str) -> bool {
@@ -211,30 +183,12 @@ pub(super) fn is_open(path: &str) -> bool {
 }
 
 pub(super) fn router() -> Router {
-    let router = Router::new().route("/openapi.json", get(description));
-    FILES
-        .into_iter()
-        .fold(router, |router, file| router.route(file.path, get(move || async move { file.answer() })))
+    Router::new().route("/openapi.json", get(description)).merge(embedded::router(&FILES))
 }
 
 async fn description() -> impl IntoResponse {
     static DOCUMENT: LazyLock<String> = LazyLock::new(openapi);
     ([(header::CONTENT_TYPE, "application/json")], DOCUMENT.as_str())
-}
-
-impl File {
-    fn answer(self) -> Response {
-        let headers: [(HeaderName, &str); 3] = [
-            (header::CONTENT_TYPE, self.kind),
-            (header::CONTENT_SECURITY_POLICY, POLICY),
-            (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        ];
-        let mut response = (headers, self.bytes).into_response();
-        if self.encoding == Encoding::Gzip {
-            response.headers_mut().insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        response
-    }
 }
 
 #[cfg(test)]
@@ -301,7 +255,7 @@ mod tests {
     #[test]
     fn every_operation_has_a_summary_and_examples() {
         let document = document();
-        assert_eq!(operations(&document).len(), 19);
+        assert_eq!(operations(&document).len(), 24);
         for operation in operations(&document) {
             let name = operation["operationId"].as_str().unwrap();
             assert!(operation["summary"].is_string(), "{name} has no summary");
@@ -330,11 +284,14 @@ mod tests {
                 let Some(example) = content["example"].as_object() else { continue };
                 let name = content["schema"]["$ref"].as_str().unwrap().rsplit('/').next().unwrap();
                 let schemas = &document["components"]["schemas"];
-                // Of a union, the first kind stands for the others: they have the same members.
-                let kind =
-                    schemas[name]["oneOf"][0]["$ref"].as_str().and_then(|kind| kind.rsplit('/').next());
-                let schema = &schemas[kind.unwrap_or(name)];
-                for member in schema["required"].as_array().unwrap() {
+                // Of a union, the first kind stands for the others.
+                let first = |name: &str| {
+                    let kind = schemas[name]["oneOf"][0]["$ref"].as_str()?;
+                    kind.rsplit('/').next().map(str::to_owned)
+                };
+                let kinds = std::iter::successors(Some(name.to_owned()), |name| first(name));
+                let schema = &schemas[kinds.last().unwrap()];
+                for member in schema["required"].as_array().into_iter().flatten() {
                     assert!(example.contains_key(member.as_str().unwrap()), "{name} lacks {member}");
                 }
                 for member in example.keys() {
@@ -391,7 +348,7 @@ mod tests {
     fn nothing_is_offered_that_does_not_exist() {
         walk(&document(), "", &mut |path, value| {
             let text = value.as_str().unwrap_or_default();
-            for absent in ["kubernetes", "allow:", "awaiting_approval", "denied"] {
+            for absent in ["kubernetes", "allow:"] {
                 assert!(!text.contains(absent), "{path} offers {absent}");
             }
         });

@@ -1,5 +1,6 @@
-//! A run as it happens, by server-sent events: `pull` while an image is pulled for it, `start`, `stdout`, `stderr`, `end`, and
-//! `error` if Belljar could not run it.
+//! A run as it happens, by server-sent events: `awaiting_approval` if a person has to decide about it, `pull` while an image
+//! is pulled for it, `start`, `stdout`, `stderr`, `stage` when a compiler is done, `end`, and `error` if Belljar could not
+//! run it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -8,7 +9,8 @@ use std::time::Duration;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
-use belljar_wire::{OutputText, Problem, Surface};
+use belljar_core::outcome::Stage;
+use belljar_wire::{OutputText, Problem, RunState, StageStarted, Surface};
 use futures_util::stream;
 use serde::Serialize;
 
@@ -26,28 +28,39 @@ const UNREAD: usize = MAX_HEAD + RENDERED_TEXT * MAX_PIECE + 1024;
 /// Streams a run to the client that started it. A failure before the program runs is an ordinary answer; only if an image is
 /// being pulled, or nothing at all has happened by the first heartbeat (a long queue), does the stream begin without knowing.
 pub(super) async fn tell(app: &App, mut run: Run, share: Share) -> Result<Response, Refused> {
+    let state = run.state();
+    if state.approval_id.is_some() {
+        return Ok(streamed(app, Source::Started(run), Some(First::Awaiting(state)), share));
+    }
     let first = match tokio::time::timeout(app.config.heartbeat, run.next()).await {
         Ok(RunEvent::Ended(Err(problem))) => return Err(problem.into()),
         Ok(event) => Some(event),
         Err(_) => None,
     };
-    Ok(streamed(app, Source::Started(run), first, share))
+    Ok(streamed(app, Source::Started(run), first.map(First::Event), share))
 }
 
 /// Streams a run to somebody else, or again, from its start.
 pub(super) async fn follow(app: &App, caller: &Caller, events: Events) -> Result<Response, Refused> {
     let waiting = app.wait(caller)?;
     let share = app.memory.share_within(UNREAD, Duration::ZERO).await?;
-    Ok(held::until_sent(streamed(app, Source::Followed(events), None, share), waiting))
+    let first = events.awaiting().map(First::Awaiting);
+    Ok(held::until_sent(streamed(app, Source::Followed(events), first, share), waiting))
 }
 
-fn streamed(app: &App, source: Source, first: Option<RunEvent>, share: Share) -> Response {
+fn streamed(app: &App, source: Source, first: Option<First>, share: Share) -> Response {
+    let (mut due, mut known) = (VecDeque::new(), None);
+    match first {
+        Some(First::Awaiting(state)) => due.push_back(named("awaiting_approval", &state)),
+        Some(First::Event(event)) => known = Some(event),
+        None => {}
+    }
     let telling = Telling {
         app: app.clone(),
         source: Some(source),
-        first,
+        first: known,
         texts: Texts::default(),
-        due: VecDeque::new(),
+        due,
         share: Some(share),
     };
     let events = stream::unfold(telling, |mut telling| async {
@@ -57,6 +70,13 @@ fn streamed(app: &App, source: Source, first: Option<RunEvent>, share: Share) ->
     let heartbeat = KeepAlive::new().interval(app.config.heartbeat).text("still here");
     // Or else a proxy might collect the events first.
     ([("x-accel-buffering", "no")], Sse::new(events).keep_alive(heartbeat)).into_response()
+}
+
+/// What a stream begins with, if that is known.
+enum First {
+    /// That the run waits for a person.
+    Awaiting(RunState),
+    Event(RunEvent),
 }
 
 /// Where the events come from.
@@ -107,15 +127,17 @@ impl Telling {
             match event {
                 RunEvent::Pulling(pull) => self.due.push_back(named("pull", &pull)),
                 RunEvent::Started(started) => self.due.push_back(named("start", &started)),
+                RunEvent::NextStage => {
+                    self.finish_texts();
+                    self.due.push_back(named("stage", &StageStarted::new(Stage::Run)));
+                }
                 RunEvent::Output(stream, bytes) => {
                     let text = self.texts.of(stream).push(&bytes);
                     self.due.extend(output(stream, text));
                 }
                 RunEvent::Ended(end) => {
                     self.source = None;
-                    for stream in [Stream::Stdout, Stream::Stderr] {
-                        self.due.extend(output(stream, self.texts.of(stream).finish()));
-                    }
+                    self.finish_texts();
                     self.share = None;
                     let last = last_words(&self.app, &end).await;
                     let (event, share) = last.unwrap_or_else(|problem| (failure(problem), None));
@@ -123,6 +145,15 @@ impl Telling {
                     self.due.push_back(event);
                 }
             }
+        }
+    }
+}
+
+impl Telling {
+    /// Tells what is left of a character that was not complete.
+    fn finish_texts(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            self.due.extend(output(stream, self.texts.of(stream).finish()));
         }
     }
 }

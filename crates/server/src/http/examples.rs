@@ -18,6 +18,9 @@ pub(super) fn add(document: &mut Document) {
             inlined(&mut body.content).for_each(|(kind, content)| {
                 content.example = Some(match name.as_str() {
                     "scanCode" => scan_request(),
+                    "approveRun" => json!({"reason": "reads its own input only", "remember_s": 3600}),
+                    "revokeApproval" => json!({"reason": "it is not needed any more"}),
+                    "denyRun" => json!({"reason": "it has no business starting programs"}),
                     _ if kind == BYTES => file(),
                     _ => request(),
                 });
@@ -52,7 +55,7 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
     let schema = schema.ref_location.rsplit('/').next().unwrap_or_default();
     match schema {
         "RunEvent" if kind == EVENT_STREAM => Some(json!(stream())),
-        "RunResult" => Some(result()),
+        "RunResult" | "RunAnswer" => Some(result()),
         "ScanResult" => Some(scan_result()),
         "RunState" => {
             Some(json!({"id": RUN_ID, "status": if operation == "createRun" { "queued" } else { "running" }}))
@@ -66,6 +69,8 @@ fn example(operation: &str, status: &str, kind: &str, content: &Content) -> Opti
         "AuditList" => Some(json!({"records": [attempt()], "next_cursor": null})),
         "AuditRecord" => Some(record()),
         "AuditVerdict" => Some(verdict()),
+        "ApprovalList" => Some(json!({"approvals": [approval_in_list()], "next_cursor": null})),
+        "Approval" => Some(approval(operation)),
         "Health" => Some(json!({"status": if operation == "health" { "ok" } else { "ready" }})),
         "Error" => Some(error(status)),
         _ => None,
@@ -92,7 +97,8 @@ fn record() -> Value {
         "exit_code": 0, "error": null, "stdout": "1\n", "stderr": "", "stdout_bytes": 2, "stderr_bytes": 0,
         "produced": [],
         "usage": {"wall_ms": 1.9, "cpu_ms": 1.1, "memory_peak_bytes": 9_437_184, "queue_ms": 0.0},
-        "start": "warm", "runtime": "CPython 3.11.7", "kept": ["filesystem", "network"], "waived": [], "redactions": 0,
+        "compile": null, "stage": "run", "start": "warm", "runtime": "CPython 3.11.7",
+        "kept": ["filesystem", "network"], "waived": [], "redactions": 0,
         "previous": hash, "hash": hash,
     })
 }
@@ -103,6 +109,54 @@ fn verdict() -> Value {
         "hash": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "pruned_through": 0,
         "public_key": "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
         "flaw": {"kind": "cut", "seq": 42, "message": "record 42 is missing at the end"},
+    })
+}
+
+const APPROVAL_ID: &str = "apr_01KA5X3M9A2C4E6G8J0M2P4R6T";
+
+fn approval_in_list() -> Value {
+    json!({
+        "id": APPROVAL_ID, "status": "pending", "created_at": "2026-01-01T12:00:00.000Z",
+        "expires_at": "2026-01-01T13:00:00.000Z", "caller": "ci", "surface": "http", "language": "python",
+        "code": "from os import system as s\ns('id')\n", "policy": approval_policy(), "decision": null,
+    })
+}
+
+fn approval_policy() -> Value {
+    json!({"rule": "severity = medium", "reason": "python.process.spawn on line 2: starts another program: os.system"})
+}
+
+/// As it is shown, or as it is after a decision.
+fn approval(operation: &str) -> Value {
+    let decided = |approved: bool, reason: &str, until: Value| {
+        json!({"approved": approved, "by": "alice", "at": "2026-01-01T12:03:00.000Z", "reason": reason,
+               "remembered_until": until})
+    };
+    let (status, decision) = match operation {
+        "approveRun" => {
+            ("approved", decided(true, "reads its own input only", json!("2026-01-01T13:03:00.000Z")))
+        }
+        "revokeApproval" => {
+            let reason = "reads its own input only; revoked by alice; it is not needed any more";
+            ("approved", decided(true, reason, json!("2026-01-01T12:30:00.000Z")))
+        }
+        "denyRun" => ("denied", decided(false, "it has no business starting programs", Value::Null)),
+        _ => ("pending", Value::Null),
+    };
+    json!({
+        "id": APPROVAL_ID, "status": status, "created_at": "2026-01-01T12:00:00.000Z",
+        "expires_at": "2026-01-01T13:00:00.000Z", "caller": "ci", "surface": "http", "peer": "127.0.0.1",
+        "policy": approval_policy(), "language": "python", "code": "from os import system as s\ns('id')\n",
+        "findings": scan_result()["findings"],
+        "request": {
+            "args": [], "env": ["TOKEN"], "stdin": null,
+            "files": [{"path": "data.csv", "size": 8,
+                       "sha256": "492d5ea496056f1a6a6592241032fab764c321596317930b4fa0e1e8bc3b7470", "text": "1,2\n3,4\n"}],
+            "limits": {"timeout_ms": 5000, "memory_bytes": 134_217_728}, "network": "none", "image": null,
+            "backend": "native", "workspace": null, "writable": false, "collect": [], "waive": [],
+        },
+        "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08", "requests": 1,
+        "waiting": u8::from(decision.is_null()), "decision": decision,
     })
 }
 
@@ -147,6 +201,8 @@ fn result() -> Value {
         "timed_out": false,
         "oom_killed": false,
         "usage": {"wall_ms": 1.9, "cpu_ms": 1.1, "memory_peak_bytes": 9_437_184, "queue_ms": 0.0},
+        "compile": null,
+        "stage": "run",
         "start": "warm",
         "language": "python",
         "runtime": "CPython 3.11.7",
@@ -166,7 +222,7 @@ fn result() -> Value {
 fn stream() -> String {
     let started = json!({
         "id": RUN_ID, "language": "python", "runtime": "CPython 3.11.7", "backend": "native", "image": null,
-        "start": "warm", "queue_ms": 0.0,
+        "start": "warm", "queue_ms": 0.0, "stage": "run",
     });
     let events = [("start", started), ("stdout", json!({"text": "6\n"})), ("end", result())];
     events.map(|(name, data)| format!("event: {name}\ndata: {data}\n\n")).concat()

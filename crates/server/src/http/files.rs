@@ -12,7 +12,7 @@ use super::answer::elsewhere;
 use super::body::{self, Received};
 use super::query::Query;
 use super::runs::{REPLAYED, idempotency_key};
-use super::{App, Refused};
+use super::{App, Refused, page};
 use crate::caller::Caller;
 use crate::uploads::Stored;
 
@@ -109,7 +109,7 @@ pub(super) async fn find(
     uri: Uri,
 ) -> Result<Json<Upload>, Refused> {
     Query::of(&uri).none()?;
-    Ok(Json(app.runs.uploads().find(&caller, &identifier(id))?.described()))
+    Ok(Json(app.runs.uploads().find(&caller, &page::identifier(id))?.described()))
 }
 
 /// Delete an uploaded file
@@ -132,11 +132,6 @@ pub(super) async fn delete(
     uri: Uri,
 ) -> Result<StatusCode, Refused> {
     Query::of(&uri).none()?;
-    app.runs.uploads().remove(&caller, &identifier(id))?;
+    app.runs.uploads().remove(&caller, &page::identifier(id))?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// A path that is not even text names no file.
-fn identifier(path: Result<Path<String>, PathRejection>) -> String {
-    path.map_or_else(|_| "?".to_owned(), |Path(id)| id)
 }

@@ -1,35 +1,38 @@
 //! Identifies the caller of every request before anything else; a request that passes carries its [`Caller`].
 //!
-//! With keys, a request needs one. Without, the server is on loopback, and every program of this machine may ask; but a
+//! With keys, a request needs one, or a session of the console that stands for one. Without, the server is on loopback, and every program of this machine may ask; but a
 //! page in a browser on this machine may not, whatever name its author has given to 127.0.0.1 (DNS rebinding), so that
 //! a foreign `Host` is refused. With keys or without, so is a foreign `Origin`: a page of another site may ask only if the
-//! configuration says so.
+//! configuration says so. A browser does not always name the page, and sends some requests without asking this server
+//! first: what would change something is then refused unless the browser says that no other site has asked for it.
 
 use std::net::IpAddr;
 use std::time::Instant;
 
 use axum::extract::{Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use belljar_wire::{Code, Problem};
 
-use super::{App, Refused, docs};
+use super::{App, Refused, body, console, docs};
 use crate::caller::{Caller, Callers};
 use crate::listen::PeerAddress;
 
-/// Whether a path needs no key: how the server is, and the description of its interface.
+/// Whether a path needs no key: how the server is, the description of its interface, and the page of the console.
 fn is_open(path: &str) -> bool {
-    ["/healthz", "/readyz"].contains(&path) || docs::is_open(path)
+    ["/healthz", "/readyz"].contains(&path) || docs::is_open(path) || console::is_open(path)
 }
 
 pub(super) async fn identify(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let callers = app.callers();
-    let admitted = refuse_foreign_pages(&app.config.origins, &request).and_then(|()| match &*callers {
-        Callers::Holders(_) if is_open(request.uri().path()) => Ok(None),
-        Callers::Anyone(_) | Callers::Holders(_) => caller(&callers, &request).map(Some),
-    });
+    let admitted = refuse_foreign_pages(&app.config.origins, &request)
+        .and_then(|()| refuse_unnamed_pages(&request))
+        .and_then(|()| match &*callers {
+            Callers::Holders(_) if is_open(request.uri().path()) => Ok(None),
+            Callers::Anyone(_) | Callers::Holders(_) => caller(&app, &callers, &request).map(Some),
+        });
     match admitted {
         Ok(caller) => {
             let peer = request.extensions().get::<PeerAddress>().map(|PeerAddress(peer)| *peer);
@@ -40,12 +43,14 @@ pub(super) async fn identify(State(app): State<App>, mut request: Request, next:
     next.run(request).await
 }
 
-fn caller(callers: &Callers, request: &Request) -> Result<Caller, Problem> {
+fn caller(app: &App, callers: &Callers, request: &Request) -> Result<Caller, Problem> {
     match callers {
         Callers::Anyone(caller) => refuse_foreign_hosts(request).map(|()| caller.clone()),
         Callers::Holders(_) => {
-            let key = presented(request.headers()).ok_or_else(no_key)?;
-            let caller = callers.holder(key).ok_or_else(unknown_key)?;
+            let caller = match presented(request.headers()) {
+                Some(key) => callers.holder(key).ok_or_else(unknown_key)?,
+                None => console::holder(app, callers, request)?.ok_or_else(no_key)?,
+            };
             caller.spend(Instant::now())?;
             Ok(caller)
         }
@@ -89,6 +94,61 @@ fn refuse_foreign_pages(allowed: &[String], request: &Request) -> Result<(), Pro
         }
         None => Ok(()),
     }
+}
+
+/// Refuses what would change something and comes from a browser that does not say which page has asked, unless it says
+/// that it was one of this server, or had to ask this server before it sent the request. Browsers do not ask before they
+/// send a form, plain text or nothing at all, and not all of them name the page then.
+fn refuse_unnamed_pages(request: &Request) -> Result<(), Problem> {
+    let is_named = request.headers().contains_key(header::ORIGIN);
+    if is_named || !changes_something(request) {
+        return Ok(());
+    }
+    let says_where = request.headers().contains_key(FETCH_SITE);
+    let is_refused = match says_where {
+        true => is_from_elsewhere(request.headers()),
+        false => comes_from_browser(request.headers()) && is_sent_unasked(request),
+    };
+    if !is_refused {
+        return Ok(());
+    }
+    let message = "a browser sends this, and does not say that a page of this server has asked for it";
+    let hint = "send JSON with Content-Type: application/json, from a page of this server or of allow-origins of [server]";
+    Err(Problem::new(Code::Forbidden, message, hint))
+}
+
+const FETCH_SITE: &str = "sec-fetch-site";
+
+/// Whether the browser says that another site has asked, or something that it does not say today.
+pub(super) fn is_from_elsewhere(headers: &HeaderMap) -> bool {
+    let is_elsewhere = |value: &HeaderValue| value != "same-origin" && value != "none";
+    headers.get_all(FETCH_SITE).iter().any(is_elsewhere)
+}
+
+/// A request for another protocol begins as a GET, and may become a run.
+fn changes_something(request: &Request) -> bool {
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(request.method());
+    !reads || request.headers().contains_key(header::UPGRADE)
+}
+
+/// Whether a browser sends this for any page, without asking this server whether it may.
+fn is_sent_unasked(request: &Request) -> bool {
+    let is_socket = request.headers().contains_key(header::UPGRADE);
+    is_socket || request.method() == Method::POST && !body::is_json(request.headers())
+}
+
+/// Whether it bears the marks of a browser. A page cannot take them away; a program that puts them on has to name a page, too.
+fn comes_from_browser(headers: &HeaderMap) -> bool {
+    let agent = headers.get(header::USER_AGENT).map_or(&b""[..], HeaderValue::as_bytes);
+    let marks = [header::REFERER, header::COOKIE];
+    ["Mozilla/", "Opera/"].iter().any(|name| agent.starts_with(name.as_bytes()))
+        || marks.iter().any(|mark| headers.contains_key(mark))
+}
+
+/// Whether the browser says that a page of this server has asked, and nothing else.
+pub(super) fn comes_from_own_page(request: &Request) -> bool {
+    let mut origins = texts(request, header::ORIGIN).peekable();
+    origins.peek().is_some() && origins.all(|origin| is_own(origin, host(request)))
 }
 
 fn texts(request: &Request, name: header::HeaderName) -> impl Iterator<Item = &str> {
@@ -137,7 +197,7 @@ fn no_key() -> Problem {
     Problem::new(Code::Unauthorized, "this server requires an API key", hint)
 }
 
-fn unknown_key() -> Problem {
+pub(super) fn unknown_key() -> Problem {
     Problem::new(
         Code::Unauthorized,
         "this API key is not known to the server",
@@ -193,6 +253,40 @@ mod tests {
             assert!(!is_own(origin, "127.0.0.1:8787"), "{origin}");
         }
         assert!(!is_own("http://", ""));
+    }
+
+    #[test]
+    fn a_browser_says_that_no_other_site_has_asked() {
+        const FIREFOX: (&str, &str) =
+            ("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101");
+        const TEXT: (&str, &str) = ("content-type", "text/plain");
+        const JSON: (&str, &str) = ("content-type", "application/json");
+        let refused = |method: &str, headers: &[(&str, &str)]| {
+            let request = Request::builder().method(method).uri("/run_code");
+            let request =
+                headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+            refuse_unnamed_pages(&request.body(axum::body::Body::empty()).unwrap()).is_err()
+        };
+        for site in ["cross-site", "same-site", "", "Same-Origin, cross-site"] {
+            for kind in [TEXT, JSON] {
+                assert!(refused("POST", &[("sec-fetch-site", site), kind]), "{site}");
+            }
+            assert!(refused("DELETE", &[("sec-fetch-site", site)]), "{site}");
+            assert!(!refused("GET", &[("sec-fetch-site", site)]), "a link from elsewhere: {site}");
+        }
+        assert!(refused("POST", &[("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site"), JSON]));
+        for site in ["same-origin", "none"] {
+            assert!(!refused("POST", &[("sec-fetch-site", site), FIREFOX, TEXT]), "{site}");
+        }
+        for mark in [FIREFOX, ("referer", "http://evil.org/"), ("cookie", "a=b")] {
+            assert!(refused("POST", &[mark, TEXT]) && refused("POST", &[mark]), "{mark:?}");
+            assert!(refused("GET", &[mark, ("upgrade", "websocket")]), "{mark:?}");
+            assert!(!refused("POST", &[mark, JSON]) && !refused("PUT", &[mark]), "asked before: {mark:?}");
+            assert!(!refused("GET", &[mark]), "{mark:?}");
+        }
+        for program in ["node", "curl/8.14.1", "python-requests/2.32"] {
+            assert!(!refused("POST", &[("user-agent", program), TEXT]), "{program}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use axum::extract::State;
 use axum::http::{HeaderName, Uri, header};
 use axum::{Extension, Json};
+use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
 use belljar_wire::{BackendChoiceName, Backends, Code, Languages, Pool, Problem, destination};
 use serde::Serialize;
@@ -45,7 +46,8 @@ impl LastAnswer {
         caller.allowance().backend(of)?;
         let mut known = self.ask(runs, of).await?;
         let allowed = &caller.allowance().languages;
-        known.languages.retain(|language| allowed.contains(&language.name));
+        let may_use = |name: &str| Language::by_name(name).is_some_and(|known| allowed.contains(&known.name));
+        known.languages.retain(|language| may_use(&language.name));
         Ok(known)
     }
 

@@ -2,15 +2,20 @@
 
 mod access_log;
 pub(crate) mod answer;
+mod approvals;
 mod audit;
+mod batch;
 pub(crate) mod body;
+mod console;
 mod docs;
+mod embedded;
 mod events;
 mod examples;
 mod files;
 mod guard;
 pub(crate) mod held;
 pub(crate) mod host;
+mod page;
 mod problem;
 mod query;
 mod router;
@@ -28,6 +33,7 @@ use crate::caller::{Caller, Callers, Wait};
 use crate::config::Config;
 use crate::idempotency::Replays;
 use crate::runs::Runs;
+use crate::sessions::Sessions;
 
 use body::Memory;
 
@@ -54,6 +60,10 @@ pub struct App {
     pub(crate) scans: Arc<Semaphore>,
     /// Places for questions to the audit log.
     pub(crate) audits: Arc<Semaphore>,
+    /// Places for questions about approvals.
+    pub(crate) approvals: Arc<Semaphore>,
+    /// Those who have logged in to the console.
+    pub(crate) sessions: Arc<Sessions>,
     /// Whether the server is about to stop.
     pub(crate) draining: Arc<watch::Sender<bool>>,
 }
@@ -74,7 +84,9 @@ impl App {
             languages: LastAnswer::default(),
             sockets: Arc::new(Semaphore::new(config.max_sockets())),
             audits: Arc::new(Semaphore::new(audit::AT_A_TIME)),
+            approvals: Arc::new(Semaphore::new(approvals::AT_A_TIME)),
             scans: Arc::new(Semaphore::new(cores())),
+            sessions: Arc::default(),
             draining: Arc::default(),
             config: Arc::new(config),
             runs,
@@ -101,5 +113,6 @@ impl App {
     pub fn replace_callers(&self, config: &Config) {
         let mut callers = self.callers.write().unwrap_or_else(PoisonError::into_inner);
         *callers = Arc::new(Callers::new(config, Some(&callers)));
+        self.sessions.keep(|key| callers.by_hash(key).is_some());
     }
 }

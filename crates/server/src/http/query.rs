@@ -7,7 +7,8 @@ use std::time::{Duration, SystemTime};
 use axum::http::Uri;
 use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
-use belljar_wire::{Code, Problem, RunStatus, parse_moment};
+use belljar_ledger::approvals::Listed;
+use belljar_wire::{ApprovalStatus, Code, Problem, RunStatus, parse_moment};
 use serde_json::{Value, json};
 
 use crate::runs::Wanted;
@@ -61,15 +62,23 @@ impl<'a> Query<'a> {
     /// Which runs are to be listed.
     pub(super) fn page(&self) -> Result<Page, Problem> {
         self.only(&["status", "language", "limit", "cursor"])?;
-        let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
-        let wanted = Wanted { status: self.status()?, language: self.language()?, before: self.cursor()? };
-        Ok(Page { wanted, limit: limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE) })
+        let (status, before) = (self.word("status", RunStatus::ALL, RunStatus::name)?, self.cursor("run_")?);
+        let wanted = Wanted { status, language: self.language()?, before };
+        Ok(Page { wanted, limit: self.limit()? })
+    }
+
+    /// Which approvals are to be listed, and how many.
+    pub(super) fn approvals(&self) -> Result<(Listed, usize), Problem> {
+        self.only(&["status", "remembered", "limit", "cursor"])?;
+        let status = self.word("status", ApprovalStatus::ALL, ApprovalStatus::name)?;
+        let name = |yes: bool| if yes { "true" } else { "false" };
+        let remembered = self.word("remembered", [true, false], name)?.unwrap_or(false);
+        Ok((Listed { status, caller: None, remembered, before: self.cursor("apr_")? }, self.limit()?))
     }
 
     /// Which records of the audit log are to be listed, and how many.
     pub(super) fn audit(&self, now: SystemTime) -> Result<(belljar_ledger::Query, usize), Problem> {
         self.only(&["language", "status", "caller", "from", "to", "q", "limit", "cursor"])?;
-        let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
         let text = |name| Ok::<_, Problem>(self.one(name)?.map(str::to_owned));
         let most = i64::MAX.cast_unsigned();
         let query = belljar_ledger::Query {
@@ -81,7 +90,7 @@ impl<'a> Query<'a> {
             words: text("q")?,
             before: self.number("cursor", 1..=most, "the next_cursor of the page before")?,
         };
-        Ok((query, limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE)))
+        Ok((query, self.limit()?))
     }
 
     fn moment(&self, name: &str, now: SystemTime) -> Result<Option<i64>, Problem> {
@@ -96,21 +105,34 @@ impl<'a> Query<'a> {
         Ok(self.one("backend")?.map(BackendChoice::parse).transpose()?)
     }
 
-    fn status(&self) -> Result<Option<RunStatus>, Problem> {
-        let Some(text) = self.one("status")? else { return Ok(None) };
-        let named = RunStatus::ALL.into_iter().find(|status| status.name() == text);
-        let names = || format!("one of {}", RunStatus::ALL.map(RunStatus::name).join(", "));
-        named.map(Some).ok_or_else(|| wrong("status", text, &names()))
+    /// How many a page has at most.
+    fn limit(&self) -> Result<usize, Problem> {
+        let limit = self.number("limit", 1..=MAX_PAGE as u64, &format!("a number from 1 to {MAX_PAGE}"))?;
+        Ok(limit.and_then(|limit| limit.try_into().ok()).unwrap_or(USUAL_PAGE))
+    }
+
+    /// One of the words that a parameter can be.
+    fn word<T: Copy, const N: usize>(
+        &self,
+        name: &str,
+        all: [T; N],
+        word: fn(T) -> &'static str,
+    ) -> Result<Option<T>, Problem> {
+        let Some(text) = self.one(name)? else { return Ok(None) };
+        let named = all.into_iter().find(|one| word(*one) == text);
+        let names = || format!("one of {}", all.map(word).join(", "));
+        named.map(Some).ok_or_else(|| wrong(name, text, &names()))
     }
 
     fn language(&self) -> Result<Option<Language>, Problem> {
         Ok(self.one("language")?.map(Language::parse).transpose()?)
     }
 
-    fn cursor(&self) -> Result<Option<String>, Problem> {
+    /// An identifier that begins with this.
+    fn cursor(&self, prefix: &str) -> Result<Option<String>, Problem> {
         let Some(text) = self.one("cursor")? else { return Ok(None) };
         let is_id = |text: &str| {
-            text.strip_prefix("run_").is_some_and(|ulid| {
+            text.strip_prefix(prefix).is_some_and(|ulid| {
                 ulid.len() == 26 && ulid.as_bytes()[0] <= b'7' && ulid.bytes().all(is_ulid_digit)
             })
         };

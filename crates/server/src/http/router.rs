@@ -9,7 +9,7 @@ use belljar_engine::WayIn;
 use belljar_wire::{Code, Problem};
 
 use super::problem::with_status;
-use super::{App, Refused, access_log, audit, docs, files, guard, host, runs, scan};
+use super::{App, Refused, access_log, approvals, audit, console, docs, files, guard, host, runs, scan};
 use crate::caller::Caller;
 
 pub(crate) fn router(app: &App) -> Router {
@@ -27,12 +27,18 @@ pub(crate) fn router(app: &App) -> Router {
         .route("/v1/audit", get(audit::list))
         .route("/v1/audit/verify", get(audit::verify))
         .route("/v1/audit/{id}", get(audit::find))
+        .route("/v1/approvals", get(approvals::list))
+        .route("/v1/approvals/{id}", get(approvals::find))
+        .route("/v1/approvals/{id}/approve", post(approvals::approve))
+        .route("/v1/approvals/{id}/deny", post(approvals::deny))
+        .route("/v1/approvals/{id}/revoke", post(approvals::revoke))
         .route("/healthz", get(host::health))
         .route("/readyz", get(host::readiness))
         .route("/metrics", get(host::metrics))
         .with_state(app.clone());
     contract
         .merge(docs::router())
+        .merge(console::router(app))
         .merge(mark(crate::mcp::router(app), WayIn::Mcp))
         .merge(crate::compat::router(app))
         .fallback(nothing_here)

@@ -9,14 +9,14 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
+use belljar_wire::{Code, Problem, RunAnswer, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
 
 use super::body::{self, Received, Share};
 use super::query::{Page, Query};
-use super::{App, Refused, answer, events};
+use super::{App, Refused, answer, batch, events, page};
 use crate::caller::Caller;
 use crate::idempotency::{Key, Origin, is_result};
-use crate::runs::{Events, Finished, Found, PATIENCE, Run, no_such_run};
+use crate::runs::{Events, Finished, Found, PATIENCE, Run};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 pub(super) const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -43,6 +43,7 @@ enum Reply {
 ///
 /// - With `Accept: text/event-stream`, the answer is a stream of events.
 /// - With `Prefer: respond-async`, the answer comes at once, with status 202. Fetch the result from `Location`.
+/// - With a list as `stdin`, the program runs once for each input, and the answer has all results.
 ///
 /// A client that disconnects cancels its run, unless it asked for `respond-async`.
 #[utoipa::path(
@@ -59,13 +60,13 @@ enum Reply {
     request_body(content = RunRequest, content_type = "application/json", description = "The code to run"),
     responses(
         (status = 200, description = "The run took place", content(
-            (RunResult = "application/json"), (RunEvent = "text/event-stream")),
+            (RunAnswer = "application/json"), (RunEvent = "text/event-stream")),
             headers(
-                ("X-Run-Id" = String, description = "The identifier of the run. Errors have it, too, if there was a run"),
+                ("X-Run-Id" = String, description = "The identifier of the run; with a list of inputs, that of the first. Errors have it, too, if there was a run"),
                 ("Idempotency-Replayed" = String, description = "`true` if an earlier request with the same key started the run"),
                 ("Server-Timing" = String, description = "`run;dur=` and how long the run took in milliseconds, with its time in the queue"),
             )),
-        (status = 202, description = "The run was accepted (`Prefer: respond-async`)", body = RunState,
+        (status = 202, description = "The run was accepted (`Prefer: respond-async`), or it waits for a person to approve it (`awaiting_approval`)", body = RunState,
             headers(
                 ("Location" = String, description = "Where the result will be"),
                 ("X-Run-Id" = String, description = "The identifier of the run"),
@@ -127,11 +128,8 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Result<Json<RunList>, Refused> {
     let Page { wanted, limit } = Query::of(&uri).page()?;
-    // One more, to know whether there is another page.
-    let mut runs = app.runs.list(&caller, &wanted, limit + 1);
-    let more = runs.len() > limit;
-    runs.truncate(limit);
-    let next_cursor = runs.last().filter(|_| more).map(|last| last.id.clone());
+    let found = app.runs.list(&caller, &wanted, page::asked_for(limit));
+    let (runs, next_cursor) = page::cut(found, limit, |run| run.id.clone());
     Ok(Json(RunList { runs, next_cursor }))
 }
 
@@ -162,13 +160,11 @@ pub(super) async fn find(
     id: Result<Path<String>, PathRejection>,
     uri: Uri,
 ) -> Result<Response, Refused> {
-    let id = identifier(id)?;
+    let id = page::identifier(id);
     let (app, wait) = (app.of(&caller), Query::of(&uri).wait()?);
     let _waiting = if wait.is_zero() { None } else { Some(app.wait(&caller)?) };
     match app.runs.wait(&caller, &id, wait).await? {
-        Found::Unfinished(status) => {
-            Ok((StatusCode::ACCEPTED, Json(RunState { id, status })).into_response())
-        }
+        Found::Unfinished(state) => Ok((StatusCode::ACCEPTED, Json(state)).into_response()),
         Found::Finished(end) => Ok(answer::result(&app, end?, Duration::ZERO).await?),
     }
 }
@@ -196,7 +192,7 @@ pub(super) async fn follow(
     uri: Uri,
 ) -> Result<Response, Refused> {
     Query::of(&uri).none()?;
-    let events = app.runs.events(&caller, &identifier(id)?)?;
+    let events = app.runs.events(&caller, &page::identifier(id))?;
     events::follow(&app.of(&caller), &caller, events).await
 }
 
@@ -221,18 +217,21 @@ pub(super) async fn cancel(
     uri: Uri,
 ) -> Result<(StatusCode, Json<RunState>), Refused> {
     Query::of(&uri).none()?;
-    let id = identifier(id)?;
+    let id = page::identifier(id);
     let status = app.runs.cancel(&caller, &id)?;
-    Ok((StatusCode::ACCEPTED, Json(RunState { id, status })))
-}
-
-/// A path that is not even text names no run.
-fn identifier(path: Result<Path<String>, PathRejection>) -> Result<String, Refused> {
-    path.map(|Path(id)| id).map_err(|_| Refused(no_such_run("?")))
+    Ok((StatusCode::ACCEPTED, Json(RunState { id, status, approval_id: None })))
 }
 
 async fn start(app: &App, caller: &Caller, received: Received, reply: Reply) -> Result<Response, Refused> {
-    let request = RunRequest::from_json(&received.bytes)?;
+    let mut request = RunRequest::from_json(&received.bytes)?;
+    // A list that stays in the request is refused with it: a batch is answered as it comes, and cannot be accepted for later.
+    if reply != Reply::Accepted
+        && let Some(inputs) = request.take_inputs()
+    {
+        let events = reply == Reply::Events;
+        let (id, answer) = batch::start(app, caller, request, inputs, received.share, events).await?;
+        return Ok(with_run_id(&id, Ok(answer)));
+    }
     let run = app.runs.start(caller, request).await?;
     Ok(answer_new(app, run, received.share, reply).await)
 }
@@ -247,7 +246,7 @@ async fn start_once(
 ) -> Result<Response, Refused> {
     loop {
         let request = RunRequest::from_json(&received.bytes)?;
-        match app.replays.start(&app.runs, caller, key, &received.bytes, request)? {
+        match app.replays.start(&app.runs, caller, key, &received.bytes, request).await? {
             Origin::New(run) => return Ok(answer_new(app, run, received.share, reply).await),
             Origin::Known(id) => {
                 let waiting = app.wait(caller)?;
@@ -265,8 +264,8 @@ async fn answer_new(app: &App, run: Run, share: Share, reply: Reply) -> Response
     let answered = match reply {
         Reply::Accepted => {
             // What was read of the request is needed until the run has ended.
-            let status = run.detach_with(&app.runs, share);
-            Ok(accepted(&id, status))
+            let state = run.detach_with(&app.runs, share);
+            Ok(accepted(state, Preference::Applied))
         }
         Reply::Events => events::tell(app, run, share).await,
         Reply::Result => at_the_end(app, run, share).await,
@@ -275,6 +274,9 @@ async fn answer_new(app: &App, run: Run, share: Share, reply: Reply) -> Response
 }
 
 async fn at_the_end(app: &App, run: Run, share: Share) -> Result<Response, Refused> {
+    if run.awaits_after(app.config.approval_wait).await {
+        return Ok(accepted(run.detach_with(&app.runs, share), Preference::None));
+    }
     let finished = run.result().await?;
     drop(share);
     let timing = format!("run;dur={:.3}", finished.took.as_secs_f64() * 1e3);
@@ -284,7 +286,9 @@ async fn at_the_end(app: &App, run: Run, share: Share) -> Result<Response, Refus
 
 /// The run that an earlier request with the same key started, as far as this request has to wait for it.
 enum Earlier {
-    Accepted(RunStatus),
+    Accepted(RunState),
+    /// It waits for a person.
+    Undecided(RunState),
     Ended(Events, Arc<Finished>),
 }
 
@@ -292,9 +296,14 @@ enum Earlier {
 async fn earlier(app: &App, caller: &Caller, id: &str, reply: Reply) -> Option<Earlier> {
     let events = app.runs.events(caller, id).ok()?;
     if reply == Reply::Accepted
-        && let Some(status) = events.detach()
+        && let Some(state) = events.detach()
     {
-        return Some(Earlier::Accepted(status));
+        return Some(Earlier::Accepted(state));
+    }
+    if reply == Reply::Result
+        && let Some(state) = events.undecided_after(app.config.approval_wait).await
+    {
+        return Some(Earlier::Undecided(state));
     }
     let end = events.end().await;
     let finished = end.clone().ok().filter(|_| is_result(&end))?;
@@ -303,9 +312,12 @@ async fn earlier(app: &App, caller: &Caller, id: &str, reply: Reply) -> Option<E
 
 async fn answer_again(app: &App, caller: &Caller, id: &str, earlier: Earlier, reply: Reply) -> Response {
     let answered = match (earlier, reply) {
-        (Earlier::Accepted(status), _) => Ok(accepted(id, status)),
+        (Earlier::Undecided(state), _) => Ok(accepted(state, Preference::None)),
+        (Earlier::Accepted(state), _) => Ok(accepted(state, Preference::Applied)),
         (Earlier::Ended(_, finished), Reply::Accepted) => {
-            Ok(accepted(id, RunStatus::of(finished.report.outcome)))
+            let status = RunStatus::of(finished.report.outcome);
+            let state = RunState { id: id.to_owned(), status, approval_id: None };
+            Ok(accepted(state, Preference::Applied))
         }
         (Earlier::Ended(events, _), Reply::Events) => events::follow(app, caller, events).await,
         (Earlier::Ended(_, finished), Reply::Result) => {
@@ -317,10 +329,21 @@ async fn answer_again(app: &App, caller: &Caller, id: &str, earlier: Earlier, re
     response
 }
 
-fn accepted(id: &str, status: RunStatus) -> Response {
-    let headers =
-        [(header::LOCATION, format!("/v1/runs/{id}")), (PREFERENCE_APPLIED, RESPOND_ASYNC.to_owned())];
-    (StatusCode::ACCEPTED, headers, Json(RunState { id: id.to_owned(), status })).into_response()
+/// Whether the client asked to be answered at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preference {
+    Applied,
+    None,
+}
+
+fn accepted(state: RunState, preference: Preference) -> Response {
+    let location = [(header::LOCATION, format!("/v1/runs/{}", state.id))];
+    let applied = (preference == Preference::Applied).then_some([(PREFERENCE_APPLIED, RESPOND_ASYNC)]);
+    let mut response = (StatusCode::ACCEPTED, location, Json(state)).into_response();
+    if let Some(applied) = applied {
+        response = (applied, response).into_response();
+    }
+    response
 }
 
 fn with_run_id(id: &str, answered: Result<Response, Refused>) -> Response {

@@ -12,7 +12,7 @@ use crate::caller::Caller;
 
 /// Scan code
 ///
-/// Reports what code does that somebody may want to know, without running it. A scan cannot tell everything that a
+/// Looks for dangerous or suspicious things in code, without running it. A scan cannot tell everything that a
 /// program will do; isolation does not depend on it.
 #[utoipa::path(
     post, path = "/v1/scan", tag = "scan", operation_id = "scanCode",

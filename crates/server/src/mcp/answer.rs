@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use belljar_core::backend::Stream;
 use belljar_core::limits::show_duration;
-use belljar_core::outcome::{CollectedFile, Outcome, Report, TimeLimit};
-use belljar_wire::{Code, Languages, Problem, RunResult, Surface};
+use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, TimeLimit};
+use belljar_wire::{Code, Compile, Languages, Problem, RunResult, Surface};
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
@@ -30,7 +30,8 @@ const MAX_SO_FAR: usize = 4000;
 /// The most bytes that an answer has on the wire, near enough: text and structure, each with its output, the names of
 /// files and their content, all of it escaped; and pictures in base64.
 pub(super) fn most_bytes(max_text: usize) -> usize {
-    max_text.saturating_mul(2 * 3 * 6) + MAX_IMAGES / 3 * 4
+    // A compiler's messages come on top of a program's.
+    max_text.saturating_mul((2 * 3 + 1) * 6) + MAX_IMAGES / 3 * 4
 }
 
 /// How much of a result is told.
@@ -57,7 +58,11 @@ pub(super) fn finished(run: &Finished, max_text: usize, detail: Detail) -> CallT
     if let (Detail::Short, Some(members)) = (detail, structured.as_object_mut()) {
         members.retain(|name, value| ALWAYS.contains(&name.as_str()) || !is_usual(name, value));
     }
-    with_content(content, structured)
+    let mut answer = with_content(content, structured);
+    if run.report.outcome == Outcome::Denied {
+        answer.is_error = Some(true);
+    }
+    answer
 }
 
 /// The members of a result that a finished run always has.
@@ -70,9 +75,25 @@ fn is_usual(name: &str, value: &Value) -> bool {
         "isolation" => value["waived"].as_array().is_some_and(Vec::is_empty),
         "network" => value == "none",
         "stage" => value == "run",
+        "compile" => {
+            let said = |stream: &str| value[stream].as_str().is_some_and(|text| !text.is_empty());
+            value.is_null() || value["exit_code"] == 0 && !said("stdout") && !said("stderr")
+        }
         "findings" => value.as_array().is_some_and(Vec::is_empty),
+        "decision" => value["action"] == "allow",
         _ => matches!(value, Value::Null | Value::Bool(false)),
     }
+}
+
+/// A run that a person has to approve before it begins.
+pub(super) fn awaiting(id: &str, approval_id: &str) -> CallToolResult {
+    let text = format!(
+        "awaiting approval\nThe run has not begun: a person has to approve it ({approval_id}). Call {GET_RUN} with {} to \
+         wait for the decision and the result.",
+        json!({"run_id": id}),
+    );
+    let structured = json!({"id": id, "status": "awaiting_approval", "approval_id": approval_id});
+    with_content(vec![ContentBlock::text(text)], structured)
 }
 
 /// A run that goes on, with the end of what it has written to stdout and to stderr by now.
@@ -171,6 +192,9 @@ fn with_content(content: Vec<ContentBlock>, structured: Value) -> CallToolResult
 fn shorten(result: &mut RunResult, budget: usize) {
     let length = |text: &str| text.chars().count();
     let (stdout, stderr) = share(budget, length(&result.stdout), length(&result.stderr));
+    if let Some(compile) = &mut result.compile {
+        shorten_compiler(compile, &result.stage, budget / 4);
+    }
     let id = result.id.clone();
     let note = |stream: &'static str| {
         let id = id.clone();
@@ -191,8 +215,24 @@ fn without_break(text: &str) -> &str {
     text.strip_suffix('\n').unwrap_or(text)
 }
 
+/// What a compiler that failed wrote is told already, as the output of the run.
+fn shorten_compiler(compile: &mut Compile, stage: &str, budget: usize) {
+    if stage == "compile" {
+        (compile.stdout, compile.stderr) = (String::new(), String::new());
+    }
+    let note = |missing: usize, _: usize| format!("[... {missing} characters left out ...]");
+    for text in [&mut compile.stdout, &mut compile.stderr] {
+        if let Some(short) = head_and_tail(text, budget / 2, note) {
+            *text = short;
+        }
+    }
+}
+
 fn told(report: &Report, result: &RunResult, images: &[Image], budget: usize) -> String {
-    let mut text = ending(report.outcome);
+    let mut text = match report.stage {
+        Stage::Run => ending(report.outcome),
+        Stage::Compile => format!("compilation failed: {}", ending(report.outcome)),
+    };
     for (name, output) in [("stdout", &result.stdout), ("stderr", &result.stderr)] {
         if !output.is_empty() {
             text += &format!("\n{name}:\n{}", without_break(output));
@@ -224,6 +264,7 @@ fn ending(outcome: Outcome) -> String {
         }
         Outcome::OutOfMemory => format!("memory limit exceeded (exit code {code})"),
         Outcome::Cancelled(_) => format!("cancelled (exit code {code})"),
+        Outcome::Denied => format!("denied (exit code {code})"),
     }
 }
 

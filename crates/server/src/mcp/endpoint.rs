@@ -39,8 +39,11 @@ use crate::http::App;
 use crate::http::body::{Received, receive};
 use crate::listen;
 use crate::mcp::refusal::MAX_NAME;
+use crate::places::Places;
+use crate::quiet::Entry;
 use crate::runs::Runs;
 use crate::server::{ServeError, threads};
+use crate::socket::Listener;
 
 const SESSION: &str = "mcp-session-id";
 /// The longest session id that can be one of ours.
@@ -71,12 +74,13 @@ where
     let engine = Engine::new(Vec::new(), |unread| Ok(Prepared::unchanged(unread)));
     let runs = Runs::new(engine, &config, threads.handle().clone());
     let app = App::new(runs, config);
-    let anybody = Caller::anonymous(Allowance::boxed(), &Defaults::default());
+    let anybody = Caller::anonymous(Allowance::boxed(), Arc::default(), &Defaults::default());
     let router = mount(handler, app.clone()).layer(Extension(anybody));
-    listener.set_nonblocking(true).map_err(ServeError::Listen)?;
     let served = threads.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(ServeError::Listen)?;
-        drop(listen::accept(listener, router, &app.config, stop).await);
+        let door = Listener::tcp(listener).open().map_err(ServeError::Listen)?;
+        let places = Places::new(app.config.max_connections, app.config.max_per_address());
+        let entry = watch::Sender::new(Entry::Open);
+        drop(listen::accept(door, router, &app.config, (places, &entry), stop).await);
         Ok(())
     });
     threads.shutdown_background();

@@ -1,13 +1,14 @@
 //! The Model Context Protocol, as one more way to [`Runs`](crate::Runs).
 //!
 //! In reading order: `tools` is what a model is told that it can do; `call` makes a request of what it then asks for;
-//! `service` carries that out, with `progress` on the way; `answer` is what the model gets to read, and `excerpt` keeps
+//! `service` carries that out, with `progress` on the way, and `elicit` asks a person where one has to approve; `answer` is what the model gets to read, and `excerpt` keeps
 //! that short. [`serve_stdio`] and `endpoint` are the two transports; `refusal` is what the second says to what is no MCP. Both eras of the protocol are served on both of
 //! them: the one that begins with `initialize`, and the one since 2026-07-28 in which every request stands alone.
 
 mod answer;
 mod call;
 mod changes;
+mod elicit;
 mod endpoint;
 mod excerpt;
 mod progress;

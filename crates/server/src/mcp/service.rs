@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use axum::http::request::Parts;
 use belljar_core::request::BackendName;
-use belljar_wire::{Code, Problem};
+use belljar_wire::{Code, Problem, RunState};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, CompleteRequestMethod, CompleteRequestParams,
-    CompleteResult, ErrorData, Implementation, JsonObject, ListPromptsRequestMethod, ListPromptsResult,
-    ListResourceTemplatesRequestMethod, ListResourceTemplatesResult, ListResourcesRequestMethod,
-    ListResourcesResult, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
+    CompleteResult, ErrorData, Implementation, InputResponses, JsonObject, ListPromptsRequestMethod,
+    ListPromptsResult, ListResourceTemplatesRequestMethod, ListResourceTemplatesResult,
+    ListResourcesRequestMethod, ListResourcesResult, ListToolsResult, PaginatedRequestParams,
+    ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::RequestContext;
 use rmcp::{RoleServer, ServerHandler};
 
 use super::answer::Detail;
 use super::call::{self, Lookup};
+use super::elicit::{self, Elicitation, Said, State};
 use super::progress::Progress;
 use super::tools::{self, CANCEL_RUN, GET_RUN, LIST_LANGUAGES, Offer};
 use super::{Config, answer};
@@ -46,6 +48,10 @@ struct Shared {
     memory: Memory,
     /// How many requests of one caller may wait at a time.
     waits: usize,
+    /// How long a call waits for a person to approve its run.
+    approval_wait: Duration,
+    /// Asks the person at the client about runs that need approval.
+    elicitation: Option<Elicitation>,
 }
 
 /// The memory that an answer takes until it has been sent, held by whoever sends it. Before there is an answer, it is the
@@ -65,6 +71,13 @@ struct Call<'a> {
     caller: &'a Caller,
     held: Held,
     progress: Progress,
+    context: &'a RequestContext<RoleServer>,
+}
+
+/// What a client sends when it calls again.
+struct Input {
+    state: String,
+    responses: Option<InputResponses>,
 }
 
 /// Who asks.
@@ -85,8 +98,21 @@ impl Service {
         memory: Memory,
     ) -> Service {
         let backends: Vec<_> = runs.engine().backends().map(|backend| backend.name()).collect();
-        let (waits, config, kept) = (config.max_waits(), config.mcp.clone(), config.kept.age);
-        Service(Arc::new(Shared { runs, config, kept, backends, who, languages, memory, waits }))
+        let (waits, approval_wait) = (config.max_waits(), config.approval_wait);
+        let elicitation = config.approvals.clone().and_then(Elicitation::new);
+        let (config, kept) = (config.mcp.clone(), config.kept.age);
+        Service(Arc::new(Shared {
+            runs,
+            config,
+            kept,
+            backends,
+            who,
+            languages,
+            memory,
+            waits,
+            approval_wait,
+            elicitation,
+        }))
     }
 
     /// What is offered to a caller.
@@ -112,32 +138,79 @@ impl Service {
         call: Call<'_>,
         name: &str,
         arguments: JsonObject,
-    ) -> Result<CallToolResult, Problem> {
-        match name {
-            LIST_LANGUAGES => self.list_languages(call.caller, arguments).await,
-            GET_RUN => self.get_run(call, arguments).await,
-            CANCEL_RUN => self.cancel_run(call, arguments).await,
-            _ => self.run_code(call, arguments).await,
-        }
+        input: Option<Input>,
+    ) -> Result<CallToolResponse, Problem> {
+        let answer = match (name, input) {
+            (LIST_LANGUAGES, None) => self.list_languages(call.caller, arguments).await,
+            (GET_RUN, None) => self.get_run(call, arguments).await,
+            (CANCEL_RUN, None) => self.cancel_run(call, arguments).await,
+            (LIST_LANGUAGES | GET_RUN | CANCEL_RUN, Some(_)) => Err(nothing_was_asked()),
+            (_, None) => return self.run_code(call, arguments).await,
+            (_, Some(input)) => self.go_on(call, &arguments, &input).await,
+        };
+        answer.map(Into::into)
     }
 
-    async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
-        let Call { caller, held, progress } = call;
-        let Shared { runs, config, .. } = self.0.as_ref();
+    /// A call that comes again with what a person has said.
+    async fn go_on(
+        &self,
+        call: Call<'_>,
+        arguments: &JsonObject,
+        input: &Input,
+    ) -> Result<CallToolResult, Problem> {
+        let Call { caller, held, progress, .. } = call;
+        let Shared { runs, config, elicitation, .. } = self.0.as_ref();
+        let elicitation = elicitation.as_ref().ok_or_else(nothing_was_asked)?;
+        let State { approval, run } = elicitation.opened(&input.state, caller, arguments)?;
+        let said = elicit::answered(input.responses.as_ref())?;
+        elicitation.decide(&approval, said, caller).await?;
+        let (_, detail) = call::run_request(arguments.clone(), &self.offer(caller))?;
+        let wait = if said == Said::Nothing { Duration::ZERO } else { config.answer_within };
+        let _ = meanwhile(runs.wait(caller, &run, wait), progress).await?;
+        self.tell_of(caller, &run, &held, detail).await
+    }
+
+    async fn run_code(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResponse, Problem> {
+        let Call { caller, held, progress, context } = call;
+        let Shared { runs, config, elicitation, .. } = self.0.as_ref();
+        let asked = elicitation.as_ref().filter(|elicitation| elicitation.suits(caller, context));
+        // They are needed again only where a person can be asked.
+        let given = asked.map(|_| arguments.clone());
         let (request, detail) = call::run_request(arguments, &self.offer(caller))?;
         let mut run = runs.start(caller, request).await?;
-        match tokio::time::timeout(config.answer_within, follow(&mut run, progress)).await {
-            Ok(end) => self.tell(caller, end?, &held, detail).await,
+        let mut said = Said::Nothing;
+        if let (Some(elicitation), Some(given), Some(approval)) = (asked, given, run.state().approval_id)
+            && let Some(question) = elicitation.question(&approval).await?
+        {
+            if elicit::calls_again(context) {
+                let state = State { approval, run: run.id.to_string() };
+                run.detach();
+                return Ok(elicitation.required(question, &state, caller, &given).into());
+            }
+            // Over HTTP, clients of this era have no connection on which they could be asked.
+            if matches!(self.0.who, Who::Always(_)) {
+                said = elicitation.ask(question, context, config.answer_within).await;
+                // If somebody has decided meanwhile, that holds.
+                let _ = elicitation.decide(&approval, said, caller).await;
+            }
+        }
+        let patience = if said == Said::Nothing && run.state().approval_id.is_some() {
+            self.0.approval_wait.min(config.answer_within)
+        } else {
+            config.answer_within
+        };
+        match tokio::time::timeout(patience, follow(&mut run, progress)).await {
+            Ok(end) => self.tell(caller, end?, &held, detail).await.map(Into::into),
             Err(_) => {
                 let id = run.id.to_string();
                 run.detach();
-                self.tell_of(caller, &id, &held, detail).await
+                self.tell_of(caller, &id, &held, detail).await.map(Into::into)
             }
         }
     }
 
     async fn get_run(&self, call: Call<'_>, arguments: JsonObject) -> Result<CallToolResult, Problem> {
-        let Call { caller, held, progress } = call;
+        let Call { caller, held, progress, .. } = call;
         let Shared { runs, config, .. } = self.0.as_ref();
         let Lookup { id, wait, part, detail } = call::lookup(arguments, config)?;
         let _counted = if wait.is_zero() { None } else { Some(caller.wait(self.0.waits)?) };
@@ -173,6 +246,9 @@ impl Service {
         let Shared { runs, config, kept, .. } = self.0.as_ref();
         match runs.find(caller, id)? {
             Found::Finished(end) => self.tell(caller, end?, held, detail).await,
+            Found::Unfinished(RunState { approval_id: Some(approval), .. }) => {
+                Ok(answer::awaiting(id, &approval))
+            }
             Found::Unfinished(_) => {
                 let (stdout, stderr) = runs.so_far(caller, id)?;
                 Ok(answer::running(id, *kept, (&stdout, &stderr), config.max_text))
@@ -284,15 +360,19 @@ impl ServerHandler for Service {
             return Err(no_such_tool(&request.name));
         }
         let caller = self.caller(&context)?;
-        let call = Call { caller: &caller, held: Service::held(&context), progress: Progress::of(&context) };
+        let (held, progress) = (Service::held(&context), Progress::of(&context));
+        let call = Call { caller: &caller, held, progress, context: &context };
+        let (state, responses) = (request.request_state, request.input_responses);
+        let input = (state.is_some() || responses.is_some())
+            .then(|| Input { state: state.unwrap_or_default(), responses });
         let arguments = request.arguments.unwrap_or_default();
         // A run that nobody waits for any more ends with the future that waits for it.
         let answered = tokio::select! {
             biased;
             () = context.ct.cancelled() => Err(cancelled()),
-            answered = self.call(call, &request.name, arguments) => answered,
+            answered = self.call(call, &request.name, arguments, input) => answered,
         };
-        Ok(answered.unwrap_or_else(|problem| answer::problem(&problem)).into())
+        Ok(answered.unwrap_or_else(|problem| answer::problem(&problem).into()))
     }
 
     async fn complete(
@@ -336,7 +416,7 @@ async fn follow(run: &mut Run, mut progress: Progress) -> End {
             () = progress.due() => progress.tell().await,
             event = run.next() => match event {
                 RunEvent::Pulling(pull) => progress.pulling(&pull),
-                RunEvent::Started(_) => progress.began_to_run(),
+                RunEvent::Started(_) | RunEvent::NextStage => progress.began_to_run(),
                 RunEvent::Output(_, bytes) => progress.heard(&bytes),
                 RunEvent::Ended(end) => return end,
             },
@@ -353,6 +433,11 @@ async fn meanwhile<T>(work: impl Future<Output = T>, mut progress: Progress) -> 
             () = progress.due() => progress.tell().await,
         }
     }
+}
+
+fn nothing_was_asked() -> Problem {
+    let message = "there is a requestState or an answer, but this server has asked nothing";
+    Problem::new(Code::InvalidRequest, message, "call the tool again without inputResponses and requestState")
 }
 
 /// Nobody reads it: the protocol wants no answer to a call that was cancelled.

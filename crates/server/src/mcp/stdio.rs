@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use belljar_engine::{Engine, Slots, WayIn};
+use belljar_engine::{Engine, Programs, Slots, WayIn};
 use rmcp::RoleServer;
 use rmcp::service::{RunningService, ServerInitializeError, serve_server};
 use rmcp::transport::stdio_pipes;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::service::{Service, Who};
 use crate::caller::Caller;
-use crate::config::Config;
+use crate::config::{Config, MOST_PROGRAMS};
 use crate::http::LastAnswer;
 use crate::http::body::Memory;
 use crate::runs::Runs;
@@ -30,6 +30,7 @@ pub fn serve_stdio(
     let work = threads("belljar-run", config.slots.clamp(2, 64))?;
     let front = threads("belljar-mcp", 1)?;
     let engine = engine.with_slots(Slots::new(config.slots, config.queue));
+    let engine = engine.with_programs(Programs::new(MOST_PROGRAMS));
     let runs = Runs::new(engine, config, work.handle().clone());
     let memory = Memory::new(config.body_memory, config.max_body);
     let service = Service::new(

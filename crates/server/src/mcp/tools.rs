@@ -20,8 +20,17 @@ pub(super) const CANCEL_RUN: &str = "cancel_run";
 pub(super) const OTHERS: [&str; 3] = [LIST_LANGUAGES, GET_RUN, CANCEL_RUN];
 
 /// The arguments that are limits.
-pub(super) const LIMITS: [&str; 7] =
-    ["timeout_ms", "cpu_ms", "memory_bytes", "cpus", "pids", "disk_bytes", "output_bytes"];
+pub(super) const LIMITS: [&str; 9] = [
+    "timeout_ms",
+    "compile_timeout_ms",
+    "cpu_ms",
+    "memory_bytes",
+    "compile_memory_bytes",
+    "cpus",
+    "pids",
+    "disk_bytes",
+    "output_bytes",
+];
 
 /// What the tools offer to one caller. Another may have other tools: nothing is offered that would be refused.
 #[derive(Debug)]
@@ -117,8 +126,10 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
             "plots": {"type": "boolean", "description":
                 "Python: whether what matplotlib's show() would show comes back as pictures. Default true."},
             "timeout_ms": whole(1, "Wall-clock limit in milliseconds for everything the program starts. Default 10000."),
+            "compile_timeout_ms": whole(1, "Wall-clock limit of the compiler in milliseconds. Default 30000."),
             "cpu_ms": whole(1, "CPU time limit in milliseconds. No limit by default."),
             "memory_bytes": whole(1, "Memory limit in bytes. Default 268435456 (256 MiB)."),
+            "compile_memory_bytes": whole(1, "Memory limit of the compiler in bytes. Default 536870912 (512 MiB)."),
             "cpus": {"type": "number", "exclusiveMinimum": 0, "description": "CPU rate. Default 1."},
             "pids": whole(1, "Processes and threads at a time. Default 50."),
             "disk_bytes": whole(0, "Everything the program can write, in bytes. Default 67108864 (64 MiB)."),
@@ -284,7 +295,7 @@ fn run_output() -> JsonObject {
         "required": ["id", "status"],
         "anyOf": [
             {"required": ALWAYS},
-            {"properties": {"status": {"const": "running"}}},
+            {"properties": {"status": {"enum": ["awaiting_approval", "running"]}}},
             {"required": ["page"]},
             {"required": ["files"]},
         ],
@@ -295,8 +306,16 @@ fn result_properties() -> JsonObject {
     let flag = || json!({"type": "boolean"});
     let text = || json!({"type": "string"});
     let text_or_null = || or_null("string");
-    let number = || json!({"type": "number", "minimum": 0});
-    let statuses = ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "running"];
+    let statuses = [
+        "exited",
+        "timed_out",
+        "out_of_memory",
+        "signaled",
+        "cancelled",
+        "denied",
+        "awaiting_approval",
+        "running",
+    ];
     object(json!({
         "id": text(),
         "status": {"type": "string", "enum": statuses},
@@ -308,10 +327,14 @@ fn result_properties() -> JsonObject {
         "stderr_truncated": flag(),
         "timed_out": flag(),
         "oom_killed": flag(),
-        "usage": record(json!({
-            "wall_ms": number(), "cpu_ms": number(), "queue_ms": number(),
-            "memory_peak_bytes": {"type": "integer", "minimum": 0},
-        }), &["wall_ms", "cpu_ms", "queue_ms", "memory_peak_bytes"]),
+        "usage": usage(),
+        "compile": {"anyOf": [{"type": "null"}, record(json!({
+            "exit_code": {"type": "integer", "minimum": 0, "maximum": 255},
+            "timed_out": flag(), "cached": flag(), "usage": usage(),
+            "stdout": text(), "stderr": text(),
+        }), &["exit_code", "timed_out", "stdout", "stderr", "usage", "cached"])],
+            "description": "What the compiler did. Messages of one that failed are in stdout and stderr of the run."},
+        "stage": {"type": "string", "enum": ["run", "compile"], "description": "What ended the run."},
         "start": {"type": "string", "enum": ["warm", "zygote", "cold"]},
         "language": text(),
         "runtime": text(),
@@ -336,7 +359,22 @@ fn result_properties() -> JsonObject {
             "truncated": flag(),
         }), &["added", "changed", "removed", "patch", "truncated"]),
         "findings": {"type": "array"},
+        "decision": record(json!({
+            "action": text(), "rule": text(), "reason": text(), "by": text(), "approval_id": text_or_null(),
+        }), &["action", "rule", "reason", "by", "approval_id"]),
+        "approval_id": text(),
     }))
+}
+
+fn usage() -> Value {
+    let number = || json!({"type": "number", "minimum": 0});
+    record(
+        json!({
+            "wall_ms": number(), "cpu_ms": number(), "queue_ms": number(),
+            "memory_peak_bytes": {"type": "integer", "minimum": 0},
+        }),
+        &["wall_ms", "cpu_ms", "queue_ms", "memory_peak_bytes"],
+    )
 }
 
 fn page() -> Value {
@@ -444,7 +482,7 @@ mod tests {
         let schemas = serde_json::to_string(&tools).unwrap();
         assert!(schemas.contains("native, docker, wasm, process, none"), "{schemas}");
         assert!(schemas.contains("in a sandbox") && !schemas.contains("WITHOUT"), "{schemas}");
-        for absent in ["kubernetes", "allow:", "awaiting_approval", "denied", "workspace", "upload"] {
+        for absent in ["kubernetes", "allow:", "workspace", "upload"] {
             assert!(!schemas.contains(absent), "{absent}: {schemas}");
         }
     }

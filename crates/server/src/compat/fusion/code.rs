@@ -1,6 +1,7 @@
 //! `POST /run_code`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -8,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
 use belljar_core::language::Language;
-use belljar_core::outcome::Outcome;
-use belljar_wire::{Limits, Local, Problem, RunRequest};
+use belljar_core::outcome::{Outcome, Report};
+use belljar_wire::{Input, Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Fetch};
@@ -17,13 +18,13 @@ use super::invalid::{self, Fault};
 use super::result::{Command, Commands, Status};
 use super::{Refusal, is_everyones, java};
 use crate::caller::Caller;
+use crate::compat::encoding::to_text;
 use crate::compat::shallow::{Entries, Items, Shallow};
-use crate::compat::staged::{Clocks, Concluded, Staged, is_compiled, to_the_end};
-use crate::compat::time::{USUAL, millis, unless_less};
+use crate::compat::time::{USUAL, millis, unless_less, usual_for_compiler};
 use crate::http::App;
 use crate::http::answer;
 use crate::http::body::{self, Received};
-use crate::runs::PATIENCE;
+use crate::runs::{Finished, PATIENCE};
 
 /// Every language that their server knows, and ours for it if there is one.
 const LANGUAGES: &[(&str, Option<&str>)] = &[
@@ -76,10 +77,8 @@ struct Asked {
 
 /// A request that can be run.
 struct Job {
-    language: Language,
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
     fetch: Fetch,
 }
 
@@ -118,14 +117,12 @@ pub(super) async fn run_code(
 pub(super) async fn conduct(
     app: &App,
     caller: &Caller,
-    language: Language,
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
-) -> Result<Concluded, Problem> {
+) -> Result<Arc<Finished>, Problem> {
     let run = app.runs.start_with(caller, request, local).await?;
-    let run = Staged::watch(run, language, clocks, &app.runs, caller);
-    Ok(to_the_end(run).await?.0)
+    run.decided_within(app.config.approval_wait).await?;
+    run.result().await
 }
 
 /// Whether a body says what is to be run.
@@ -135,17 +132,21 @@ pub(super) fn understands(body: &[u8]) -> bool {
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { language, request, local, clocks, fetch } = job;
-    let concluded = conduct(app, caller, language, request, local, clocks).await?;
+    let Job { request, local, fetch } = job;
+    let finished = conduct(app, caller, request, local).await?;
     drop(received);
-    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
-    let make = move || Answer::new(&concluded, &fetch);
+    let bytes = finished.rendered_bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&finished.report, &fetch);
     answer::counted(&app.memory, bytes, PATIENCE, make).await
 }
 
-/// Whether somebody else than the code and its clocks ended it.
-pub(super) fn was_cancelled(concluded: &Concluded) -> bool {
-    !concluded.timed_out && matches!(concluded.report().outcome, Outcome::Cancelled(_))
+/// Why it did not run, or not to its end, if somebody else than the code and its clocks saw to that.
+pub(super) fn unrun(report: &Report) -> Option<String> {
+    match report.outcome {
+        Outcome::Cancelled(_) => Some("the run was cancelled".to_owned()),
+        Outcome::Denied => Some(to_text(&report.stderr).trim_end().to_owned()),
+        Outcome::Exited(_) | Outcome::Signaled(_) | Outcome::TimedOut(_) | Outcome::OutOfMemory => None,
+    }
 }
 
 /// A request that is well-formed: for a language of ours, or for one of theirs alone.
@@ -158,11 +159,11 @@ impl Asked {
     fn job(self, ceilings: &Ceilings) -> Result<Wanted, Fault> {
         let code = invalid::text("code", self.code)?;
         let (name, ours) = language(invalid::text("language", self.language)?)?;
-        let default = unless_less(USUAL, ceilings);
-        let clocks = Clocks {
-            compile: invalid::seconds("compile_timeout", &self.compile_timeout, ceilings)?.unwrap_or(default),
-            run: invalid::seconds("run_timeout", &self.run_timeout, ceilings)?.unwrap_or(default),
-        };
+        let (compile_most, run_most) = (ceilings.of_compile_timeout(), ceilings.timeout);
+        let compile_time = invalid::seconds("compile_timeout", &self.compile_timeout, compile_most)?
+            .unwrap_or_else(|| usual_for_compiler(ceilings));
+        let run_time = invalid::seconds("run_timeout", &self.run_timeout, run_most)?
+            .unwrap_or_else(|| unless_less(USUAL, ceilings));
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let stdin = invalid::optional_text("stdin", self.stdin)?;
         let files = files::given(self.files)?;
@@ -170,18 +171,23 @@ impl Asked {
         // Theirs go to pytest and to nothing else.
         invalid::texts("args", self.args)?;
         let Some(language) = ours else { return Ok(Wanted::Elsewhere(name)) };
-        let timeout_ms = millis(clocks.whole(is_compiled(language), ceilings.timeout));
+        let limits = Limits {
+            timeout_ms: Some(millis(run_time)),
+            compile_timeout_ms: Some(millis(compile_time)),
+            memory_bytes,
+            ..Limits::default()
+        };
         let request = RunRequest {
             language: language.name.to_owned(),
             code,
             env: if language.name == "java" { java::variables(&files) } else { BTreeMap::new() },
-            stdin,
-            limits: Limits { timeout_ms: Some(timeout_ms), memory_bytes, ..Limits::default() },
+            stdin: stdin.map(Input::One),
+            limits,
             ..RunRequest::default()
         };
         // They say nothing of files that are not there.
         let local = Local { files, collect: fetch.patterns(), ..Local::default() };
-        Ok(Wanted::Here(Box::new(Job { language, request, local, clocks, fetch })))
+        Ok(Wanted::Here(Box::new(Job { request, local, fetch })))
     }
 }
 
@@ -197,20 +203,19 @@ fn language(name: String) -> Result<(String, Option<Language>), Fault> {
 }
 
 impl Answer {
-    fn new(concluded: &Concluded, fetch: &Fetch) -> Answer {
-        if was_cancelled(concluded) {
-            return Answer::error("the run was cancelled".to_owned());
+    fn new(report: &Report, fetch: &Fetch) -> Answer {
+        if let Some(why) = unrun(report) {
+            return Answer::error(why);
         }
-        let commands = Commands::new(concluded);
-        let commands =
-            if concluded.report().language.name == "java" { java::told(commands) } else { commands };
+        let commands = Commands::new(report);
+        let commands = if report.language.name == "java" { java::told(commands) } else { commands };
         Answer {
             status: commands.status(),
             message: String::new(),
             compile_result: commands.compile,
             run_result: commands.run,
             executor_pod_name: None,
-            files: fetch.fetched(concluded.report().files.as_deref().unwrap_or_default()),
+            files: fetch.fetched(report.files.as_deref().unwrap_or_default()),
         }
     }
 

@@ -19,6 +19,9 @@ const MAX_PATH: usize = 1024;
 /// By how many names one file may be asked for: it is in the answer by each of them.
 const MAX_NAMES: usize = 8;
 
+/// Their server does not write a file whose path contains this.
+const IGNORED: &str = "IGNORE_THIS_FILE";
+
 /// The files of a request: their paths, and what is in them, in base64. One without content is left out, as there.
 pub(super) fn given(files: Entries<Shallow>) -> Result<Vec<LocalFile>, Fault> {
     let files = match files {
@@ -39,7 +42,7 @@ fn file(path: &str, content: Shallow) -> Result<Option<LocalFile>, Fault> {
         return Err(Fault::at(&["files"], "value_error", "Value error, a path is too long"));
     }
     let place = ["files", path];
-    if content == Shallow::Nothing {
+    if content == Shallow::Nothing || path.contains(IGNORED) {
         return Ok(None);
     }
     let content = content.into_text().ok_or_else(|| no_text(&place))?;
@@ -112,7 +115,8 @@ mod tests {
 
     #[test]
     fn files_come_in_base64_and_lie_in_the_working_directory() {
-        let files = read(r#"{"a/b": "/w==", "/sandbox/c": "", "d": null}"#).unwrap();
+        let files =
+            read(r#"{"a/b": "/w==", "/sandbox/c": "", "d": null, "e/IGNORE_THIS_FILE": "YQ=="}"#).unwrap();
         assert_eq!(files, [("c".to_owned(), vec![]), ("a/b".to_owned(), vec![0xff])]);
         assert_eq!(read("null"), Ok(vec![]));
     }

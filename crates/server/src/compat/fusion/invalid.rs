@@ -69,12 +69,16 @@ pub(super) fn texts(name: &str, field: Items<Shallow>) -> Result<Option<Vec<Stri
 }
 
 /// A time in seconds, above zero and within the caller's ceiling.
-pub(super) fn seconds(name: &str, field: &Shallow, ceilings: &Ceilings) -> Result<Option<Duration>, Fault> {
+pub(super) fn seconds(
+    name: &str,
+    field: &Shallow,
+    ceiling: Option<Duration>,
+) -> Result<Option<Duration>, Fault> {
     let Some(seconds) = number(name, field)? else { return Ok(None) };
     if seconds.is_nan() || seconds <= 0.0 {
         return Err(Fault::at(&[name], "greater_than", "Input should be greater than 0"));
     }
-    let most = ceilings.timeout.unwrap_or(LONGEST);
+    let most = ceiling.unwrap_or(LONGEST);
     let asked = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if asked > most {
         return Err(too_much(name, most.as_secs_f64()));
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn times_are_positive_and_within_the_ceiling() {
-        let read = |value| seconds("run_timeout", &value, &ceilings());
+        let read = |value| seconds("run_timeout", &value, ceilings().timeout);
         assert_eq!(read(Shallow::Nothing), Ok(None));
         assert_eq!(read(Shallow::Number(2.5)), Ok(Some(Duration::from_millis(2500))));
         assert_eq!(read(Shallow::Text("1".into())), Ok(Some(Duration::from_secs(1))));

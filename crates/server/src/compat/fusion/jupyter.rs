@@ -5,6 +5,7 @@
 //! box: it is read as hostile, and can only be wrong about itself.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -12,21 +13,20 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use belljar_core::allowance::Ceilings;
-use belljar_core::language::Language;
-use belljar_core::outcome::{CollectedFile, Outcome};
+use belljar_core::outcome::{CollectedFile, Outcome, Report};
 use belljar_engine::RunId;
-use belljar_wire::{Code, Limits, Local, Problem, RunRequest};
+use belljar_wire::{Input, Limits, Local, Problem, RunRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 
-use super::code::{conduct, was_cancelled};
+use super::code::{conduct, unrun};
 use super::files::{self, Fetch};
 use super::invalid::{self, Fault};
 use super::result::{Command, Status};
 use super::{Refusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
-use crate::compat::staged::{Clocks, Concluded};
 use crate::compat::time::{LONGEST, millis, unless_less};
 use crate::http::App;
 use crate::http::answer;
@@ -60,13 +60,9 @@ struct Asked {
 struct Job {
     request: RunRequest,
     local: Local,
-    clocks: Clocks,
     fetch: Fetch,
     results: String,
-    /// How many cells there are.
-    cells: usize,
-    /// All of them, for the record.
-    source: String,
+    cells: Vec<String>,
 }
 
 /// What the program is told.
@@ -130,19 +126,14 @@ pub(super) fn understands(body: &[u8]) -> bool {
 
 /// The body is kept until the run has ended: what was read from it is as large.
 async fn run(app: &App, caller: &Caller, job: Job, received: Received) -> Result<Response, Problem> {
-    let Job { request, local, clocks, fetch, results, cells, source } = job;
-    let caller = caller.clone().writing(source.into());
-    let concluded = conduct(app, &caller, python()?, request, local, clocks).await?;
+    let Job { request, local, fetch, results, cells } = job;
+    let count = cells.len();
+    let caller = caller.clone().writing(cells.into());
+    let finished = conduct(app, &caller, request, local).await?;
     drop(received);
-    let bytes = concluded.rendered_bytes().saturating_mul(fetch.copies().max(1));
-    let make = move || Answer::new(&concluded, &fetch, &results, cells);
+    let bytes = finished.rendered_bytes().saturating_mul(fetch.copies().max(1));
+    let make = move || Answer::new(&finished.report, &fetch, &results, count);
     answer::counted(&app.memory, bytes, PATIENCE, make).await
-}
-
-fn python() -> Result<Language, Problem> {
-    let absent =
-        || Problem::new(Code::Internal, "Python is not a language any more", "see the table of languages");
-    Language::by_name("python").ok_or_else(absent)
 }
 
 impl Asked {
@@ -150,11 +141,12 @@ impl Asked {
         let cells = invalid::texts("cells", self.cells)?.ok_or_else(|| invalid::missing("cells"))?;
         kernel(self.kernel)?;
         let default = unless_less(DEFAULT_TIME, ceilings);
-        let time = invalid::seconds("total_timeout", &self.total_timeout, ceilings)?.unwrap_or(default);
+        let time =
+            invalid::seconds("total_timeout", &self.total_timeout, ceilings.timeout)?.unwrap_or(default);
         let memory_bytes = invalid::megabytes("memory_limit_MB", &self.memory_limit_MB, ceilings)?;
         let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default())?;
-        // No cell can have guessed it before, and no file of the request can be in its place.
-        let results = format!(".{}.json", RunId::new());
+        // No cell can have guessed it before it runs.
+        let results = results_name(&cells);
         let order = Order {
             cells: &cells,
             cell_timeout: cell_timeout(&self.cell_timeout)?,
@@ -164,22 +156,28 @@ impl Asked {
         let request = RunRequest {
             language: "python".to_owned(),
             code: DRIVER.to_owned(),
-            stdin: serde_json::to_string(&order).ok(),
+            stdin: serde_json::to_string(&order).ok().map(Input::One),
             limits: Limits { timeout_ms: Some(millis(time)), memory_bytes, ..Limits::default() },
             ..RunRequest::default()
         };
         let collect = fetch.patterns().into_iter().chain([files::literally(&results)]).collect();
         let local = Local { files: files::given(self.files)?, collect, ..Local::default() };
-        Ok(Job {
-            request,
-            local,
-            clocks: Clocks { compile: time, run: time },
-            fetch,
-            results,
-            cells: cells.len(),
-            source: cells.join("\n\n"),
-        })
+        Ok(Job { request, local, fetch, results, cells })
     }
+}
+
+/// A name that nobody can know who has not run these cells, and that is the same for the same cells: to a person who approves
+/// them, they are the same run.
+fn results_name(cells: &[String]) -> String {
+    static SECRET: LazyLock<RunId> = LazyLock::new(RunId::new);
+    let mut digest = Sha256::new();
+    digest.update(SECRET.as_str());
+    for cell in cells {
+        digest.update((cell.len() as u64).to_le_bytes());
+        digest.update(cell);
+    }
+    let name: String = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    format!(".run_{name}.json")
 }
 
 fn kernel(field: Shallow) -> Result<(), Fault> {
@@ -225,11 +223,10 @@ fn is_list_of_objects(json: &RawValue) -> bool {
 
 impl Answer {
     /// Of so many cells, whose results are in that file.
-    fn new(concluded: &Concluded, fetch: &Fetch, results: &str, cells: usize) -> Answer {
-        if was_cancelled(concluded) {
-            return Answer::error("the run was cancelled".to_owned());
+    fn new(report: &Report, fetch: &Fetch, results: &str, cells: usize) -> Answer {
+        if let Some(why) = unrun(report) {
+            return Answer::error(why);
         }
-        let report = concluded.report();
         let files = report.files.as_deref().unwrap_or_default();
         let (read, message) = match Results::find(files, results) {
             Ok(read) => (read, String::new()),
@@ -240,7 +237,7 @@ impl Answer {
         Answer {
             status: if whole { Status::Success } else { Status::Failed },
             message,
-            driver: Some(Command::new(concluded)),
+            driver: Some(Command::of_program(report)),
             cells: read.cells,
             executor_pod_name: None,
             files: fetch.fetched(files),

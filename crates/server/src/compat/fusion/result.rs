@@ -1,12 +1,10 @@
 //! What a run came to, in SandboxFusion's words.
 
-use std::time::Duration;
-
-use belljar_core::outcome::Outcome;
+use belljar_core::Captured;
+use belljar_core::outcome::{Compilation, Outcome, Report, Stage, Usage};
 use serde::Serialize;
 
 use crate::compat::encoding::to_text;
-use crate::compat::staged::{Concluded, Stage};
 
 /// What a request came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -43,12 +41,10 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    pub(super) fn new(concluded: &Concluded) -> Commands {
-        let last = Some(Command::new(concluded));
-        match concluded.reached {
-            Stage::Compile => Commands { compile: last, run: None },
-            Stage::Run => Commands { compile: concluded.compiling.map(Command::compiled), run: last },
-        }
+    pub(super) fn new(report: &Report) -> Commands {
+        let compile = report.compile.as_ref().map(Command::of_compiler);
+        let run = (report.stage == Stage::Run).then(|| Command::of_program(report));
+        Commands { compile, run }
     }
 
     pub(super) fn status(&self) -> Status {
@@ -58,27 +54,23 @@ impl Commands {
 }
 
 impl Command {
-    pub(super) fn new(concluded: &Concluded) -> Command {
-        let report = concluded.report();
-        let status =
-            if concluded.timed_out { CommandStatus::TimeLimitExceeded } else { CommandStatus::Finished };
-        Command {
-            status,
-            execution_time: concluded.wall.as_secs_f64(),
-            return_code: return_code(report.outcome),
-            stdout: to_text(&report.stdout),
-            stderr: to_text(&report.stderr),
-        }
+    /// A program, whether or not it was compiled.
+    pub(super) fn of_program(report: &Report) -> Command {
+        Command::new(report.outcome, report.usage, &report.stdout, &report.stderr)
     }
 
-    /// A compiler that succeeded.
-    pub(super) fn compiled(time: Duration) -> Command {
+    fn of_compiler(compiler: &Compilation) -> Command {
+        Command::new(compiler.outcome, compiler.usage, &compiler.stdout, &compiler.stderr)
+    }
+
+    fn new(outcome: Outcome, usage: Usage, stdout: &Captured, stderr: &Captured) -> Command {
+        let in_time = !matches!(outcome, Outcome::TimedOut(_));
         Command {
-            status: CommandStatus::Finished,
-            execution_time: time.as_secs_f64(),
-            return_code: Some(0),
-            stdout: String::new(),
-            stderr: String::new(),
+            status: if in_time { CommandStatus::Finished } else { CommandStatus::TimeLimitExceeded },
+            execution_time: usage.wall.as_secs_f64(),
+            return_code: return_code(outcome),
+            stdout: to_text(stdout),
+            stderr: to_text(stderr),
         }
     }
 }
@@ -89,6 +81,6 @@ fn return_code(outcome: Outcome) -> Option<i16> {
         Outcome::Exited(code) => Some(code.into()),
         Outcome::Signaled(signal) => Some(-i16::from(signal)),
         Outcome::OutOfMemory => Some(-9),
-        Outcome::TimedOut(_) | Outcome::Cancelled(_) => None,
+        Outcome::TimedOut(_) | Outcome::Cancelled(_) | Outcome::Denied => None,
     }
 }

@@ -13,6 +13,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
 use axum::response::{IntoResponse, Response};
 use belljar_core::backend::Stream;
+use belljar_core::outcome::Stage;
 use belljar_wire::{Code, Local, Problem};
 use serde::{Deserialize, Serialize};
 
@@ -22,11 +23,10 @@ use super::runtimes::name_of;
 use super::{Refusal, signals};
 use crate::caller::Caller;
 use crate::compat::shallow::Shallow;
-use crate::compat::staged::{Stage, Staged, Turn};
 use crate::compat::stdin::{self, Writer};
 use crate::http::App;
 use crate::http::text::Text;
-use crate::runs::End;
+use crate::runs::{End, Run, RunEvent, Runs};
 
 /// The most bytes of one message.
 const MAX_MESSAGE: usize = 1 << 20;
@@ -137,6 +137,15 @@ enum Closing {
     Gone,
 }
 
+/// A job that runs.
+struct Running<'a> {
+    run: Run,
+    runs: &'a Runs,
+    caller: &'a Caller,
+    /// Whether its language has a compiler.
+    compiled: bool,
+}
+
 /// A client, and what it costs to wait for it.
 struct Client {
     socket: WebSocket,
@@ -150,13 +159,14 @@ impl Client {
         let asked = asked.unwrap_or(Err(Closing::InitTimeout))?;
         let (runtime, job) = prepare(app, caller, asked).await?;
         let (stdin, reader) = stdin::pipe();
-        let Job { request, local, clocks } = job;
+        let Job { request, local } = job;
         let local = Local { stdin: Some(Box::new(reader)), ..local };
         let run = app.runs.start_with(caller, request, local).await.map_err(Refusal::from)?;
-        let run = Staged::watch(run, runtime.language, clocks, &app.runs, caller);
+        run.decided_within(app.config.approval_wait).await.map_err(Refusal::from)?;
         let version = runtime.version.to_string();
         self.tell(&Told::Runtime { language: name_of(runtime.language), version: &version }).await?;
-        self.attend(run, &stdin).await
+        let job = Running { run, runs: &app.runs, caller, compiled: runtime.language.is_compiled() };
+        self.attend(job, &stdin).await
     }
 
     async fn init(&mut self) -> Result<Asked, Closing> {
@@ -171,25 +181,37 @@ impl Client {
     }
 
     /// Passes on what the program says to the client, and what the client says to the program.
-    async fn attend(&mut self, mut run: Staged, stdin: &Writer) -> Result<(), Closing> {
+    async fn attend(&mut self, mut job: Running<'_>, stdin: &Writer) -> Result<(), Closing> {
         let mut voice = Voice::default();
         loop {
             tokio::select! {
-                turn = run.next() => match turn {
-                    Turn::Begun(stage) => self.begin(stage, &mut voice).await?,
-                    Turn::Output(stream, bytes) => {
+                event = job.run.next() => match event {
+                    RunEvent::Pulling(_) => {}
+                    RunEvent::Started(started) => {
+                        // A program that was there already counts as one that was compiled at once.
+                        if job.compiled && started.stage() == Stage::Run {
+                            self.begin(Stage::Compile, &mut voice).await?;
+                        }
+                        self.begin(started.stage(), &mut voice).await?;
+                    }
+                    RunEvent::NextStage => self.begin(Stage::Run, &mut voice).await?,
+                    RunEvent::Output(stream, bytes) => {
                         let data = voice.text(stream).push(&bytes);
                         self.say(stream, data).await?;
                     }
-                    Turn::Ended(end) => return self.conclude(run, end, voice).await,
+                    RunEvent::Ended(end) => return self.conclude(end, voice).await,
                 },
-                said = self.hear() => obey(&Said::read(&said?)?, &mut run, stdin)?,
+                said = self.hear() => obey(&Said::read(&said?)?, &job, stdin)?,
             }
         }
     }
 
     async fn begin(&mut self, stage: Stage, voice: &mut Voice) -> Result<(), Closing> {
         if voice.stage.is_some() {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let rest = voice.text(stream).finish();
+                self.say(stream, rest).await?;
+            }
             self.tell(&Told::Exit { stage: StageName::Compile, ending: Ending::SUCCESS }).await?;
         }
         voice.stage = Some(stage.into());
@@ -197,16 +219,15 @@ impl Client {
     }
 
     /// What the engine did not tell live, and how it ended.
-    async fn conclude(&mut self, run: Staged, end: End, mut voice: Voice) -> Result<(), Closing> {
+    async fn conclude(&mut self, end: End, mut voice: Voice) -> Result<(), Closing> {
         let finished = end.map_err(Refusal::from)?;
-        let concluded = run.conclude(finished);
-        let report = concluded.report();
+        let report = &finished.report;
         for (stream, captured) in [(Stream::Stdout, &report.stdout), (Stream::Stderr, &report.stderr)] {
             let text = voice.text(stream);
             let rest = text.push(&captured.after_head()) + &text.finish();
             self.say(stream, rest).await?;
         }
-        self.tell(&Told::Exit { stage: concluded.reached.into(), ending: ending(&concluded) }).await
+        self.tell(&Told::Exit { stage: report.stage.into(), ending: ending(report.outcome) }).await
     }
 
     async fn say(&mut self, stream: Stream, data: String) -> Result<(), Closing> {
@@ -300,12 +321,12 @@ pub(super) fn understands(text: &str) -> bool {
 }
 
 /// Does what the client says to a job that runs.
-fn obey(said: &Said, run: &mut Staged, stdin: &Writer) -> Result<(), Closing> {
+fn obey(said: &Said, job: &Running<'_>, stdin: &Writer) -> Result<(), Closing> {
     match said.kind() {
         "init" => Err(Closing::AlreadyInitialized),
         "data" if said.stream.text() != Some("stdin") => Err(Closing::OnlyStdin),
         "data" => write(said, stdin),
-        "signal" => signal(said.signal.text().unwrap_or_default(), run),
+        "signal" => signal(said.signal.text().unwrap_or_default(), job),
         _ => Ok(()),
     }
 }
@@ -319,7 +340,7 @@ fn write(said: &Said, stdin: &Writer) -> Result<(), Closing> {
 }
 
 /// A box is ended as a whole; no single signal gets in.
-fn signal(name: &str, run: &mut Staged) -> Result<(), Closing> {
+fn signal(name: &str, job: &Running<'_>) -> Result<(), Closing> {
     if !signals::exists(name) {
         return Err(Closing::InvalidSignal);
     }
@@ -327,7 +348,8 @@ fn signal(name: &str, run: &mut Staged) -> Result<(), Closing> {
         let message = format!("{name} cannot be delivered here: only a signal that ends the job can");
         return Err(Closing::Notified(message));
     }
-    run.cancel();
+    // It fails only if the run has ended by itself.
+    let _ = job.runs.cancel(job.caller, job.run.id.as_str());
     Ok(())
 }
 

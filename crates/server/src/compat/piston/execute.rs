@@ -1,13 +1,12 @@
 //! `POST /api/v2/execute`, and a run in Piston's words.
 
-use std::time::Duration;
-
 use axum::Extension;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::Response;
-use belljar_core::outcome::{Outcome, TimeLimit};
+use belljar_core::Captured;
+use belljar_core::outcome::{Compilation, Outcome, Report, Stage, TimeLimit, Usage};
 use serde::Serialize;
 
 use super::job::{Asked, Job};
@@ -15,7 +14,7 @@ use super::runtimes::{self, Runtime, name_of};
 use super::{Refusal, signals};
 use crate::caller::Caller;
 use crate::compat::encoding::to_text;
-use crate::compat::staged::{Concluded, Stage, Staged, to_the_end};
+use crate::compat::ended::{Written, to_the_end};
 use crate::compat::time::millis;
 use crate::http::App;
 use crate::http::{answer, body};
@@ -32,7 +31,7 @@ pub(super) struct Executed {
     version: String,
 }
 
-/// One stage. Where compiling succeeded, what both stages used is known only together, and is not told of either.
+/// One stage.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 struct StageTold {
     #[serde(flatten)]
@@ -69,15 +68,14 @@ pub(super) async fn execute(
     let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked = read(&headers, &received.bytes)?;
-    let (runtime, Job { request, local, clocks }) = prepare(&app, &caller, asked).await?;
+    let (runtime, Job { request, local }) = prepare(&app, &caller, asked).await?;
     let run = app.runs.start_with(&caller, request, local).await?;
-    let run = Staged::watch(run, runtime.language, clocks, &app.runs, &caller);
-    let (concluded, output) = to_the_end(run).await?;
+    run.decided_within(app.config.approval_wait).await?;
+    let (finished, written) = to_the_end(run).await?;
     drop(received);
     // What was written is told twice, as it came and by stream; what a compiler wrote, as that of both stages.
-    let bytes =
-        concluded.rendered_bytes().saturating_mul(if concluded.reached == Stage::Compile { 4 } else { 2 });
-    let make = move || Executed::new(runtime, &concluded, &output);
+    let bytes = finished.rendered_bytes().saturating_mul(2);
+    let make = move || Executed::new(runtime, &finished.report, &written);
     Ok(answer::counted(&app.memory, bytes, PATIENCE, make).await?)
 }
 
@@ -90,13 +88,14 @@ pub(super) async fn prepare(app: &App, caller: &Caller, asked: Asked) -> Result<
     Ok((runtime, draft.job(runtime, &caller.allowance().ceilings)?))
 }
 
-/// How a run ended.
-pub(super) fn ending(concluded: &Concluded) -> Ending {
+/// How a stage ended.
+pub(super) fn ending(outcome: Outcome) -> Ending {
     let killed = || Ending { code: None, signal: Some("SIGKILL".to_owned()) };
-    match concluded.report().outcome {
+    match outcome {
         Outcome::Exited(code) => Ending { code: Some(code), signal: None },
         Outcome::Signaled(signal) => Ending { code: None, signal: Some(signals::name(signal)) },
         Outcome::TimedOut(_) | Outcome::OutOfMemory | Outcome::Cancelled(_) => killed(),
+        Outcome::Denied => Ending { code: Some(outcome.exit_code()), signal: None },
     }
 }
 
@@ -116,56 +115,56 @@ fn read(headers: &HeaderMap, body: &Bytes) -> Result<Asked, Refusal> {
 }
 
 impl Executed {
-    fn new(runtime: Runtime, concluded: &Concluded, output: &[u8]) -> Executed {
-        let last = StageTold::new(concluded, output);
-        let compile = match (concluded.reached, concluded.compiling) {
-            (Stage::Compile, _) => Some(last.clone()),
-            (Stage::Run, Some(time)) => Some(StageTold::compiled(time)),
-            (Stage::Run, None) => None,
+    /// Where nothing was run, because the code does not compile, both stages are told alike.
+    fn new(runtime: Runtime, report: &Report, written: &Written) -> Executed {
+        let compile = report.compile.as_ref().map(|compiler| {
+            let Compilation { outcome, stdout, stderr, usage, .. } = compiler;
+            StageTold::new(*outcome, (stdout, stderr), &written.compile, *usage)
+        });
+        let Report { outcome, stdout, stderr, usage, .. } = report;
+        let run = match (&compile, report.stage) {
+            (Some(compile), Stage::Compile) => compile.clone(),
+            _ => StageTold::new(*outcome, (stdout, stderr), &written.run, *usage),
         };
         let (language, version) = (name_of(runtime.language), runtime.version.to_string());
-        Executed { compile, run: last, language, version }
+        Executed { compile, run, language, version }
     }
 }
 
 impl StageTold {
-    fn new(concluded: &Concluded, output: &[u8]) -> StageTold {
-        let report = concluded.report();
-        let alone = concluded.compiling.is_none();
-        let (status, message) = verdict(concluded);
+    fn new(
+        outcome: Outcome,
+        (stdout, stderr): (&Captured, &Captured),
+        output: &[u8],
+        usage: Usage,
+    ) -> StageTold {
+        let (status, message) = verdict(outcome, stdout, stderr);
         StageTold {
-            ending: ending(concluded),
-            stdout: to_text(&report.stdout),
-            stderr: to_text(&report.stderr),
+            ending: ending(outcome),
+            stdout: to_text(stdout),
+            stderr: to_text(stderr),
             output: String::from_utf8_lossy(output).into_owned(),
-            memory: alone.then_some(report.usage.memory_peak),
+            memory: Some(usage.memory_peak),
             message,
             status,
-            cpu_time: alone.then(|| millis(report.usage.cpu)),
-            wall_time: Some(millis(concluded.wall)),
+            cpu_time: Some(millis(usage.cpu)),
+            wall_time: Some(millis(usage.wall)),
         }
-    }
-
-    fn compiled(time: Duration) -> StageTold {
-        StageTold { ending: Ending::SUCCESS, wall_time: Some(millis(time)), ..StageTold::default() }
     }
 }
 
 /// Piston's status, and what it says of it. Output beyond the limit is dropped here and does not end the program, so
 /// that a code and a signal are the program's own also where the status is OL or EL.
-fn verdict(concluded: &Concluded) -> (Option<&'static str>, Option<String>) {
-    let report = concluded.report();
+fn verdict(outcome: Outcome, stdout: &Captured, stderr: &Captured) -> (Option<&'static str>, Option<String>) {
     let said = |status, message: String| (Some(status), Some(message));
-    match report.outcome {
+    match outcome {
         Outcome::TimedOut(TimeLimit::Cpu(_)) => said("TO", "Time limit exceeded".to_owned()),
         Outcome::TimedOut(TimeLimit::Wall(_)) => said("TO", "Time limit exceeded (wall clock)".to_owned()),
-        Outcome::Cancelled(_) if concluded.timed_out => {
-            said("TO", "Time limit exceeded (wall clock)".to_owned())
-        }
         Outcome::Cancelled(_) => said("XX", "The run was cancelled".to_owned()),
         Outcome::OutOfMemory => said("SG", "Memory limit exceeded".to_owned()),
-        _ if report.stdout.truncated() => said("OL", "stdout length exceeded".to_owned()),
-        _ if report.stderr.truncated() => said("EL", "stderr length exceeded".to_owned()),
+        Outcome::Denied => said("XX", to_text(stderr).trim_end().to_owned()),
+        _ if stdout.truncated() => said("OL", "stdout length exceeded".to_owned()),
+        _ if stderr.truncated() => said("EL", "stderr length exceeded".to_owned()),
         Outcome::Signaled(signal) => said("SG", format!("Caught fatal signal {signal}")),
         Outcome::Exited(0) => (None, None),
         Outcome::Exited(code) => said("RE", format!("Exited with error status {code}")),

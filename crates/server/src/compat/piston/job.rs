@@ -5,15 +5,14 @@ use std::time::Duration;
 use belljar_core::allowance::Ceilings;
 use belljar_core::limits::Bytes;
 use belljar_core::path::BoxPath;
-use belljar_wire::{Limits, Local, LocalCode, LocalFile, RunRequest};
+use belljar_wire::{Input, Limits, Local, LocalCode, LocalFile, RunRequest};
 use serde::Deserialize;
 
 use super::Refusal;
 use super::runtimes::Runtime;
 use crate::compat::encoding::{from_base64, from_hex};
 use crate::compat::shallow::{Items, Shallow};
-use crate::compat::staged::{Clocks, is_compiled};
-use crate::compat::time::{LONGEST, USUAL, millis, unless_less};
+use crate::compat::time::{LONGEST, USUAL, millis, unless_less, usual_for_compiler};
 
 /// The longest name of a file that is looked at; a box takes none that is longer.
 const MAX_NAME: usize = 1024;
@@ -83,7 +82,6 @@ enum Encoding {
 pub(super) struct Job {
     pub(super) request: RunRequest,
     pub(super) local: Local,
-    pub(super) clocks: Clocks,
 }
 
 impl Asked {
@@ -134,9 +132,9 @@ impl Draft {
         let Some(main) = self.files.iter().position(|file| file.encoding == Encoding::Utf8) else {
             return Err(Refusal::bad("files must include at least one utf8 encoded file"));
         };
-        let compiled = is_compiled(runtime.language);
-        let (limits, clocks) = self.limits.check(ceilings)?.resolve(compiled, ceilings);
-        let mut local = Local::default();
+        let given = self.limits.check(ceilings)?;
+        let mut local = Local { compile_cpu_time: given.compile_cpu, ..Local::default() };
+        let limits = given.resolve(ceilings);
         for (at, file) in self.files.into_iter().enumerate() {
             let path = file.path(at)?;
             let content = file.bytes(at)?;
@@ -152,12 +150,12 @@ impl Draft {
         }
         let request = RunRequest {
             language: runtime.language.name.to_owned(),
-            stdin: Some(stdin(self.stdin)?),
+            stdin: Some(Input::One(stdin(self.stdin)?)),
             args: args(self.args)?,
             limits,
             ..RunRequest::default()
         };
-        Ok(Job { request, local, clocks })
+        Ok(Job { request, local })
     }
 }
 
@@ -201,13 +199,15 @@ struct LimitsGiven {
 impl LimitsAsked {
     fn check(&self, ceilings: &Ceilings) -> Result<LimitsGiven, Refusal> {
         let memory = ceilings.memory.map(Bytes::get);
+        let compile_memory = ceilings.of_compile_memory().map(Bytes::get);
         let time = millis(ceilings.timeout.unwrap_or(LONGEST));
+        let compile_time = millis(ceilings.of_compile_timeout().unwrap_or(LONGEST));
         let cpu = millis(ceilings.cpu_time.unwrap_or(LONGEST));
         let duration = |millis: Option<u64>| millis.map(Duration::from_millis);
         Ok(LimitsGiven {
-            compile_memory: limit("compile_memory_limit", &self.compile_memory_limit, memory)?,
+            compile_memory: limit("compile_memory_limit", &self.compile_memory_limit, compile_memory)?,
             run_memory: limit("run_memory_limit", &self.run_memory_limit, memory)?,
-            compile_time: duration(limit("compile_timeout", &self.compile_timeout, Some(time))?),
+            compile_time: duration(limit("compile_timeout", &self.compile_timeout, Some(compile_time))?),
             run_time: duration(limit("run_timeout", &self.run_timeout, Some(time))?),
             compile_cpu: duration(limit("compile_cpu_time", &self.compile_cpu_time, Some(cpu))?),
             run_cpu: duration(limit("run_cpu_time", &self.run_cpu_time, Some(cpu))?),
@@ -216,23 +216,16 @@ impl LimitsAsked {
 }
 
 impl LimitsGiven {
-    /// The limits of the one box in which both stages take place. Its memory is that of the program: a limit that was
-    /// asked for is kept, also where a compiler would rather have more.
-    fn resolve(self, compiled: bool, ceilings: &Ceilings) -> (Limits, Clocks) {
-        let default = unless_less(USUAL, ceilings);
-        let clocks =
-            Clocks { compile: self.compile_time.unwrap_or(default), run: self.run_time.unwrap_or(default) };
-        let compile_memory = self.compile_memory.filter(|_| compiled);
-        // A compiler without a limit of its own has the time that it may take, on one CPU.
-        let compile_cpu = if compiled { self.compile_cpu.unwrap_or(clocks.compile) } else { Duration::ZERO };
-        let cpu = self.run_cpu.map(|time| time.saturating_add(compile_cpu));
-        let limits = Limits {
-            timeout_ms: Some(millis(clocks.whole(compiled, ceilings.timeout))),
-            cpu_ms: cpu.map(|cpu| ceilings.cpu_time.map_or(cpu, |ceiling| cpu.min(ceiling))).map(millis),
-            memory_bytes: self.run_memory.or(compile_memory),
+    fn resolve(self, ceilings: &Ceilings) -> Limits {
+        let compile_time = self.compile_time.unwrap_or_else(|| usual_for_compiler(ceilings));
+        Limits {
+            timeout_ms: Some(millis(self.run_time.unwrap_or_else(|| unless_less(USUAL, ceilings)))),
+            compile_timeout_ms: Some(millis(compile_time)),
+            cpu_ms: self.run_cpu.map(millis),
+            memory_bytes: self.run_memory,
+            compile_memory_bytes: self.compile_memory,
             ..Limits::default()
-        };
-        (limits, clocks)
+        }
     }
 }
 
@@ -368,7 +361,7 @@ mod tests {
     fn standard_input_ends_with_a_newline() {
         for (asked, told) in [("null", "\n"), (r#""""#, "\n"), (r#""a""#, "a\n"), (r#""a\n""#, "a\n")] {
             let job = with(&format!(r#""stdin": {asked}"#)).unwrap();
-            assert_eq!(job.request.stdin.as_deref(), Some(told));
+            assert_eq!(job.request.stdin, Some(Input::One(told.to_owned())));
         }
     }
 
@@ -400,20 +393,18 @@ mod tests {
         let message = "run_memory_limit cannot exceed the configured limit of 1048576";
         assert_eq!(asked(r#""run_memory_limit": 1048577"#).unwrap_err(), message);
         let limits = asked(r#""run_timeout": 3000, "run_cpu_time": 1, "run_memory_limit": -1"#).unwrap();
-        assert_eq!((limits.timeout_ms, limits.cpu_ms, limits.memory_bytes), (Some(3000), Some(2000), None));
+        assert_eq!((limits.timeout_ms, limits.cpu_ms, limits.memory_bytes), (Some(3000), Some(1), None));
+        assert_eq!(limits.compile_timeout_ms, Some(3000));
     }
 
     #[test]
-    fn a_compiler_has_time_of_its_own() {
+    fn a_compiler_has_limits_of_its_own() {
         let json = r#"{"language": "c", "version": "*", "files": [{"content": ""}], "compile_timeout": 4000,
-            "run_timeout": 1500, "run_cpu_time": 1000, "compile_memory_limit": 7000000}"#;
-        let compiled = job("c", json, &Ceilings::default()).unwrap();
-        let clocks = Clocks { compile: Duration::from_secs(4), run: Duration::from_millis(1500) };
-        assert_eq!(compiled.clocks, clocks);
-        let limits = compiled.request.limits;
-        assert_eq!((limits.timeout_ms, limits.cpu_ms), (Some(5500), Some(5000)));
-        assert_eq!(limits.memory_bytes, Some(7_000_000));
-        let limits = job("python", json, &Ceilings::default()).unwrap().request.limits;
-        assert_eq!((limits.timeout_ms, limits.cpu_ms, limits.memory_bytes), (Some(1500), Some(1000), None));
+            "run_timeout": 1500, "run_cpu_time": 1000, "compile_cpu_time": 500, "compile_memory_limit": 7000000}"#;
+        let Job { request, local } = job("c", json, &Ceilings::default()).unwrap();
+        let limits = request.limits;
+        assert_eq!((limits.timeout_ms, limits.compile_timeout_ms), (Some(1500), Some(4000)));
+        assert_eq!((limits.cpu_ms, local.compile_cpu_time), (Some(1000), Some(Duration::from_millis(500))));
+        assert_eq!((limits.memory_bytes, limits.compile_memory_bytes), (None, Some(7_000_000)));
     }
 }

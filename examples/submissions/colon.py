@@ -1,0 +1,2 @@
+for number in input().split()
+    print(number)

@@ -1,0 +1,2 @@
+input()
+print(sum(map(float, input().split())))

@@ -1,2 +1,0 @@
-read -r n
-while [ "$n" -ne 0 ]; do :; done

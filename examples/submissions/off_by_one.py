@@ -1,1 +1,0 @@
-print(sum(range(int(input()))))

@@ -1,0 +1,6 @@
+#include <atomic>
+
+int main() {
+    std::atomic<bool> done{false};
+    while (!done) {}
+}

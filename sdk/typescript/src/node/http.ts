@@ -1,0 +1,103 @@
+import { Agent, type ClientRequest, type IncomingMessage, type RequestOptions, request as requestHttp } from "node:http";
+import { Agent as TlsAgent, request as requestHttps } from "node:https";
+import type { Answer, Call, Transport } from "../transport.js";
+import { ConnectionFailure } from "../transport.js";
+
+/**
+ * Node's own HTTP client. Unlike its `fetch` it knows unix sockets, and it waits for an answer for as long as a run takes
+ * (`fetch` gives up after five minutes). A connection that nobody uses does not keep the process alive.
+ */
+export class NodeTransport implements Transport {
+  readonly address: string;
+  readonly #agent: Agent;
+  readonly #target: RequestOptions;
+  readonly #request: typeof requestHttp;
+  readonly #prefix: string;
+
+  constructor(where: URL | { socket: string }) {
+    const keep = { keepAlive: true, maxFreeSockets: 32 };
+    if ("socket" in where) {
+      this.address = `unix:${where.socket}`;
+      this.#target = { socketPath: where.socket };
+      this.#prefix = "";
+      this.#agent = new Agent(keep);
+      this.#request = requestHttp;
+      return;
+    }
+    const tls = where.protocol === "https:";
+    this.address = where.origin;
+    this.#prefix = where.pathname.replace(/\/$/, "");
+    // Brackets belong to the URL, not to the IPv6 address.
+    this.#target = { protocol: where.protocol, hostname: where.hostname.replace(/^\[|\]$/g, ""), port: where.port };
+    this.#agent = tls ? new TlsAgent(keep) : new Agent(keep);
+    this.#request = tls ? requestHttps : requestHttp;
+  }
+
+  async send(call: Call): Promise<Answer> {
+    // One turn of the event loop, in which the agent learns which of its idle connections the server has closed.
+    await new Promise((resolve) => setImmediate(resolve));
+    call.signal.throwIfAborted();
+    const { method, headers, body } = call;
+    const request = this.#request({ ...this.#target, method, path: this.#prefix + call.path, headers, agent: this.#agent });
+    // A call that waits for a free connection is not under way: without this, Nagle's algorithm would hold it back.
+    request.setNoDelay(true);
+    const answer = answerTo(request, call.signal);
+    if (body === undefined) request.end();
+    else request.setHeader("content-length", Buffer.byteLength(body)).end(body);
+    return answer;
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+}
+
+function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> {
+  return new Promise((resolve, reject) => {
+    let reached = false;
+    request.once("socket", (socket) => {
+      if (socket.connecting) socket.once("connect", () => (reached = true));
+      else reached = true;
+    });
+    const stop = (): void => void request.destroy();
+    signal.addEventListener("abort", stop, { once: true });
+    request.once("close", () => {
+      signal.removeEventListener("abort", stop);
+      // Without an error and without an answer: a request that was destroyed before it had a socket.
+      reject(signal.aborted ? signal.reason : new ConnectionFailure(new Error("the connection was closed"), reached));
+    });
+    request.on("error", (error) => reject(signal.aborted ? signal.reason : new ConnectionFailure(error, reached)));
+    request.once("response", (response) => resolve(new NodeAnswer(response, signal)));
+  });
+}
+
+class NodeAnswer implements Answer {
+  readonly status: number;
+  readonly #response: IncomingMessage;
+  readonly #signal: AbortSignal;
+
+  constructor(response: IncomingMessage, signal: AbortSignal) {
+    this.status = response.statusCode ?? 0;
+    this.#response = response;
+    this.#signal = signal;
+  }
+
+  header(name: string): string | undefined {
+    const value = this.#response.headers[name.toLowerCase()];
+    return Array.isArray(value) ? value.join(", ") : value;
+  }
+
+  async text(): Promise<string> {
+    const parts: Uint8Array[] = [];
+    for await (const part of this.chunks()) parts.push(part);
+    return Buffer.concat(parts).toString("utf8");
+  }
+
+  async *chunks(): AsyncIterable<Uint8Array> {
+    try {
+      for await (const chunk of this.#response) yield chunk as Uint8Array;
+    } catch (error) {
+      throw this.#signal.aborted ? this.#signal.reason : new ConnectionFailure(error, true);
+    }
+  }
+}
