@@ -84,7 +84,7 @@ class Watch:
     COLUMNS = ["runs", "processes", "cgroups", "mounts", "descriptors", "server MB", "around boxes MB", "zygote MB", "boxes MB"]
 
     def __init__(self, address, server):
-        self.address, self.server = address, in_exile(server)
+        self.address, self.server = address, unprivileged_child(server)
         self.last = None
 
     def look(self, runs):
@@ -135,10 +135,10 @@ class Watch:
         return found
 
 
-def in_exile(steward):
+def unprivileged_child(parent):
     """The process that serves, if root started it: it has another user than who stayed behind."""
-    children = read(f"/proc/{steward}/task/{steward}/children").split()
-    return next((int(pid) for pid in children if os.stat(f"/proc/{pid}").st_uid != os.geteuid()), steward)
+    children = read(f"/proc/{parent}/task/{parent}/children").split()
+    return next((int(pid) for pid in children if os.stat(f"/proc/{pid}").st_uid != os.geteuid()), parent)
 
 
 def read(path):

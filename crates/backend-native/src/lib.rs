@@ -10,7 +10,6 @@
 mod bustle;
 pub mod cgroup;
 mod execution;
-pub mod exile;
 mod graveyard;
 mod group;
 mod hollow;
@@ -21,6 +20,7 @@ mod machine;
 mod memory;
 mod parked;
 mod pool;
+pub mod privilege_drop;
 mod program;
 mod trial;
 mod warden;

@@ -326,7 +326,7 @@ pub(crate) fn open_cgroup(path: &Path, flags: OFlags) -> Result<OwnedFd, Fault> 
 }
 
 /// Maps the workspace's files to the code's user, so that a box which root started can read what root can. If the file
-/// system does not support this, or a keeper in exile may not do it, the files keep their owners, and the code reads
+/// system does not support this, or an unprivileged keeper may not do it, the files keep their owners, and the code reads
 /// what every user may read.
 fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault> {
     for step in &plan.build {

@@ -10,7 +10,7 @@
 //! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
 //! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
 //! needs. [`ferry`] brings a program from a zygote
-//! instead, and `entrant` inspects it. [`exile`] takes root's rights from a server and everything it starts. [`landlock`]
+//! instead, and `entrant` inspects it. [`privilege_drop`] takes root's rights from a server and everything it starts. [`landlock`]
 //! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper, and `memory`
 //! the allocator of the program.
 //!
@@ -25,7 +25,6 @@ mod cloned;
 pub mod codec;
 mod confine;
 mod entrant;
-pub mod exile;
 mod fault;
 pub mod ferry;
 mod helper;
@@ -36,6 +35,7 @@ mod leash;
 mod memory;
 pub mod message;
 pub mod plan;
+pub mod privilege_drop;
 pub mod seccomp;
 mod standby;
 mod supply;

@@ -218,7 +218,7 @@ fn configure(db: &Connection, sync: Sync) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
-    // The last who closes the database would also remove the files beside it. A server in exile has those very files, each
+    // The last who closes the database would also remove the files beside it. An unprivileged server has those very files, each
     // mounted at its place, and would go on with files that nobody else sees.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     // Before there are tables: so that space can be given back without rewriting the file.

@@ -249,10 +249,10 @@ mod tests {
     }
 
     #[test]
-    fn in_exile_neither_the_server_nor_a_box_is_a_client() {
-        let exile = Peers::Unmapped(65534);
-        assert!(exile.include(65534));
-        assert!(!exile.include(0), "the server's own user");
-        assert!(!exile.include(2_000_000_000), "that of a box");
+    fn without_privileges_neither_the_server_nor_a_box_is_a_client() {
+        let unmapped = Peers::Unmapped(65534);
+        assert!(unmapped.include(65534));
+        assert!(!unmapped.include(0), "the server's own user");
+        assert!(!unmapped.include(2_000_000_000), "that of a box");
     }
 }

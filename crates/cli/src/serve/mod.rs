@@ -1,12 +1,12 @@
 //! `belljar serve`: the server, on a socket of its own or on one that systemd opened.
 
 mod background;
-mod exile;
 pub(crate) mod log;
 mod notify;
 #[cfg(feature = "otel")]
 mod otel;
 pub(crate) mod pool;
+mod privilege_drop;
 mod signals;
 mod socket;
 pub(crate) mod tables;
@@ -29,7 +29,7 @@ use clap::{Args, ValueHint};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tracing::Level;
 
-use self::exile::{Fate, Home, Plea};
+use self::privilege_drop::{Home, ParentRequest, Role};
 use self::socket::Socket;
 use crate::approvals::configured::{Configured, Prepared};
 use crate::args::{Choices, Verbosity};
@@ -116,10 +116,10 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     config.audit = ledger.as_ref().map(Unlocked::audit);
     let approvals = prepared_approvals(&settings)?;
     let given = approvals.as_ref().map(|approvals| approvals.dir.as_path());
-    let departed = exile::depart(&mut settings, &config, given, environment, &choose, socket)?;
-    let (home, socket) = match departed {
-        Fate::Server(home, socket) => (home, socket),
-        Fate::Steward(status) => return Ok(status),
+    let split = privilege_drop::drop_root(&mut settings, &config, given, environment, &choose, socket)?;
+    let (home, socket) = match split {
+        Role::Server(home, socket) => (home, socket),
+        Role::RootParent(status) => return Ok(status),
     };
     let _log = log::begin(args.log_format, log::level(Level::INFO, verbosity), environment);
     home.tell();
@@ -149,12 +149,12 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     let server = Server::new(engine, config).map_err(|cause| cannot_serve(&cause))?;
     server.find_refusals(move |refusals| tell_of(refusals, &settings.config_to_write));
     let (url, exposed) = (socket.url(), socket.is_exposed());
-    let listener = socket.into_listener(home.is_exile())?;
+    let listener = socket.into_listener(home.is_unprivileged())?;
     let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
     let text = || home.configuration(args.config.as_deref(), environment).ok()?.text;
     let ready = || {
         announce(url.as_deref(), verbosity);
-        home.say(environment, Plea::Ready);
+        home.say(environment, ParentRequest::Ready);
     };
     let until = |app: App, quiet: Quiet| {
         let (home, approvals) = (&home, &approvals);
@@ -162,14 +162,14 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
             let idle = async {
                 quiet.lasted().await;
                 tracing::info!("nobody needs the server any more; it stops");
-                home.say(environment, Plea::Stopping);
+                home.say(environment, ParentRequest::Stopping);
                 quiet.see_out().await;
             };
             signals::obey(app, ready, text, reload, idle).await;
             if let Some(approvals) = approvals {
                 approvals.waiting.keep_what_is_left();
             }
-            home.say(environment, Plea::Stopping);
+            home.say(environment, ParentRequest::Stopping);
         }
     };
     let served = server.serve(listener, until);

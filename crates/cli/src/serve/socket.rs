@@ -136,7 +136,7 @@ impl Socket {
 
     /// Refuses a socket that a server of root's could not guard: once it has given up root's rights, it cannot tell root from
     /// other users, and relies on the file of the socket ([`Peers::Unmapped`]).
-    pub(super) fn can_be_guarded_in_exile(&self) -> Result<(), Problem> {
+    pub(super) fn can_be_guarded_unprivileged(&self) -> Result<(), Problem> {
         let Way::Unix(_) = &self.way else { return Ok(()) };
         let found = self.path().and_then(|path| path.symlink_metadata().ok());
         if found.is_some_and(|found| found.uid() == 0 && found.mode() & 0o077 == 0) {
@@ -149,10 +149,10 @@ impl Socket {
     }
 
     /// The socket, for the server.
-    pub(super) fn into_listener(self, is_in_exile: bool) -> Result<Listener, Problem> {
+    pub(super) fn into_listener(self, is_unprivileged: bool) -> Result<Listener, Problem> {
         let listener = match self.way {
             Way::Tcp(socket) => Listener::tcp(socket),
-            Way::Unix(socket) if is_in_exile => Listener::unix(socket, unmapped()?),
+            Way::Unix(socket) if is_unprivileged => Listener::unix(socket, unmapped()?),
             Way::Unix(socket) => Listener::unix(socket, Peers::User(geteuid().as_raw())),
         };
         Ok(if self.is_inherited { listener.shared() } else { listener })

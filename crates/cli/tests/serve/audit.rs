@@ -425,7 +425,7 @@ fn servers_record_unless_they_are_told_not_to_and_commands_only_if_they_are_told
     }
 }
 
-/// A server whose state is on a small file system, which only it and its steward see.
+/// A server whose state is on a small file system, which only it and its root parent see.
 fn on_a_small_disk(state: &Path, config: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(state).unwrap();

@@ -99,7 +99,7 @@ impl Server {
         kill_process(self.started(), signal).unwrap();
     }
 
-    /// The process that was started. If that was by root, it is the steward of the one that serves.
+    /// The process that was started. If that was by root, it is the parent of the one that serves.
     pub(crate) fn started(&self) -> Pid {
         Pid::from_raw(self.child.id().try_into().unwrap()).unwrap()
     }
@@ -108,12 +108,12 @@ impl Server {
     pub(crate) fn pid(&self) -> Pid {
         let started = self.started().as_raw_nonzero();
         let children = fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap();
-        let is_exiled = |pid: &Pid| {
+        let is_unprivileged = |pid: &Pid| {
             fs::metadata(format!("/proc/{}", pid.as_raw_nonzero()))
                 .is_ok_and(|dir| dir.uid() != rustix::process::geteuid().as_raw())
         };
         let mut children = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-        children.find(is_exiled).unwrap_or_else(|| self.started())
+        children.find(is_unprivileged).unwrap_or_else(|| self.started())
     }
 
     /// What it has in memory, in KiB.

@@ -188,7 +188,7 @@ fn the_kernel_says_who_connects() {
 
 /// The users of a server that has given up root's rights: its own, and those of its boxes.
 #[test]
-fn in_exile_no_user_of_the_servers_own_is_let_in() {
+fn without_privileges_no_user_of_the_servers_own_is_let_in() {
     let home = Home::of(0);
     let server = home.serve("", &[]);
     fs::set_permissions(&server.socket, Permissions::from_mode(0o777)).unwrap();

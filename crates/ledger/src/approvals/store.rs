@@ -379,14 +379,14 @@ fn connect(path: &Path) -> Result<Connection, LedgerError> {
     Ok(db)
 }
 
-/// As the ledger, and without trust: root may open what a server in exile has written.
+/// As the ledger, and without trust: root may open what an unprivileged server has written.
 fn configure(db: &Connection) -> rusqlite::Result<()> {
     db.busy_timeout(BUSY)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
-    // The files beside it stay: a server in exile has them mounted at their places.
+    // The files beside it stay: an unprivileged server has them mounted at their places.
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     db.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
     db.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;

@@ -38,9 +38,9 @@ fn nobody_beneath_a_server_is_root_but_who_cleans_up_after_it() {
     tree.push(server.pid());
     let roots: Vec<_> = tree.iter().filter(|pid| uid(**pid) == Some(0)).collect();
     assert!(roots.is_empty(), "{roots:?}");
-    let stewards: Vec<_> =
+    let parents: Vec<_> =
         descendants(server.started()).into_iter().filter(|pid| uid(*pid) == Some(0)).collect();
-    assert!(stewards.len() <= 1, "the undertaker: {stewards:?}");
+    assert!(parents.len() <= 1, "the undertaker: {parents:?}");
 }
 
 #[test]
@@ -80,8 +80,8 @@ fn what_belongs_to_root_is_out_of_reach_for_the_server() {
         secret = secret.display(),
         theirs = theirs.display(),
     );
-    let exiled = Server::with(PROCESS, &[]);
-    let result = as_the_server(&exiled, &attempts);
+    let unprivileged = Server::with(PROCESS, &[]);
+    let result = as_the_server(&unprivileged, &attempts);
     let said = result["stdout"].as_str().unwrap();
     let harm = ["planted", "signalled", "moved"].into_iter().find(|word| said.contains(word));
     assert_eq!(harm, None, "{result}");
@@ -153,16 +153,16 @@ fn a_server_has_no_terminal_and_is_heard_at_it() {
         let length = screen.read(&mut piece).unwrap();
         said += &String::from_utf8_lossy(&piece[..length]);
     }
-    let steward = Pid::from_child(&child);
-    let server = descendants(steward).into_iter().find(|pid| uid(*pid) != Some(0)).unwrap();
+    let parent = Pid::from_child(&child);
+    let server = descendants(parent).into_iter().find(|pid| uid(*pid) != Some(0)).unwrap();
     let open = |pid: Pid| {
         let entries = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).unwrap().flatten();
         entries.filter_map(|entry| fs::read_link(entry.path()).ok()).collect::<Vec<_>>()
     };
-    let (its_own, stewards) = (open(server), open(steward));
-    kill_process(steward, Signal::TERM).unwrap();
+    let (its_own, parents) = (open(server), open(parent));
+    kill_process(parent, Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
-    assert!(stewards.contains(&Path::new(&name).to_owned()), "the control: {stewards:?}");
+    assert!(parents.contains(&Path::new(&name).to_owned()), "the control: {parents:?}");
     assert!(!its_own.iter().any(|path| path.starts_with("/dev/pts")), "{its_own:?}");
 }
 
@@ -192,7 +192,7 @@ fn a_root_that_cannot_leave_its_rights_behind_does_not_serve_unless_it_is_told_t
 }
 
 #[test]
-fn a_server_that_is_killed_beneath_its_steward_takes_everything_along_and_is_missed() {
+fn a_server_that_is_killed_beneath_its_parent_takes_everything_along_and_is_missed() {
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let mut server = Server::with(POOL, &[]);
     run_warm(&server, &json!({"language": "python", "code": "print(1)"}));
@@ -206,7 +206,7 @@ fn a_server_that_is_killed_beneath_its_steward_takes_everything_along_and_is_mis
 }
 
 #[test]
-fn what_a_server_and_its_steward_leave_when_both_are_killed_is_swept_by_the_next() {
+fn what_a_server_and_its_parent_leave_when_both_are_killed_is_swept_by_the_next() {
     assert!(geteuid().is_root(), "only root has rights to leave behind");
     let mut server = Server::with(POOL, &[]);
     run_warm(&server, &json!({"language": "python", "code": "print(1)"}));

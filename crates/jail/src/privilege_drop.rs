@@ -1,11 +1,10 @@
-//! Exile: a server that root started gives up root's rights, and so does everything it starts.
+//! The privilege drop: a server that root started gives up root's rights, and so does everything it starts.
 //!
 //! The server continues in its own user namespace. There it is root over itself, over the ids of its boxes and over its
 //! part of the cgroups, which is all that making boxes takes. On the host it is a user that owns nothing. The process
-//! that started it stays behind as root (the steward), does next to nothing, and waits for it to end.
+//! that started it stays behind as root (the root parent), does next to nothing, and waits for it to end.
 //!
-//! What the server needs and only root can reach is its luggage. It is mounted at its own path in the server's mount
-//! namespace.
+//! What the server needs and only root can reach is mounted at its own path in the server's mount namespace ([`KeptMount`]).
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -28,9 +27,9 @@ use crate::message::{self, Reply};
 use crate::sys::{self, Fork, Subtree};
 use crate::undertaker::Undertaker;
 
-/// What a server has in exile.
+/// What a server has after the privilege drop.
 #[derive(Debug, Clone, Default)]
-pub struct Terms {
+pub struct ServerRights {
     /// Its user on the host.
     pub user: u32,
     /// The first id for its boxes, and the number of ids.
@@ -41,24 +40,24 @@ pub struct Terms {
     pub replaced: Vec<(PathBuf, PathBuf)>,
     /// The file through which it enters its cgroup v2, if it has one.
     pub cgroup: Option<PathBuf>,
-    /// What it takes along.
-    pub luggage: Vec<Luggage>,
+    /// What it can still reach.
+    pub mounts: Vec<KeptMount>,
     /// Files that are left out where a directory is copied ([`Held::Copied`]).
     pub withheld: Vec<PathBuf>,
-    /// Cgroups to remove when it is gone, if the steward is gone too.
+    /// Cgroups to remove when it is gone, if the root parent is gone too.
     pub orphans: Vec<PathBuf>,
 }
 
 /// A file or a directory that only root could reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Luggage {
+pub struct KeptMount {
     /// Its path, without links.
     pub path: PathBuf,
     /// How it is shown.
     pub held: Held,
 }
 
-/// How a piece of luggage is shown.
+/// How a kept mount is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Held {
     /// Read-only; the server reads what every user may read.
@@ -74,31 +73,31 @@ pub enum Held {
 
 /// Which of the two processes this is now.
 #[derive(Debug)]
-pub enum Departure {
+pub enum Split {
     /// The server.
-    Left(Line),
-    /// The steward.
-    Stayed(Exiled),
+    Server(ParentLine),
+    /// The root parent.
+    RootParent(ServerProcess),
 }
 
-/// The server's connection to its steward. The server does not outlive the steward.
+/// The server's connection to the root parent. The server does not outlive it.
 #[derive(Debug)]
-pub struct Line {
+pub struct ParentLine {
     /// A pipe, through which only bytes pass, not descriptors.
-    pub pleas: OwnedFd,
+    pub requests: OwnedFd,
     /// Where answers come in.
     pub answers: OwnedFd,
 }
 
-/// The server, as its steward sees it.
+/// The server, as the root parent sees it.
 #[derive(Debug)]
-pub struct Exiled {
+pub struct ServerProcess {
     /// Its process.
     pub pid: Pid,
     /// The same, safe against reuse of the number.
     pub pidfd: OwnedFd,
     /// What it asks for. Reading does not block.
-    pub pleas: OwnedFd,
+    pub requests: OwnedFd,
     /// Where answers are sent. Nothing is read from it.
     pub answers: OwnedFd,
     /// What it writes to the terminal, if it was started from one. It has no terminal itself, because a process that
@@ -108,7 +107,7 @@ pub struct Exiled {
     _undertaker: Undertaker,
 }
 
-impl Exiled {
+impl ServerProcess {
     /// Waits until it is gone. Returns its status as `waitpid` gives it.
     ///
     /// # Errors
@@ -118,37 +117,37 @@ impl Exiled {
     }
 }
 
-/// Splits this process in two: one that moves into exile and continues as the server, once `trial` has shown that boxes
+/// Splits this process in two: one that drops root's rights and continues as the server, once `trial` has shown that boxes
 /// can be made there, and one that stays. On failure there is one process, as before.
 ///
 /// # Errors
 /// What was being done, and what the kernel said.
-pub fn leave(terms: &Terms, trial: impl FnOnce() -> Result<(), Fault>) -> Result<Departure, Fault> {
+pub fn split(rights: &ServerRights, trial: impl FnOnce() -> Result<(), Fault>) -> Result<Split, Fault> {
     let (ours, theirs) = socket_pair().doing(|| "make a socket")?;
-    let (pleas, asking) = pipe().doing(|| "make a pipe")?;
+    let (requests, asking) = pipe().doing(|| "make a pipe")?;
     let (output, writing) = pipe().doing(|| "make a pipe")?;
     let (pid, pidfd) = match sys::clone_into(0, None).doing(|| "fork")? {
         (Fork::Child, _) => {
-            drop((ours, pleas, output));
-            settle(terms, &theirs, writing, trial);
-            return Ok(Departure::Left(Line { pleas: asking, answers: theirs }));
+            drop((ours, requests, output));
+            settle(rights, &theirs, writing, trial);
+            return Ok(Split::Server(ParentLine { requests: asking, answers: theirs }));
         }
         (Fork::Parent(pid), pidfd) => (pid, pidfd),
     };
     drop((theirs, asking, writing));
-    let admitted = admit(terms, pid, &ours).and_then(|()| {
+    let admitted = admit(rights, pid, &ours).and_then(|()| {
         // From here on we only send, so that the server cannot make us hold anything.
         rustix::net::shutdown(&ours, Shutdown::Read).doing(|| "stop reading from the server")?;
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of the server")?;
-        let undertaker = Undertaker::hire(&terms.orphans, pid, pidfd.as_fd());
+        let undertaker = Undertaker::hire(&rights.orphans, pid, pidfd.as_fd());
         Ok((undertaker.doing(|| "start the undertaker")?, pidfd))
     });
     match admitted {
         Ok((undertaker, pidfd)) => {
             undertaker.let_mounts_go();
             let answers = ours;
-            let exiled = Exiled { pid, pidfd, pleas, answers, output, _undertaker: undertaker };
-            Ok(Departure::Stayed(exiled))
+            let server = ServerProcess { pid, pidfd, requests, answers, output, _undertaker: undertaker };
+            Ok(Split::RootParent(server))
         }
         Err(fault) => {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
@@ -165,10 +164,10 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((reader, writer))
 }
 
-/// Maps the users of the process in exile, and waits until it has settled.
-fn admit(terms: &Terms, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
+/// Maps the users of the unprivileged process, and waits until it has settled.
+fn admit(rights: &ServerRights, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
     hear(line, &Reply::Ready)?;
-    map_users(pid, terms).doing(|| "map the server's users")?;
+    map_users(pid, rights).doing(|| "map the server's users")?;
     rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server continue")?;
     hear(line, &Reply::Started)
 }
@@ -181,19 +180,19 @@ fn hear(line: &OwnedFd, wanted: &Reply) -> Result<(), Fault> {
     }
 }
 
-fn map_users(pid: Pid, terms: &Terms) -> io::Result<()> {
-    let (first, count) = terms.ids;
-    let map = format!("0 {} 1\n{first} {first} {count}\n", terms.user);
+fn map_users(pid: Pid, rights: &ServerRights) -> io::Result<()> {
+    let (first, count) = rights.ids;
+    let map = format!("0 {} 1\n{first} {first} {count}\n", rights.user);
     let dir = format!("/proc/{}", pid.as_raw_nonzero());
     std::fs::write(format!("{dir}/gid_map"), &map)?;
     std::fs::write(format!("{dir}/uid_map"), &map)
 }
 
 /// Ends this process if it cannot settle.
-fn settle(terms: &Terms, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) {
+fn settle(rights: &ServerRights, line: &OwnedFd, output: OwnedFd, trial: impl FnOnce() -> Result<(), Fault>) {
     let settled = leave_the_terminal(&output).doing(|| "detach from the terminal");
     drop(output);
-    let reply = match settled.and_then(|()| cross(terms, line)).and_then(|()| trial()) {
+    let reply = match settled.and_then(|()| cross(rights, line)).and_then(|()| trial()) {
         Ok(()) => Reply::Started,
         Err(fault) => fault.into_reply(),
     };
@@ -216,20 +215,20 @@ fn leave_the_terminal(output: &OwnedFd) -> io::Result<()> {
 }
 
 /// Does everything that needs root's rights, then gives them up.
-fn cross(terms: &Terms, line: &OwnedFd) -> Result<(), Fault> {
+fn cross(rights: &ServerRights, line: &OwnedFd) -> Result<(), Fault> {
     sys::unshare(libc::CLONE_NEWNS).doing(|| "create a mount namespace")?;
     private_mounts()?;
-    if let Some(entrance) = &terms.cgroup {
+    if let Some(entrance) = &rights.cgroup {
         std::fs::write(entrance, "0").doing(|| "enter the server's cgroup")?;
         sys::unshare(libc::CLONE_NEWCGROUP).doing(|| "create a cgroup namespace")?;
     }
     // Otherwise everything beneath the working directory could still be reached from it, even where something is
     // mounted over it.
     rustix::process::chdir("/").doing(|| "leave the working directory")?;
-    carry(terms)?;
-    replace(&terms.replaced)?;
+    carry(rights)?;
+    replace(&rights.replaced)?;
     lift_process_limit();
-    let groups: Vec<_> = terms.groups.iter().copied().map(Gid::from_raw).collect();
+    let groups: Vec<_> = rights.groups.iter().copied().map(Gid::from_raw).collect();
     rustix::thread::set_thread_groups(&groups).doing(|| "drop root's groups")?;
     sys::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS).doing(|| "create a user namespace")?;
     message::send(line, &Reply::Ready, &[]).doing(|| "request the server's user mapping")?;
@@ -259,7 +258,7 @@ fn wait_for_users(line: &OwnedFd) -> io::Result<()> {
 }
 
 /// The kernel clears these settings when a process changes its user. The server gets its own session, so that a signal
-/// from the terminal is received once, by the steward, which forwards it.
+/// from the terminal is received once, by the root parent, which forwards it.
 fn live_with(line: &OwnedFd) -> io::Result<()> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable)?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -281,12 +280,12 @@ fn replace(directories: &[(PathBuf, PathBuf)]) -> Result<(), Fault> {
     trees.iter().try_for_each(|(tree, onto)| show(tree, onto))
 }
 
-/// If a parent directory of luggage is closed to other users, it is replaced by an open one that contains only the
-/// luggage.
-fn carry(terms: &Terms) -> Result<(), Fault> {
-    let Terms { luggage, user, withheld, .. } = terms;
-    let mut trees = Vec::with_capacity(luggage.len());
-    for Luggage { path, held } in luggage {
+/// If the parent directory of a kept mount is closed to other users, it is replaced by an open one that contains only the
+/// mount.
+fn carry(rights: &ServerRights) -> Result<(), Fault> {
+    let ServerRights { mounts, user, withheld, .. } = rights;
+    let mut trees = Vec::with_capacity(mounts.len());
+    for KeptMount { path, held } in mounts {
         let tree = match held {
             Held::AsItIs | Held::Given => open_tree(path)?,
             Held::AsItsOwn => {
@@ -403,7 +402,7 @@ mod tests {
     use super::*;
 
     fn dir(name: &str, mode: u32) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("belljar-exile-{}-{name}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("belljar-privileges-{}-{name}", std::process::id()));
         std::fs::create_dir_all(dir.join("a/b")).unwrap();
         for below in ["a/b", "a", ""] {
             std::fs::set_permissions(dir.join(below), Permissions::from_mode(0o755)).unwrap();

@@ -1,5 +1,5 @@
-//! Drops root privileges. A server that is started as root continues in an unprivileged process, in exile. The process
-//! that was started stays behind as its steward: it forwards signals and output, and does three things on request.
+//! Drops root privileges. A server that is started as root continues in an unprivileged process. The process
+//! that was started stays root and becomes its parent: it forwards signals and output, and does three things on request.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use belljar_core::allowance::Workspaces;
-use belljar_jail::exile::{Departure, Exiled, Line};
 use belljar_jail::message::{self, Configured};
-use belljar_native::exile::{Obstruction, Passage, Surroundings};
+use belljar_jail::privilege_drop::{ParentLine, ServerProcess, Split};
+use belljar_native::privilege_drop::{Obstruction, PrivilegeDrop, Surroundings};
 use belljar_server::Config;
 use belljar_wire::{Code, Problem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -35,21 +35,21 @@ const PATIENCE: Duration = Duration::from_secs(15);
 pub(super) enum Home {
     /// The one that was started, with the privileges that it had. The file of its socket is its own to remove.
     Here(Option<SocketFile>),
-    /// An unprivileged one, with a line to its steward.
-    Exile(Line),
+    /// An unprivileged one, with a line to the root parent.
+    Unprivileged(ParentLine),
 }
 
 /// What this process is from now on.
-pub(super) enum Fate {
+pub(super) enum Role {
     /// The server, which listens here.
     Server(Home, Socket),
-    /// The steward; the server has ended with this status.
-    Steward(ExitCode),
+    /// The root parent; the server has ended with this status.
+    RootParent(ExitCode),
 }
 
-/// A request of the server to its steward: one byte.
+/// A request of the server to its root parent: one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Plea {
+pub(super) enum ParentRequest {
     /// Send the current configuration.
     Configuration = b'c' as isize,
     /// Tell systemd that the server is ready.
@@ -58,8 +58,9 @@ pub(super) enum Plea {
     Stopping = b's' as isize,
 }
 
-impl Plea {
-    const ALL: [Plea; 3] = [Plea::Configuration, Plea::Ready, Plea::Stopping];
+impl ParentRequest {
+    const ALL: [ParentRequest; 3] =
+        [ParentRequest::Configuration, ParentRequest::Ready, ParentRequest::Stopping];
 
     fn byte(self) -> u8 {
         self as u8
@@ -72,7 +73,7 @@ impl Home {
         match self {
             Home::Here(_) if geteuid().is_root() => tracing::warn!("the server runs as root"),
             Home::Here(_) => {}
-            Home::Exile(_) => tracing::info!("the server has dropped root privileges"),
+            Home::Unprivileged(_) => tracing::info!("the server has dropped root privileges"),
         }
     }
 
@@ -84,23 +85,23 @@ impl Home {
     ) -> Result<Configuration, Problem> {
         match self {
             Home::Here(_) => Configuration::choose(named, environment),
-            Home::Exile(line) => ask_for_configuration(line),
+            Home::Unprivileged(line) => ask_for_configuration(line),
         }
     }
 
     /// Whether this server has given up root's rights.
-    pub(super) fn is_exile(&self) -> bool {
-        matches!(self, Home::Exile(_))
+    pub(super) fn is_unprivileged(&self) -> bool {
+        matches!(self, Home::Unprivileged(_))
     }
 
     /// Tells systemd the state of the server, which systemd accepts only from the process that it started; a server that
     /// stops has no socket any more, so that clients look for another one.
-    pub(super) fn say(&self, environment: Environment<'_>, plea: Plea) {
+    pub(super) fn say(&self, environment: Environment<'_>, request: ParentRequest) {
         match self {
-            Home::Here(file) => carry_out(environment, file.as_ref(), plea),
-            Home::Exile(line) => {
-                if let Err(cause) = rustix::io::write(&line.pleas, &[plea.byte()]) {
-                    tracing::warn!(%cause, "cannot reach the steward process");
+            Home::Here(file) => carry_out(environment, file.as_ref(), request),
+            Home::Unprivileged(line) => {
+                if let Err(cause) = rustix::io::write(&line.requests, &[request.byte()]) {
+                    tracing::warn!(%cause, "cannot reach the parent process");
                 }
             }
         }
@@ -108,43 +109,43 @@ impl Home {
 }
 
 /// Drops root privileges, if this is root.
-pub(super) fn depart(
+pub(super) fn drop_root(
     settings: &mut Settings,
     config: &Config,
     approvals: Option<&Path>,
     environment: Environment<'_>,
     choose: &dyn Fn() -> Result<Configuration, Problem>,
     mut socket: Socket,
-) -> Result<Fate, Problem> {
+) -> Result<Role, Problem> {
     if !geteuid().is_root() || settings.server.keep_root {
         let file = socket.file.take();
-        return Ok(Fate::Server(Home::Here(file), socket));
+        return Ok(Role::Server(Home::Here(file), socket));
     }
-    let prepared = Passage::prepare(&surroundings(&settings.host));
+    let prepared = PrivilegeDrop::prepare(&surroundings(&settings.host));
     if prepared.is_ok() {
-        socket.can_be_guarded_in_exile()?;
+        socket.can_be_guarded_unprivileged()?;
     }
-    match prepared.and_then(|passage| travel(passage, &settings.host, config, approvals)) {
-        Ok((Departure::Left(line), passage)) => {
-            settings.host.found_runtimes = passage.runtimes;
-            settings.host.swept = passage.swept;
+    match prepared.and_then(|prepared| perform(prepared, &settings.host, config, approvals)) {
+        Ok((Split::Server(line), prepared)) => {
+            settings.host.found_runtimes = prepared.runtimes;
+            settings.host.swept = prepared.swept;
             if let Some(file) = socket.file.take() {
                 file.leave();
             }
-            Ok(Fate::Server(Home::Exile(line), socket))
+            Ok(Role::Server(Home::Unprivileged(line), socket))
         }
-        Ok((Departure::Stayed(server), passage)) => {
+        Ok((Split::RootParent(server), prepared)) => {
             let file = socket.file.take();
             drop(socket);
             let patience = config.drain + PATIENCE;
             let file = file.as_ref();
-            let status = Steward { server: &server, environment, choose, patience, file }.serve();
-            drop(passage);
-            Ok(Fate::Steward(status))
+            let status = RootParent { server: &server, environment, choose, patience, file }.serve();
+            drop(prepared);
+            Ok(Role::RootParent(status))
         }
         Err(Obstruction::Needless) => {
             let file = socket.file.take();
-            Ok(Fate::Server(Home::Here(file), socket))
+            Ok(Role::Server(Home::Here(file), socket))
         }
         Err(Obstruction::Cannot(why)) => {
             let message = format!("cannot drop root privileges: {why}");
@@ -154,36 +155,36 @@ pub(super) fn depart(
     }
 }
 
-fn travel(
-    mut passage: Passage,
+fn perform(
+    mut prepared: PrivilegeDrop,
     host: &Host,
     config: &Config,
     approvals: Option<&Path>,
-) -> Result<(Departure, Passage), Obstruction> {
-    reach_docker(host, &mut passage);
+) -> Result<(Split, PrivilegeDrop), Obstruction> {
+    reach_docker(host, &mut prepared);
     if let Some(dir) = &host.wasm_dir {
-        passage.take_to_believe(&dir.join("wasm"));
+        prepared.take_to_believe(&dir.join("wasm"));
     }
     // The server has the key of its ledger in memory. Nothing that it starts needs the file.
     if let Some(dir) = &host.state_dir {
-        passage.withhold(&dir.join(belljar_ledger::key::FILE));
+        prepared.withhold(&dir.join(belljar_ledger::key::FILE));
     }
     if let Some(audit) = &config.audit {
         for name in belljar_ledger::FILES {
-            passage.take_to_write(&audit.dir, name)?;
+            prepared.take_to_write(&audit.dir, name)?;
         }
     }
     if let Some(dir) = approvals {
         for name in belljar_ledger::approvals::FILES {
-            passage.take_to_write(dir, name)?;
+            prepared.take_to_write(dir, name)?;
         }
     }
     for workspaces in callers(config).map(|allowance| &allowance.workspaces) {
         if let Workspaces::Beneath(roots) = workspaces {
-            roots.iter().for_each(|root| passage.take_along(root));
+            roots.iter().for_each(|root| prepared.take_along(root));
         }
     }
-    Ok((passage.leave()?, passage))
+    Ok((prepared.perform()?, prepared))
 }
 
 fn surroundings(host: &Host) -> Surroundings {
@@ -198,7 +199,7 @@ fn surroundings(host: &Host) -> Surroundings {
 
 /// Access to the socket of Docker amounts to root. So the server gets it only if the settings mention Docker, and only
 /// through the group of the socket.
-fn reach_docker(host: &Host, passage: &mut Passage) {
+fn reach_docker(host: &Host, prepared: &mut PrivilegeDrop) {
     const GROUP_MAY_USE: u32 = 0o060;
     let Some(socket) = host.docker.socket().filter(|_| host.docker.is_wanted()) else { return };
     let Ok(found) = socket.metadata() else { return };
@@ -206,19 +207,20 @@ fn reach_docker(host: &Host, passage: &mut Passage) {
         return;
     }
     if found.mode() & GROUP_MAY_USE == GROUP_MAY_USE && found.gid() != 0 {
-        passage.terms.groups.push(found.gid());
+        prepared.rights.groups.push(found.gid());
     }
     if let Some(dir) = socket.parent() {
-        passage.take_along(dir);
+        prepared.take_along(dir);
     }
 }
 
-fn ask_for_configuration(line: &Line) -> Result<Configuration, Problem> {
+fn ask_for_configuration(line: &ParentLine) -> Result<Configuration, Problem> {
     let unheard = |cause: io::Error| {
-        let message = format!("the steward process does not answer: {cause}");
+        let message = format!("the parent process does not answer: {cause}");
         Problem::new(Code::Internal, message, "restart the server")
     };
-    rustix::io::write(&line.pleas, &[Plea::Configuration.byte()]).map_err(|cause| unheard(cause.into()))?;
+    rustix::io::write(&line.requests, &[ParentRequest::Configuration.byte()])
+        .map_err(|cause| unheard(cause.into()))?;
     let heard = message::receive(&line.answers).map_err(unheard)?;
     let (configured, beside) = heard.ok_or_else(|| unheard(io::ErrorKind::BrokenPipe.into()))?;
     match (configured, beside.into_iter().next()) {
@@ -235,22 +237,22 @@ fn ask_for_configuration(line: &Line) -> Result<Configuration, Problem> {
     }
 }
 
-fn carry_out(environment: Environment<'_>, file: Option<&SocketFile>, plea: Plea) {
-    match plea {
-        Plea::Ready => notify::tell(environment, "READY=1"),
-        Plea::Stopping => {
+fn carry_out(environment: Environment<'_>, file: Option<&SocketFile>, request: ParentRequest) {
+    match request {
+        ParentRequest::Ready => notify::tell(environment, "READY=1"),
+        ParentRequest::Stopping => {
             if let Some(file) = file {
                 file.remove();
             }
             notify::tell(environment, "STOPPING=1");
         }
-        Plea::Configuration => {}
+        ParentRequest::Configuration => {}
     }
 }
 
 /// The process that stays behind as root. Whatever the server does, it waits only for the end of the server.
-struct Steward<'a> {
-    server: &'a Exiled,
+struct RootParent<'a> {
+    server: &'a ServerProcess,
     environment: Environment<'a>,
     choose: &'a dyn Fn() -> Result<Configuration, Problem>,
     /// How long the server may take to stop.
@@ -259,7 +261,7 @@ struct Steward<'a> {
     file: Option<&'a SocketFile>,
 }
 
-impl Steward<'_> {
+impl RootParent<'_> {
     /// Works until the server has ended.
     fn serve(&self) -> ExitCode {
         if let Err(cause) = self.attend() {
@@ -289,8 +291,8 @@ impl Steward<'_> {
         let told = told.into_iter().collect::<io::Result<Vec<_>>>()?;
         let (mut server, mut deadline) = (Connected { asks: true, writes: true }, None);
         loop {
-            let Woken { ended, told: signals, pleas, output } = self.wait(&told, server, deadline)?;
-            if pleas {
+            let Woken { ended, told: signals, requests, output } = self.wait(&told, server, deadline)?;
+            if requests {
                 server.asks = self.obey();
             }
             if output {
@@ -314,10 +316,11 @@ impl Steward<'_> {
 
     fn wait(&self, told: &[Told], server: Connected, deadline: Option<Instant>) -> io::Result<Woken> {
         let Connected { asks, writes } = server;
-        let (pleas, output) = (asks.then_some(&self.server.pleas), writes.then_some(&self.server.output));
+        let (requests, output) =
+            (asks.then_some(&self.server.requests), writes.then_some(&self.server.output));
         let mut fds = vec![PollFd::new(&self.server.pidfd, PollFlags::IN)];
         fds.extend(told.iter().map(|told| PollFd::new(&told.heard, PollFlags::IN)));
-        fds.extend(pleas.into_iter().chain(output).map(|fd| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(requests.into_iter().chain(output).map(|fd| PollFd::new(fd, PollFlags::IN)));
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         rustix::io::retry_on_intr(|| poll(&mut fds, left.as_ref()))?;
@@ -325,20 +328,22 @@ impl Steward<'_> {
         let mut next = || ready.next().unwrap_or_default();
         let ended = next();
         let told = told.iter().filter(|_| next()).map(Told::signal).collect();
-        Ok(Woken { ended, told, pleas: asks && next(), output: writes && next() })
+        Ok(Woken { ended, told, requests: asks && next(), output: writes && next() })
     }
 
     /// Answers the requests of the server. `false`: it has closed the pipe, or cannot be answered.
     fn obey(&self) -> bool {
         let mut said = [0; 16];
-        let Ok(length @ 1..) = rustix::io::read(&self.server.pleas, &mut said) else { return false };
-        said[..length].iter().all(|byte| match Plea::ALL.into_iter().find(|plea| plea.byte() == *byte) {
-            Some(Plea::Configuration) => self.hand_over_configuration().is_ok(),
-            Some(plea @ (Plea::Ready | Plea::Stopping)) => {
-                carry_out(self.environment, self.file, plea);
-                true
+        let Ok(length @ 1..) = rustix::io::read(&self.server.requests, &mut said) else { return false };
+        said[..length].iter().all(|byte| {
+            match ParentRequest::ALL.into_iter().find(|request| request.byte() == *byte) {
+                Some(ParentRequest::Configuration) => self.hand_over_configuration().is_ok(),
+                Some(request @ (ParentRequest::Ready | ParentRequest::Stopping)) => {
+                    carry_out(self.environment, self.file, request);
+                    true
+                }
+                None => false,
             }
-            None => false,
         })
     }
 
@@ -383,11 +388,11 @@ struct Connected {
     writes: bool,
 }
 
-/// What woke the steward up.
+/// What woke the root parent up.
 struct Woken {
     ended: bool,
     told: Vec<Signal>,
-    pleas: bool,
+    requests: bool,
     output: bool,
 }
 

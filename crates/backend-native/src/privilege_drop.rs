@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use belljar_core::language::Language;
 use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
-use belljar_jail::exile::{self, Departure, Held, Luggage, Terms};
 use belljar_jail::landlock;
 use belljar_jail::plan::Opener;
+use belljar_jail::privilege_drop::{self, Held, KeptMount, ServerRights, Split};
 use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
@@ -32,11 +32,11 @@ pub struct Surroundings {
     pub overrides: Vec<(Language, PathBuf)>,
 }
 
-/// Everything that a server takes into exile.
+/// Everything that a server keeps when it drops root's rights.
 #[derive(Debug)]
-pub struct Passage {
-    /// Its user, ids and luggage; can be added to.
-    pub terms: Terms,
+pub struct PrivilegeDrop {
+    /// Its user, ids and mounts; more mounts can be added.
+    pub rights: ServerRights,
     /// Runtimes that only root can find.
     pub runtimes: Vec<(Language, Runtime)>,
     /// Its part of the cgroups, removed when this is dropped.
@@ -47,7 +47,7 @@ pub struct Passage {
     pub swept: usize,
 }
 
-/// Why a server cannot or need not go into exile.
+/// Why a server cannot or need not drop root's rights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Obstruction {
     /// It has no rights over the host, only over a container.
@@ -56,22 +56,22 @@ pub enum Obstruction {
     Cannot(String),
 }
 
-impl Passage {
+impl PrivilegeDrop {
     /// Makes what must be made as root.
     ///
     /// # Errors
     /// Why the server cannot or need not leave.
-    pub fn prepare(from: &Surroundings) -> Result<Passage, Obstruction> {
+    pub fn prepare(from: &Surroundings) -> Result<PrivilegeDrop, Obstruction> {
         if !may_grant_ids() {
             return Err(Obstruction::Needless);
         }
         let lease = Lease::take(Path::new(LEASES)).map_err(|cause| {
             Obstruction::Cannot(format!("cannot reserve ids for the server's boxes in {LEASES}: {cause}"))
         });
-        Passage::to_be(user_of_server(), lease?, from).map_err(Obstruction::Cannot)
+        PrivilegeDrop::to_be(user_of_server(), lease?, from).map_err(Obstruction::Cannot)
     }
 
-    fn to_be(user: u32, lease: Lease, from: &Surroundings) -> Result<Passage, String> {
+    fn to_be(user: u32, lease: Lease, from: &Surroundings) -> Result<PrivilegeDrop, String> {
         let cgroups = Cgroups::probe(&cgroup::Settings { runtime_dir: from.runtime_dir.clone() });
         let swept = cgroups.sweep();
         // If root has no cgroups to give away, the server has none either.
@@ -81,29 +81,29 @@ impl Passage {
                 Some(cgroups.grant(user).map_err(|error| cgroup::chain(&error))?)
             }
         };
-        let mut terms = Terms { user, ids: lease.ids, ..Terms::default() };
+        let mut rights = ServerRights { user, ids: lease.ids, ..ServerRights::default() };
         if let Some(grant) = &grant {
-            terms.replaced = grant.replaced();
-            terms.cgroup = grant.entrance();
-            terms.orphans = grant.orphans();
+            rights.replaced = grant.replaced();
+            rights.cgroup = grant.entrance();
+            rights.orphans = grant.orphans();
         }
-        terms.luggage.extend(from.state_dir.as_deref().and_then(|dir| remembered(dir).ok()));
+        rights.mounts.extend(from.state_dir.as_deref().and_then(|dir| remembered(dir).ok()));
         let runtimes = closed_runtimes(from);
-        terms.luggage.extend(runtimes.iter().flat_map(|(_, runtime)| needed(runtime)));
-        Ok(Passage { terms, runtimes, grant, _lease: lease, swept })
+        rights.mounts.extend(runtimes.iter().flat_map(|(_, runtime)| needed(runtime)));
+        Ok(PrivilegeDrop { rights, runtimes, grant, _lease: lease, swept })
     }
 
-    /// Adds something to read that only root can reach. What every user can reach needs no luggage.
+    /// Adds something to read that only root can reach. What every user can reach needs no mounts.
     pub fn take_along(&mut self, path: &Path) {
-        if let Some(path) = path.canonicalize().ok().filter(|path| !exile::is_open_to_all(path)) {
-            self.terms.luggage.push(Luggage { path, held: Held::AsItIs });
+        if let Some(path) = path.canonicalize().ok().filter(|path| !privilege_drop::is_open_to_all(path)) {
+            self.rights.mounts.push(KeptMount { path, held: Held::AsItIs });
         }
     }
 
     /// Adds something that root has made, which the server trusts and cannot change.
     pub fn take_to_believe(&mut self, path: &Path) {
         let held = Held::AsItsOwn;
-        self.terms.luggage.extend(path.canonicalize().map(|path| Luggage { path, held }));
+        self.rights.mounts.extend(path.canonicalize().map(|path| KeptMount { path, held }));
     }
 
     /// Adds a file that the server writes to, and that stays. It is made if it does not exist. It belongs to root and to the
@@ -120,40 +120,40 @@ impl Passage {
         let group = group::of_servers(&dir).map_err(|cause| cannot(&cause))?;
         let path = dir.join(name);
         give(&path, group).map_err(|cause| cannot(&cause))?;
-        if !self.terms.groups.contains(&group) {
-            self.terms.groups.push(group);
+        if !self.rights.groups.contains(&group) {
+            self.rights.groups.push(group);
         }
-        self.terms.luggage.push(Luggage { path, held: Held::Given });
+        self.rights.mounts.push(KeptMount { path, held: Held::Given });
         Ok(())
     }
 
     /// Keeps a file out of the copy that the server gets of its state directory.
     pub fn withhold(&mut self, path: &Path) {
-        self.terms.withheld.extend(path.canonicalize());
+        self.rights.withheld.extend(path.canonicalize());
     }
 
-    /// Goes into exile, if boxes can be made there.
+    /// Drops root's rights, if boxes can be made without them.
     ///
     /// # Errors
     /// Why not.
-    pub fn leave(&mut self) -> Result<Departure, Obstruction> {
-        let mut luggage: Vec<Luggage> = Vec::new();
-        for item in std::mem::take(&mut self.terms.luggage) {
-            if !luggage.contains(&item) {
-                luggage.push(item);
+    pub fn perform(&mut self) -> Result<Split, Obstruction> {
+        let mut mounts: Vec<KeptMount> = Vec::new();
+        for item in std::mem::take(&mut self.rights.mounts) {
+            if !mounts.contains(&item) {
+                mounts.push(item);
             }
         }
-        self.terms.luggage = luggage;
-        let departed = exile::leave(&self.terms, || {
+        self.rights.mounts = mounts;
+        let split = privilege_drop::split(&self.rights, || {
             let built = trial::box_can_be_built(Opener::Keeper, landlock::abi() > 0);
             built.map_err(|Obstacle { doing, errno }| belljar_jail::Fault { doing, errno })
         });
-        let departed = departed.map_err(|fault| Obstruction::Cannot(Obstacle::from(fault).to_string()))?;
-        if let Departure::Left(_) = departed {
+        let split = split.map_err(|fault| Obstruction::Cannot(Obstacle::from(fault).to_string()))?;
+        if let Split::Server(_) = split {
             // The server must not remove it.
             std::mem::forget(self.grant.take());
         }
-        Ok(departed)
+        Ok(split)
     }
 }
 
@@ -173,15 +173,15 @@ fn give(path: &Path, group: u32) -> io::Result<()> {
 }
 
 /// The cache of root's probes. It is made if it does not exist, so that there is a place to mount it.
-fn remembered(dir: &Path) -> io::Result<Luggage> {
+fn remembered(dir: &Path) -> io::Result<KeptMount> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    Ok(Luggage { path: dir.canonicalize()?, held: Held::Copied })
+    Ok(KeptMount { path: dir.canonicalize()?, held: Held::Copied })
 }
 
 /// The runtimes of this host that only root can reach. Programs are asked only if a directory on the way is closed to
 /// others.
 fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
-    let is_closed = |path: &PathBuf| path.exists() && !exile::is_open_to_all(path);
+    let is_closed = |path: &PathBuf| path.exists() && !privilege_drop::is_open_to_all(path);
     let closed = std::env::split_paths(&from.search_path).any(|dir| is_closed(&dir))
         || from.overrides.iter().any(|(_, path)| is_closed(path));
     if !closed {
@@ -200,9 +200,9 @@ fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
 }
 
 /// The parts of it that are closed to others.
-fn needed(runtime: &Runtime) -> Vec<Luggage> {
+fn needed(runtime: &Runtime) -> Vec<KeptMount> {
     let own = Some(&runtime.program)
         .filter(|program| !runtime.mounts.iter().any(|mount| program.starts_with(mount)));
-    let paths = runtime.mounts.iter().chain(own).filter(|path| !exile::is_open_to_all(path));
-    paths.map(|path| Luggage { path: path.clone(), held: Held::AsItIs }).collect()
+    let paths = runtime.mounts.iter().chain(own).filter(|path| !privilege_drop::is_open_to_all(path));
+    paths.map(|path| KeptMount { path: path.clone(), held: Held::AsItIs }).collect()
 }
