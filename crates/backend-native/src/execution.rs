@@ -27,13 +27,13 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-use crate::bustle::Waited;
 use crate::cgroup::{BoxCgroup, Counters};
-use crate::graveyard::bury_later;
 use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
+use crate::load::Waited;
 use crate::program::Program;
+use crate::teardown::tear_down_later;
 use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -95,7 +95,7 @@ pub(crate) struct NativeExecution {
     listener: Option<Polled>,
     rations: Rations,
     /// Whether the run ends when the listener hangs up.
-    heralded: bool,
+    has_exit_listener: bool,
     /// No process can write to the streams any more.
     silenced: bool,
     source: BoxPath,
@@ -180,7 +180,7 @@ impl NativeExecution {
     }
 
     /// Orders the box, and returns when a zygote's child can enter it.
-    pub(crate) async fn begin_hollow(
+    pub(crate) async fn begin_empty(
         keeper: Keeper,
         draft: Draft,
         cgroup: Option<BoxCgroup>,
@@ -263,7 +263,7 @@ impl NativeExecution {
             program: None,
             listener: None,
             rations: Rations::default(),
-            heralded: false,
+            has_exit_listener: false,
             silenced: false,
             source: draft.source,
             terms,
@@ -354,8 +354,8 @@ impl NativeExecution {
                     self.before = beside.next();
                 }
                 match (beside.next(), beside.next()) {
-                    (Some(herald), Some(place)) => self
-                        .listen_to(herald, Program::at(place))
+                    (Some(exit_listener), Some(place)) => self
+                        .listen_to(exit_listener, Program::at(place))
                         .map_err(setup("wait for the program's end")),
                     (Some(listener), None) => self.decide_on_calls(listener),
                     (None, _) => Ok(()),
@@ -371,13 +371,13 @@ impl NativeExecution {
         }
     }
 
-    /// If the herald cannot be polled, the run ends like any other.
-    fn listen_to(&mut self, herald: OwnedFd, program: Program) -> io::Result<()> {
+    /// If the exit listener cannot be polled, the run ends like any other.
+    fn listen_to(&mut self, exit_listener: OwnedFd, program: Program) -> io::Result<()> {
         if program.is_readable() {
-            self.heralded = true;
+            self.has_exit_listener = true;
             self.program = Some(program);
         }
-        self.listener = Some(Polled::new(herald)?);
+        self.listener = Some(Polled::new(exit_listener)?);
         Ok(())
     }
 
@@ -484,10 +484,10 @@ impl NativeExecution {
     /// it ended.
     fn be_silenced(&mut self) {
         self.listener = None;
-        if !self.heralded {
+        if !self.has_exit_listener {
             return;
         }
-        if let Some(status) = self.program.as_ref().and_then(Program::heralded_status) {
+        if let Some(status) = self.program.as_ref().and_then(Program::status_at_exit) {
             self.ended = Some(Ended { status, cpu: Duration::ZERO, max_rss: 0 });
             self.silenced = true;
         }
@@ -639,7 +639,7 @@ impl NativeExecution {
         let _waited = self.waited_for.take();
         match self.start {
             // A run that did not wait for its box to be made need not wait for its teardown either.
-            Start::Warm | Start::Zygote => bury_later(self).or_else(|back| back.take_apart())?,
+            Start::Warm | Start::Zygote => tear_down_later(self).or_else(|back| back.take_apart())?,
             Start::Cold => self.take_apart()?,
         }
         let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);

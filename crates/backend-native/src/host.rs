@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::cgroup::{self, Cgroups};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::{CODE_ID, Draft};
-use crate::{memory, trial};
+use crate::{probe_cache, trial};
 
 /// The result of the probe.
 #[derive(Debug)]
@@ -39,13 +39,13 @@ impl Host {
     /// Reads the cached result of an earlier probe, if it still holds; otherwise probes.
     pub(crate) fn remember_or_probe(state_dir: Option<&Path>, runtime_dir: Option<PathBuf>) -> Host {
         let settings = cgroup::Settings { runtime_dir };
-        if let Some(host) = state_dir.and_then(|dir| memory::recall(dir, &settings)) {
+        if let Some(host) = state_dir.and_then(|dir| probe_cache::recall(dir, &settings)) {
             return host;
         }
         // Cgroups first: probing them may move this process, and keepers must start where it is then.
         let host = Host::probe(Cgroups::probe(&settings));
         if let Some(dir) = state_dir {
-            memory::keep(dir, &host);
+            probe_cache::keep(dir, &host);
         }
         host
     }

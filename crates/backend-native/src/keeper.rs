@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_core::request::InputFile;
-use belljar_host::anew::{self, StartedAnew};
+use belljar_host::reexec::{self, Reexecuted};
 use belljar_jail::message::{self, Reply, Request};
 use belljar_jail::plan::{CgroupEntry, Input, Plan};
 use belljar_jail::{Fault, Order, Standby, codec};
@@ -202,7 +202,7 @@ impl Keeper {
 impl Process {
     /// This same binary, started again under another name.
     pub(crate) fn start_as(name: &str) -> io::Result<Process> {
-        let StartedAnew { pid, pidfd, socket } = anew::start_as(name)?;
+        let Reexecuted { pid, pidfd, socket } = reexec::start_as(name)?;
         Ok(Process { pid, pidfd, socket: Some(socket), ours: true })
     }
 

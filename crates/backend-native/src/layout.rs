@@ -173,7 +173,7 @@ pub(crate) fn draft(
         meminfo: machine::meminfo(&sandbox.limits),
         confinement,
         command,
-        heralded: false,
+        exit_listener: false,
     };
     Ok(Draft { plan, contents, source, base: ground.base })
 }

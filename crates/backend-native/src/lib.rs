@@ -7,21 +7,21 @@
 
 #![forbid(unsafe_code)]
 
-mod bustle;
 pub mod cgroup;
+mod empty_boxes;
 mod execution;
-mod graveyard;
 mod group;
-mod hollow;
 mod host;
 mod keeper;
 mod layout;
+mod load;
 mod machine;
-mod memory;
 mod parked;
 mod pool;
 pub mod privilege_drop;
+mod probe_cache;
 mod program;
+mod teardown;
 mod trial;
 mod warden;
 mod warm;
@@ -47,13 +47,13 @@ use belljar_host::stdin;
 use belljar_jail::Standby;
 use belljar_jail::plan::{CgroupEntry, Identity};
 
-use crate::bustle::Waited;
 use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
+use crate::empty_boxes::EmptyBoxes;
 use crate::execution::{NativeExecution, Terms};
-use crate::hollow::Spares;
 use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::layout::{BaseSystem, Draft, Ground, Supply};
+use crate::load::Waited;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::warden::Warden;
@@ -98,8 +98,8 @@ pub struct Native {
     standby: Mutex<Option<Standby>>,
     pool: Option<Pool>,
     zygotes: Zygotes,
-    /// Hollow boxes for children of the zygotes, used when no box is parked.
-    spares: Spares,
+    /// Empty boxes for children of the zygotes, used when no box is parked.
+    empty_boxes: EmptyBoxes,
     /// Forks keepers, if there will be many.
     warden: Option<Warden>,
 }
@@ -125,9 +125,19 @@ impl Native {
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
         let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
         let warden = settings.many_runs.then(Warden::default);
-        let (swept, swept_before, spares) = (OnceLock::new(), settings.swept, Spares::default());
-        let native =
-            Native { host, offer, swept, swept_before, runtimes, standby, pool, zygotes, spares, warden };
+        let (swept, swept_before, empty_boxes) = (OnceLock::new(), settings.swept, EmptyBoxes::default());
+        let native = Native {
+            host,
+            offer,
+            swept,
+            swept_before,
+            runtimes,
+            standby,
+            pool,
+            zygotes,
+            empty_boxes,
+            warden,
+        };
         if !native.has_standby() {
             native.sweep();
         }
@@ -291,13 +301,13 @@ impl Backend for Native {
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
         let pool = self.pool.clone()?;
         let zygotes = self.clone().keep_current(pool.clone());
-        let graves = graveyard::tend({
+        let teardown = teardown::keep_up({
             let pool = pool.clone();
             move || pool.is_closed()
         });
         let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
         Some(Box::pin(async {
-            tokio::join!(zygotes, boxes, graves);
+            tokio::join!(zygotes, boxes, teardown);
         }))
     }
 
@@ -305,7 +315,7 @@ impl Backend for Native {
         Box::pin(async {
             if let Some(pool) = &self.pool {
                 pool.close().await;
-                self.spares.clear();
+                self.empty_boxes.clear();
                 self.retire_zygotes().await;
             }
         })

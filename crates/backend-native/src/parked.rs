@@ -28,10 +28,10 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::Rlimit;
 
-use crate::bustle;
 use crate::cgroup::{BoxCgroup, CgroupError};
 use crate::execution::{NativeExecution, Terms, setup};
 use crate::layout::BaseSystem;
+use crate::load;
 
 /// How long a runtime may take to boot.
 const BOOT_LIMIT: Duration = Duration::from_secs(20);
@@ -223,7 +223,7 @@ impl Parked {
         // Closing the gate marks the end of the code.
         let reads_first = execution.language.parking.is_some_and(|parking| parking.reads_first);
         match self.execution.program() {
-            Some(program) if reads_first && bustle::is_about_one() => program.wake_elsewhere(pour),
+            Some(program) if reads_first && load::is_about_one() => program.wake_elsewhere(pour),
             _ => pour(),
         }
     }
@@ -371,7 +371,7 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
     // How the runtime got there, and how its end is noticed, makes no difference. `meminfo` can be rewritten.
     let Plan {
         birth: _,
-        heralded: _,
+        exit_listener: _,
         meminfo: _,
         identity,
         cgroup,

@@ -33,8 +33,8 @@ impl Program {
         (stat.threads <= 1).then(|| stat.exit_status()).flatten()
     }
 
-    /// Its exit status, if all of its threads are exiting, as a herald has shown.
-    pub(crate) fn heralded_status(&self) -> Option<i32> {
+    /// Its exit status, if all of its threads are exiting, as an exit listener has shown.
+    pub(crate) fn status_at_exit(&self) -> Option<i32> {
         Stat::read(&self.directory)?.exit_status()
     }
 

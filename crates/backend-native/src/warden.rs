@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
-use belljar_host::anew::socket_pair;
+use belljar_host::reexec::socket_pair;
 use belljar_jail::message::{self, Reply, Request};
 use rustix::process::Pid;
 

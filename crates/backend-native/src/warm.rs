@@ -14,12 +14,12 @@ use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
-use crate::bustle;
 use crate::cgroup::BoxCgroup;
+use crate::empty_boxes::EmptyBox;
 use crate::execution::{NativeExecution, Terms};
-use crate::hollow::Hollow;
 use crate::keeper::Keeper;
 use crate::layout::{self, Draft, Supply};
+use crate::load;
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::{self, Pool};
 use crate::zygote::{self, Readiness};
@@ -152,14 +152,14 @@ impl Native {
         let language = execution.language;
         let runtime = Stamped::new(self.runtimes.find(language).ok()?);
         let zygote = self.living_zygote(language, &runtime).await?;
-        let hollow = match self.spares.take(language, zygote.user(), &runtime) {
+        let empty = match self.empty_boxes.take(language, zygote.user(), &runtime) {
             Some(spare) => spare,
             None => self.build(language, runtime, zygote.user()).await.ok()?,
         };
         if let Some(extras) = extras {
-            hollow.leave_extras(extras).ok()?;
+            empty.leave_extras(extras).ok()?;
         }
-        let parked = match hollow.inhabit(&zygote, Readiness::Hasty).await {
+        let parked = match empty.inhabit(&zygote, Readiness::Hasty).await {
             Ok(parked) => {
                 zygote.count_as_good();
                 parked
@@ -240,8 +240,8 @@ impl Native {
             return self.boot(language, runtime).await;
         };
         let made = async {
-            let hollow = self.build(language, runtime, zygote.user()).await?;
-            hollow.inhabit(&zygote, Readiness::Rehearsed).await
+            let empty = self.build(language, runtime, zygote.user()).await?;
+            empty.inhabit(&zygote, Readiness::Rehearsed).await
         };
         let made = made.await;
         match &made {
@@ -267,22 +267,22 @@ impl Native {
             }
             self.attempted_zygotes();
             // Check again, whether one was taken or the time is up.
-            let _ = tokio::time::timeout(pool::ROUND, self.spares.taken()).await;
+            let _ = tokio::time::timeout(pool::ROUND, self.empty_boxes.taken()).await;
         }
-        self.spares.clear();
+        self.empty_boxes.clear();
         self.retire_zygotes().await;
     }
 
-    /// Builds hollow boxes for runs that find no parked box: one for each core, as no more can be entered at a time. If
+    /// Builds empty boxes for runs that find no parked box: one for each core, as no more can be entered at a time. If
     /// one cannot be built, the next round tries again.
     async fn stock_up(&self, language: Language, runtime: &Stamped) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let Some(zygote) = self.living_zygote(language, runtime).await else { return };
         let owner = zygote.user();
-        while self.spares.count(language, owner, runtime) < cores {
-            bustle::quiet().await;
-            let Ok(hollow) = self.build(language, runtime.clone(), owner).await else { return };
-            self.spares.put(language, hollow);
+        while self.empty_boxes.count(language, owner, runtime) < cores {
+            load::quiet().await;
+            let Ok(empty) = self.build(language, runtime.clone(), owner).await else { return };
+            self.empty_boxes.put(language, empty);
         }
     }
 
@@ -298,15 +298,20 @@ impl Native {
     }
 
     /// Builds a box for a zygote's child to enter.
-    async fn build(&self, language: Language, runtime: Stamped, owner: u32) -> Result<Hollow, BackendError> {
+    async fn build(
+        &self,
+        language: Language,
+        runtime: Stamped,
+        owner: u32,
+    ) -> Result<EmptyBox, BackendError> {
         let birth = Birth::Forked { by: owner };
         let Blueprint { keeper, cgroup, draft, terms, made_from } =
             self.blueprint(language, runtime, birth)?;
         let source = draft.source.clone();
         let (theirs, stdin) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (execution, entrance) =
-            NativeExecution::begin_hollow(keeper, draft, cgroup, theirs, terms).await?;
-        Ok(Hollow { execution, entrance, terms: made_from, source, stdin, owner })
+            NativeExecution::begin_empty(keeper, draft, cgroup, theirs, terms).await?;
+        Ok(EmptyBox { execution, entrance, terms: made_from, source, stdin, owner })
     }
 
     fn blueprint(
@@ -324,7 +329,7 @@ impl Native {
         let (id, supply) = (keeper.id(), Supply::Later);
         let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         draft.plan.birth = birth;
-        draft.plan.heralded = birth == Birth::Executed;
+        draft.plan.exit_listener = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let (limits, collected, writes) = (sandbox.limits, Bytes::new(0), Writes::Refused);
         let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes };

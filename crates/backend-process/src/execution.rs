@@ -10,8 +10,8 @@ use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{CollectedFile, Start};
 use belljar_core::path::BoxPath;
 use belljar_core::request::Glob;
-use belljar_host::anew::{self, StartedAnew};
 use belljar_host::collect::{self, Wanted};
+use belljar_host::reexec::{self, Reexecuted};
 use belljar_jail::codec;
 use belljar_jail::message::{self, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -280,7 +280,7 @@ struct Supervisor {
 impl Supervisor {
     /// Starts this same binary again: one thread, no environment, none of our memory.
     fn start() -> io::Result<Supervisor> {
-        let StartedAnew { pidfd, socket, .. } = anew::start_as(SUPERVISOR)?;
+        let Reexecuted { pidfd, socket, .. } = reexec::start_as(SUPERVISOR)?;
         let socket = std::os::unix::net::UnixDatagram::from(socket);
         socket.set_nonblocking(true)?;
         Ok(Supervisor { pidfd, socket: Some(UnixDatagram::from_std(socket)?) })

@@ -219,7 +219,7 @@ coded_struct!(Plan {
     meminfo,
     confinement,
     command,
-    heralded
+    exit_listener
 });
 coded_enum!(Birth { 0 => Executed, 1 => Forked { by }, 2 => Zygote });
 coded_struct!(Identity { code, init });
@@ -326,7 +326,7 @@ mod tests {
                 env: vec![b"A=1".to_vec()],
                 cwd: "/".into(),
             },
-            heralded: true,
+            exit_listener: true,
         }
     }
 

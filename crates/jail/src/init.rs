@@ -14,9 +14,9 @@ use rustix::process::{DumpableBehavior, Pid, Signal};
 use rustix::thread::CpuSet;
 
 use crate::build::{self, Site, WayIn};
-use crate::cloned::{read_plan, socket_pair};
 use crate::confine::{self, Groups, Streams};
 use crate::fault::{Doing, Fault};
+use crate::init_handle::{read_plan, socket_pair};
 use crate::message::{self, Handover, Reply};
 use crate::plan::{Birth, Opener, Plan, Step};
 use crate::seccomp::Filter;
@@ -221,10 +221,10 @@ impl Init {
     /// Starts the program, and waits for its end. Returns its wait status.
     fn run(&mut self, offered: Vec<OwnedFd>) -> Result<i32, Fault> {
         let Started { pid, listener } = self.start()?;
-        let herald = listener.as_ref().filter(|_| self.plan.heralded);
-        let beside: Vec<_> = offered.iter().chain(herald).map(AsFd::as_fd).collect();
+        let exit_listener = listener.as_ref().filter(|_| self.plan.exit_listener);
+        let beside: Vec<_> = offered.iter().chain(exit_listener).map(AsFd::as_fd).collect();
         message::send(&self.keeper, &Reply::Started, &beside).doing(|| "report to the keeper")?;
-        if let Some(listener) = listener.as_ref().filter(|_| herald.is_none()) {
+        if let Some(listener) = listener.as_ref().filter(|_| exit_listener.is_none()) {
             let sent = message::send(&self.keeper, &Reply::Listening, &[listener.as_fd()]);
             sent.doing(|| "report to the keeper")?;
         }

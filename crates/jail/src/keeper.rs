@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::cloned::{Cloned, Order, leave_the_callers_world, read_plan};
-use crate::entrant;
+use crate::entry_check;
 use crate::fault::{Doing, Fault};
+use crate::init_handle::{InitHandle, Order, leave_the_callers_world, read_plan};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
 use crate::supply;
@@ -40,8 +40,8 @@ fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
     leave_the_callers_world().doing(|| "leave the caller's session")?;
     let Some(order) = receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
     // PID 1 must not keep the caller's socket open.
-    let (cloned, plan) = Cloned::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
-    Ok(Some(Kept { cloned, plan, working_dir: None, entrant: Vec::new() }))
+    let (cloned, plan) = InitHandle::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
+    Ok(Some(Kept { cloned, plan, working_dir: None, entered: Vec::new() }))
 }
 
 fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
@@ -56,12 +56,12 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
 
 /// A box that exists.
 struct Kept {
-    cloned: Cloned,
+    cloned: InitHandle,
     plan: Plan,
     /// The directory that the plan offers, until a process has entered.
     working_dir: Option<OwnedFd>,
-    /// The pipe for an entrant's code, and its directory in `/proc`, until the caller has them.
-    entrant: Vec<OwnedFd>,
+    /// The pipe for the code of a process that enters the box, and its directory in `/proc`, until the caller has them.
+    entered: Vec<OwnedFd>,
 }
 
 impl Kept {
@@ -79,9 +79,9 @@ impl Kept {
                         let _ = message::send(caller, &Reply::Deserted { status }, &[]);
                     }
                     Ok(Some((reply, beside))) => {
-                        let mut program = std::mem::take(&mut self.entrant);
-                        if reply == Reply::Started && self.plan.heralded {
-                            program.extend(entrant::place_of_program(self.cloned.pid()));
+                        let mut program = std::mem::take(&mut self.entered);
+                        if reply == Reply::Started && self.plan.exit_listener {
+                            program.extend(entry_check::place_of_program(self.cloned.pid()));
                         }
                         let beside: Vec<_> = beside.iter().chain(&program).map(AsFd::as_fd).collect();
                         let _ = message::send(caller, &reply, &beside);
@@ -123,8 +123,8 @@ impl Kept {
     /// is killed.
     fn admit(&mut self, caller: &OwnedFd) {
         let working_dir = self.working_dir.take();
-        let admitted = entrant::approve(self.cloned.pid(), working_dir.as_ref(), &self.plan)
-            .map(|(gate, place)| self.entrant = vec![gate, place])
+        let admitted = entry_check::approve(self.cloned.pid(), working_dir.as_ref(), &self.plan)
+            .map(|(gate, place)| self.entered = vec![gate, place])
             .and_then(|()| self.cloned.go_ahead().doing(|| "let PID 1 continue"));
         if let Err(fault) = admitted {
             let _ = message::send(caller, &fault.into_reply(), &[]);

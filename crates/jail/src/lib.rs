@@ -5,12 +5,12 @@
 //!        ◀─started, next, ended          ◀──reports──      ◀──wait──
 //! ```
 //!
-//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `cloned` is PID 1 seen
+//! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `init_handle` is PID 1 seen
 //! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
 //! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
 //! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
-//! needs. [`ferry`] brings a program from a zygote
-//! instead, and `entrant` inspects it. [`privilege_drop`] takes root's rights from a server and everything it starts. [`landlock`]
+//! needs. [`entry_trampoline`] brings a program from a zygote
+//! instead, and `entry_check` inspects it. [`privilege_drop`] takes root's rights from a server and everything it starts. [`landlock`]
 //! and [`seccomp`] are two of the steps of confinement; `sys` holds the system calls that have no safe wrapper, and `memory`
 //! the allocator of the program.
 //!
@@ -21,14 +21,14 @@
 #![deny(missing_docs)]
 
 mod build;
-mod cloned;
 pub mod codec;
 mod confine;
-mod entrant;
+mod entry_check;
+pub mod entry_trampoline;
 mod fault;
-pub mod ferry;
 mod helper;
 mod init;
+mod init_handle;
 mod keeper;
 pub mod landlock;
 mod leash;
@@ -46,9 +46,9 @@ mod warden;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-pub use cloned::Order;
 pub use fault::Fault;
 pub use helper::{HelperLimits, confine_helper, confine_parser, renew_cpu_time};
+pub use init_handle::Order;
 pub use leash::leash;
 pub use memory::{Allocator, release_unused};
 pub use standby::{Standby, stand_by};

@@ -70,11 +70,11 @@ pub enum Reply {
     /// the order of [`NAMESPACES`].
     Ready,
     /// The program has started. Beside it: the directory that the plan offers, if it does, and, if the plan wants
-    /// one, a herald and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
+    /// one, an exit listener and, from the keeper, the program's directory in `/proc`. For a program from a zygote, instead:
     /// the pipe for its code, and that directory.
     Started,
     /// The program has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
-    /// filter. For a program that came with a herald, that is the listener.
+    /// filter. For a program that came with an exit listener, that is the listener.
     Listening,
     /// The files have been written.
     Supplied,

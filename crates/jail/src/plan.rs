@@ -31,9 +31,9 @@ pub struct Plan {
     pub confinement: Confinement,
     /// What then runs.
     pub command: Command,
-    /// Whether the caller gets a herald with the program: a descriptor that hangs up as soon as no process in the box
+    /// Whether the caller gets an exit listener with the program: a descriptor that hangs up as soon as no process in the box
     /// can run any more, while the kernel still frees their memory.
-    pub heralded: bool,
+    pub exit_listener: bool,
 }
 
 /// How the program of a box is started.

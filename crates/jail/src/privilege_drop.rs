@@ -21,8 +21,8 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use crate::build::{attach, private_mounts, tmpfs};
-use crate::cloned::{socket_pair, users_mapped};
 use crate::fault::{Doing, Fault};
+use crate::init_handle::{socket_pair, users_mapped};
 use crate::message::{self, Reply};
 use crate::sys::{self, Fork, Subtree};
 use crate::undertaker::Undertaker;

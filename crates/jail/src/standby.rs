@@ -12,8 +12,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::PipeFlags;
 
-use crate::cloned::{Cloned, Order};
 use crate::fault::{Doing, Fault};
+use crate::init_handle::{InitHandle, Order};
 use crate::message::{self, Reply};
 use crate::plan::CgroupEntry;
 use crate::sys::{self, ResourceUse};
@@ -22,7 +22,7 @@ use crate::undertaker::Undertaker;
 /// A PID 1 that waits for its plan, and later the one in its box. Dropping it destroys the box.
 #[derive(Debug)]
 pub struct Standby {
-    cloned: Cloned,
+    cloned: InitHandle,
     undertaker: Option<Undertaker>,
     /// Held only by us: when we die, for any reason, PID 1 sees that the other end has been closed.
     lifeline: Option<OwnedFd>,
@@ -38,7 +38,7 @@ pub fn stand_by() -> io::Result<Standby> {
         return Err(io::ErrorKind::Unsupported.into());
     }
     sys::keep_dead_children();
-    let cloned = Cloned::ahead().map_err(|fault| fault.error())?;
+    let cloned = InitHandle::ahead().map_err(|fault| fault.error())?;
     Ok(Standby { cloned, undertaker: None, lifeline: None })
 }
 

@@ -15,9 +15,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::Signal;
 
 use crate::build::{copy, create_file, open_dir, reopen_dir};
-use crate::cloned::{open_cgroup, open_tasks};
 use crate::codec;
 use crate::fault::{Doing, Fault};
+use crate::init_handle::{open_cgroup, open_tasks};
 use crate::plan::{CgroupEntry, Input, Plan};
 use crate::sys::{self, Fork};
 

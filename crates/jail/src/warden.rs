@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use rustix::process::Signal;
 
-use crate::cloned::leave_the_callers_world;
+use crate::init_handle::leave_the_callers_world;
 use crate::keeper;
 use crate::message::{self, Reply, Request};
 use crate::seccomp::Filter;

@@ -1,7 +1,7 @@
-//! The warm pool. Taking a box is a matter of the shelf. Making, replacing and destroying boxes happens in the
-//! background, in one task ([`keep_up`]), which looks at the shelves whenever something has changed, and at intervals.
+//! The warm pool. Taking a box is a matter of a lock. Making, replacing and destroying boxes happens in the
+//! background, in one task ([`keep_up`]), which looks at the boxes whenever something has changed, and at intervals.
 //!
-//! A box is used once. A box that was taken never returns to its shelf, unless nothing was done with it.
+//! A box is used once. A box that was taken never returns to the pool, unless nothing was done with it.
 
 mod policy;
 pub(crate) mod pressure;
@@ -20,14 +20,14 @@ use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
 use tokio::task::JoinError;
 
-use crate::bustle;
 use crate::execution::setup;
-use crate::graveyard;
+use crate::load;
 use crate::parked::Parked;
+use crate::teardown;
 pub use policy::Bounds;
 use policy::{Demand, PRESUMED_MEMORY, Stock};
 
-/// How often the shelves are checked when nothing happens: for boxes that have died or grown old.
+/// How often the boxes are checked when nothing happens: for boxes that have died or grown old.
 pub(crate) const ROUND: Duration = Duration::from_millis(500);
 /// How long boxes may take to be made or torn down after the pool was closed.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -59,21 +59,21 @@ struct Shared {
     preload: Vec<(Language, Vec<String>)>,
     /// How many are made at a time.
     abreast: usize,
-    shelves: Mutex<Shelves>,
+    boxes: Mutex<PoolBoxes>,
     changed: Notify,
     /// Whether the host is short of memory.
     pressed: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Shelves {
-    of: Vec<Shelf>,
+struct PoolBoxes {
+    of: Vec<LanguageBoxes>,
     closed: bool,
 }
 
 /// The boxes of one language.
 #[derive(Debug)]
-struct Shelf {
+struct LanguageBoxes {
     language: Language,
     bounds: Bounds,
     max_age: Duration,
@@ -103,15 +103,15 @@ impl Pool {
     pub(crate) fn new(settings: PoolSettings) -> Pool {
         let now = Instant::now();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let shelf = |(language, bounds)| Shelf::new(language, bounds, settings.max_age, now);
-        let of = settings.languages.into_iter().map(shelf);
+        let boxes_of = |(language, bounds)| LanguageBoxes::new(language, bounds, settings.max_age, now);
+        let of = settings.languages.into_iter().map(boxes_of);
         Pool(Arc::new(Shared {
             memory: settings.memory,
             max_age: settings.max_age,
             limits: settings.limits,
             preload: settings.preload,
             abreast: cores,
-            shelves: Mutex::new(Shelves { of: of.collect(), closed: false }),
+            boxes: Mutex::new(PoolBoxes { of: of.collect(), closed: false }),
             changed: Notify::new(),
             pressed: AtomicBool::new(false),
         }))
@@ -127,9 +127,9 @@ impl Pool {
         self.0.preload.iter().find(|(of, _)| *of == language).map_or(&[], |(_, modules)| modules)
     }
 
-    /// The languages that have a shelf, even one of size zero.
+    /// The languages that have a pool, even one of size zero.
     pub(crate) fn languages(&self) -> Vec<Language> {
-        self.lock().of.iter().map(|shelf| shelf.language).collect()
+        self.lock().of.iter().map(|boxes| boxes.language).collect()
     }
 
     /// Whether no more boxes are made.
@@ -137,53 +137,53 @@ impl Pool {
         self.lock().closed
     }
 
-    /// Whether this language has a shelf.
+    /// Whether this language has a pool.
     pub(crate) fn keeps(&self, language: Language) -> bool {
-        self.lock().shelf(language).is_some()
+        self.lock().of_language(language).is_some()
     }
 
     /// Takes the box that has waited longest, but not too long.
     pub(crate) fn take(&self, language: Language) -> Option<Parked> {
-        let mut shelves = self.lock();
-        let shelf = shelves.shelf(language)?;
-        let fresh = shelf.ready.iter().position(|parked| parked.age() < self.0.max_age)?;
-        shelf.ready.remove(fresh)
+        let mut pool = self.lock();
+        let boxes = pool.of_language(language)?;
+        let fresh = boxes.ready.iter().position(|parked| parked.age() < self.0.max_age)?;
+        boxes.ready.remove(fresh)
     }
 
     /// Puts back a box that was only looked at.
     pub(crate) fn put_back(&self, language: Language, parked: Parked) {
-        let mut shelves = self.lock();
-        if !shelves.closed
-            && let Some(shelf) = shelves.shelf(language)
+        let mut pool = self.lock();
+        if !pool.closed
+            && let Some(boxes) = pool.of_language(language)
         {
-            shelf.ready.push_front(parked);
+            boxes.ready.push_front(parked);
             return;
         }
-        drop(shelves);
+        drop(pool);
         bury(parked);
     }
 
     /// A run got a parked box.
     pub(crate) fn count_hit(&self, language: Language) {
-        self.count(language, |shelf| {
-            shelf.counted.hits += 1;
-            shelf.demand.ask(Instant::now());
+        self.count(language, |boxes| {
+            boxes.counted.hits += 1;
+            boxes.demand.ask(Instant::now());
         });
-        graveyard::expect();
+        teardown::expect();
     }
 
     /// A run could have used a parked box, but there was none.
     pub(crate) fn count_miss(&self, language: Language) {
-        self.count(language, |shelf| {
-            shelf.counted.misses += 1;
-            shelf.demand.ask(Instant::now());
+        self.count(language, |boxes| {
+            boxes.counted.misses += 1;
+            boxes.demand.ask(Instant::now());
         });
-        graveyard::expect();
+        teardown::expect();
     }
 
     /// A run wanted something that no parked box has.
     pub(crate) fn count_unfit(&self, language: Language) {
-        self.count(language, |shelf| shelf.counted.unfit += 1);
+        self.count(language, |boxes| boxes.counted.unfit += 1);
     }
 
     /// Destroys a box that is of no more use.
@@ -194,20 +194,20 @@ impl Pool {
 
     /// A box died while it waited.
     pub(crate) fn lose(&self, language: Language, parked: Parked) {
-        self.count(language, |shelf| shelf.counted.losses += 1);
+        self.count(language, |boxes| boxes.counted.losses += 1);
         bury(parked);
     }
 
-    /// Every box on this shelf is out of date: its runtime has changed.
+    /// Every box of this language is out of date: its runtime has changed.
     pub(crate) fn clear(&self, language: Language) {
-        let old = self.lock().shelf(language).map(|shelf| mem::take(&mut shelf.ready));
+        let old = self.lock().of_language(language).map(|boxes| mem::take(&mut boxes.ready));
         old.into_iter().flatten().for_each(bury);
         self.0.changed.notify_one();
     }
 
     /// The same, unless they are all still current.
     pub(crate) fn clear_unless(&self, language: Language, of_use: impl Fn(&Parked) -> bool) {
-        if self.lock().shelf(language).is_some_and(|shelf| !shelf.ready.iter().all(&of_use)) {
+        if self.lock().of_language(language).is_some_and(|boxes| !boxes.ready.iter().all(&of_use)) {
             self.clear(language);
         }
     }
@@ -220,9 +220,9 @@ impl Pool {
     /// The same for a reason that is no error.
     pub(crate) fn note_unforked(&self, language: Language, problem: Option<String>) {
         let problem = problem.map(|text| text + "; each parked box boots its own runtime");
-        if let Some(shelf) = self.lock().shelf(language) {
-            warn_of(language, shelf.counted.zygote_problem.as_ref(), problem.as_ref());
-            shelf.counted.zygote_problem = problem;
+        if let Some(boxes) = self.lock().of_language(language) {
+            warn_of(language, boxes.counted.zygote_problem.as_ref(), problem.as_ref());
+            boxes.counted.zygote_problem = problem;
         }
     }
 
@@ -242,63 +242,63 @@ impl Pool {
     /// The state of the pool.
     pub(crate) fn status(&self) -> PoolStatus {
         let (now, pressed) = (Instant::now(), self.is_pressed());
-        let languages = self.lock().of.iter().map(|shelf| shelf.status(now, pressed)).collect();
+        let languages = self.lock().of.iter().map(|boxes| boxes.status(now, pressed)).collect();
         PoolStatus { memory_limit: self.0.memory, max_age: self.0.max_age, languages }
     }
 
     /// Destroys every box, and prevents new ones.
     pub(crate) async fn close(&self) {
         let boxes: Vec<Parked> = {
-            let mut shelves = self.lock();
-            shelves.closed = true;
-            shelves.of.iter_mut().flat_map(|shelf| mem::take(&mut shelf.ready)).collect()
+            let mut pool = self.lock();
+            pool.closed = true;
+            pool.of.iter_mut().flat_map(|boxes| mem::take(&mut boxes.ready)).collect()
         };
         self.0.changed.notify_one();
-        graveyard::expect();
+        teardown::expect();
         let graves: Vec<_> =
             boxes.into_iter().map(|parked| tokio::task::spawn_blocking(move || drop(parked))).collect();
         for grave in graves {
             // This fails only if destroying a box panicked; the others must still be waited for.
             let _ = grave.await;
         }
-        let settled = async { tokio::join!(self.nothing_boots(), graveyard::all_buried()) };
+        let settled = async { tokio::join!(self.nothing_boots(), teardown::all_torn_down()) };
         let _ = tokio::time::timeout(CLOSING, settled).await;
     }
 
     async fn nothing_boots(&self) {
-        while self.lock().of.iter().any(|shelf| shelf.booting > 0) {
+        while self.lock().of.iter().any(|boxes| boxes.booting > 0) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 
-    fn count(&self, language: Language, change: impl FnOnce(&mut Shelf)) {
-        if let Some(shelf) = self.lock().shelf(language) {
-            change(shelf);
+    fn count(&self, language: Language, change: impl FnOnce(&mut LanguageBoxes)) {
+        if let Some(boxes) = self.lock().of_language(language) {
+            change(boxes);
         }
         self.0.changed.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelves> {
+    fn lock(&self) -> MutexGuard<'_, PoolBoxes> {
         // A panic while the lock was held cannot have left counts and boxes inconsistent.
-        self.0.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.boxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes boxes that are dead, old or surplus, and says for which languages boxes are to be made now.
     fn review(&self) -> Review {
         let now = Instant::now();
-        let mut shelves = self.lock();
-        if shelves.closed {
+        let mut pool = self.lock();
+        if pool.closed {
             return Review { gone: Vec::new(), to_make: Vec::new(), closed: true };
         }
-        let mut gone: Vec<_> = shelves.of.iter_mut().flat_map(|shelf| shelf.discard(now)).collect();
+        let mut gone: Vec<_> = pool.of.iter_mut().flat_map(|boxes| boxes.discard(now)).collect();
         let mut to_make = Vec::new();
         let memory = policy::budget(self.0.memory, self.is_pressed());
-        while let Some(next) = policy::next(&shelves.stocks(now), memory, self.0.abreast) {
-            shelves.of[next].booting += 1;
-            to_make.push(shelves.of[next].language);
+        while let Some(next) = policy::next(&pool.stocks(now), memory, self.0.abreast) {
+            pool.of[next].booting += 1;
+            to_make.push(pool.of[next].language);
         }
-        while let Some(excess) = policy::excess(&shelves.stocks(now), memory) {
-            gone.extend(shelves.of[excess].ready.pop_front());
+        while let Some(excess) = policy::excess(&pool.stocks(now), memory) {
+            gone.extend(pool.of[excess].ready.pop_front());
         }
         Review { gone, to_make, closed: false }
     }
@@ -306,27 +306,27 @@ impl Pool {
     /// Whether a language that should have a box has none at all.
     fn lacks_any(&self) -> bool {
         let now = Instant::now();
-        self.lock().of.iter().any(|shelf| shelf.ready.is_empty() && shelf.stock(now).target > 0)
+        self.lock().of.iter().any(|boxes| boxes.ready.is_empty() && boxes.stock(now).target > 0)
     }
 
     /// A box is ready, or could not be made.
     fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
-        let mut shelves = self.lock();
-        let closed = shelves.closed;
-        let Some(shelf) = shelves.shelf(language) else { return };
-        shelf.booting -= 1;
+        let mut pool = self.lock();
+        let closed = pool.closed;
+        let Some(boxes) = pool.of_language(language) else { return };
+        boxes.booting -= 1;
         let spare = match made {
             Ok(parked) if closed => Some(parked),
             Ok(parked) => {
-                shelf.stack(parked, took);
+                boxes.stack(parked, took);
                 None
             }
             Err(error) => {
-                shelf.fail(&error);
+                boxes.fail(&error);
                 None
             }
         };
-        drop(shelves);
+        drop(pool);
         spare.into_iter().for_each(bury);
         self.0.changed.notify_one();
     }
@@ -358,31 +358,31 @@ where
         }
         // More requests may follow the last one, and a refill would slow them down.
         if !pool.lacks_any() {
-            bustle::quiet().await;
+            load::quiet().await;
         }
     }
 }
 
-/// The result of checking the shelves.
+/// The result of checking the boxes.
 struct Review {
     gone: Vec<Parked>,
     to_make: Vec<Language>,
     closed: bool,
 }
 
-impl Shelves {
+impl PoolBoxes {
     fn stocks(&self, now: Instant) -> Vec<Stock> {
-        self.of.iter().map(|shelf| shelf.stock(now)).collect()
+        self.of.iter().map(|boxes| boxes.stock(now)).collect()
     }
 
-    fn shelf(&mut self, language: Language) -> Option<&mut Shelf> {
-        self.of.iter_mut().find(|shelf| shelf.language == language)
+    fn of_language(&mut self, language: Language) -> Option<&mut LanguageBoxes> {
+        self.of.iter_mut().find(|boxes| boxes.language == language)
     }
 }
 
-impl Shelf {
-    fn new(language: Language, bounds: Bounds, max_age: Duration, now: Instant) -> Shelf {
-        Shelf {
+impl LanguageBoxes {
+    fn new(language: Language, bounds: Bounds, max_age: Duration, now: Instant) -> LanguageBoxes {
+        LanguageBoxes {
             language,
             bounds,
             max_age,

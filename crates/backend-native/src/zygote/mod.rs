@@ -3,7 +3,7 @@
 //! A zygote lives in a template: a box of its language, except that it stays in the host's user and PID namespaces,
 //! where it has no privileges and reaches nothing. It owns the user namespaces of the boxes that are made for it, which
 //! gives it the right to send children into them, and no other right. The child is confined on its way in, and the
-//! keeper inspects it before it becomes the program (`jail/src/entrant.rs`).
+//! keeper inspects it before it becomes the program (`jail/src/entry_check.rs`).
 //!
 //! Zygotes need root: an ordinary user's boxes all have the same owner. Without a zygote, each box boots its own
 //! runtime.
@@ -25,8 +25,8 @@ use belljar_core::limits::Bytes;
 use belljar_core::path::{BoxPath, Writes};
 use belljar_core::plots;
 use belljar_core::request::{EnvVar, InputFile};
-use belljar_host::anew::socket_pair;
-use belljar_jail::ferry::{self, Orders, Passenger, Pier};
+use belljar_host::reexec::socket_pair;
+use belljar_jail::entry_trampoline::{self, EntryOptions, EntryPoint, Orders};
 use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
 use belljar_jail::{Fault, acting_as};
@@ -79,7 +79,7 @@ pub(crate) struct Zygote {
     template: Mutex<NativeExecution>,
     control: UnixDatagram,
     /// How it takes orders.
-    pier: Pier,
+    entry_point: EntryPoint,
     /// Its user on the host.
     user: u32,
     runtime: Stamped,
@@ -232,10 +232,10 @@ impl Native {
         let template =
             NativeExecution::begin(keeper, draft, cgroup, theirs, terms(runtime, &sandbox, &execution))
                 .await?;
-        let pier = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
+        let entry_point = await_readiness(&ours).await.map_err(setup("boot a zygote"))?;
         let (births, has_served, runtime) = (AtomicU64::new(0), AtomicBool::new(false), runtime.clone());
         let (template, control, memory) = (Mutex::new(template), ours, 0);
-        let zygote = Zygote { template, control, pier, user, runtime, births, has_served, memory };
+        let zygote = Zygote { template, control, entry_point, user, runtime, births, has_served, memory };
         zygote.weighed().await
     }
 }
@@ -286,7 +286,7 @@ impl Zygote {
         // The kernel admits a process if the file was opened as that process's user, or by the host's root.
         let groups = acting_as(self.user, || open_groups(entry.cgroup)).map_err(&failed)?;
         let (ours, theirs) = socket_pair().map_err(&failed)?;
-        let passenger = Passenger {
+        let options = EntryOptions {
             code: entry.code,
             landlocked: entry.allowed.is_some(),
             groups: groups.len(),
@@ -301,11 +301,11 @@ impl Zygote {
         // One at a time. An earlier caller may have left without reading the answer.
         let _one = self.template.lock().await;
         let number = self.births.fetch_add(1, Ordering::Relaxed);
-        let orders = Orders::new(&self.pier, &passenger, number.cast_signed());
+        let orders = Orders::new(&self.entry_point, &options, number.cast_signed());
         send(&self.control, orders.bytes(), &beside).map_err(&failed)?;
         drop(beside);
         drop(theirs);
-        let patience = if passenger.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
+        let patience = if options.rehearses { BIRTH_LIMIT } else { HASTY_LIMIT };
         let outcome = loop {
             let answer = hear(&self.control, patience).await.map_err(&failed)?;
             if let Some(outcome) = orders.outcome(&answer) {
@@ -328,13 +328,13 @@ fn listener(line: &OwnedFd) -> io::Result<OwnedFd> {
 }
 
 /// Waits until a zygote has booted, and has imported its modules.
-async fn await_readiness(control: &UnixDatagram) -> io::Result<Pier> {
+async fn await_readiness(control: &UnixDatagram) -> io::Result<EntryPoint> {
     let said = hear(control, BOOT_LIMIT).await.map_err(|error| {
         let has_ended = error.kind() == io::ErrorKind::BrokenPipe;
         if has_ended { io::Error::other("the runtime ended instead of waiting for orders") } else { error }
     })?;
     let refused = || io::Error::other(String::from_utf8_lossy(&said).into_owned());
-    Pier::parse(&said).ok_or_else(refused)
+    EntryPoint::parse(&said).ok_or_else(refused)
 }
 
 /// The next message from a zygote.
@@ -401,7 +401,8 @@ pub(crate) fn obstacle_to_env(
 
 /// What a language's runtime runs instead of a script, if it can be a zygote.
 fn script(language: Language) -> Option<&'static str> {
-    (language.name == "python" && ferry::machine_code().is_some()).then_some(include_str!("python.py"))
+    (language.name == "python" && entry_trampoline::machine_code().is_some())
+        .then_some(include_str!("python.py"))
 }
 
 /// The script, and the machine code that brings its children into their boxes.
@@ -413,9 +414,9 @@ fn files(script: &str, preload: &[String]) -> Result<Vec<InputFile>, BackendErro
             BoxPath::parse(path).map_err(|_| setup("name a file")(io::ErrorKind::InvalidInput.into()))?;
         Ok(InputFile { path, content, executable: false })
     };
-    let ferry = ferry::machine_code().unwrap_or_default().to_vec();
+    let trampoline = entry_trampoline::machine_code().unwrap_or_default().to_vec();
     let plots = plots::SOURCE.as_bytes().to_vec();
-    Ok(vec![file(".zygote", script.into_bytes())?, file(".plots", plots)?, file(".ferry", ferry)?])
+    Ok(vec![file(".zygote", script.into_bytes())?, file(".plots", plots)?, file(".trampoline", trampoline)?])
 }
 
 /// Turns the plan of a box into that of a template, and returns its user.

@@ -32,29 +32,29 @@ def main():
         refuse("a preloaded module installs signal handlers, which programs would inherit")
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, 0)
     os.closerange(3, 1024)
-    ferry, fflush = Ferry.load()
+    trampoline, fflush = Trampoline.load()
     ending = Ending(fflush, kept)
     rehearsal = compile("import sys\nx = [str(i) for i in range(10)]\nprint(*x, flush=True)\n", "/sandbox/main.py", "exec")
     forget_the_rest(sys.modules, kept)
     forget_the_rest(sys.path_importer_cache, looked_at)
-    control.send(f"ready {ferry.orders} {ferry.rseq} {ferry.rseq_length}".encode())
+    control.send(f"ready {trampoline.orders} {trampoline.rseq} {trampoline.rseq_length}".encode())
 
     gc.collect()
     gc.freeze()
     zygote = os.getpid()
     while True:
-        length, *_ = control.recvmsg_into([ferry.received], _socket.CMSG_SPACE(4 * 64))
+        length, *_ = control.recvmsg_into([trampoline.received], _socket.CMSG_SPACE(4 * 64))
         if not length:
             os._exit(0)
-        calls, rehearses, *_ = ferry.header
-        pid = ferry.cross(calls)
+        calls, rehearses, *_ = trampoline.header
+        pid = trampoline.enter(calls)
         if pid == 0:
             break
         if os.getpid() != zygote:
             os._exit(70)
         os.closerange(3, 1024)
         born = pid > 0 and os.waitpid(pid, 0)[1] == 0
-        control.send(ferry.received[: HEADER if born else length])
+        control.send(trampoline.received[: HEADER if born else length])
 
     control.detach()
     try:
@@ -144,21 +144,21 @@ def signal_handlers():
 HEADER = 32
 
 
-class Ferry:
+class Trampoline:
     """The way into a box: machine code that forks like `os.fork`, but leaves the child in the box, confined according to
-    the orders from outside. The code and the layout of its memory are in `ferry.rs` of the jail."""
+    the orders from outside. The code and the layout of its memory are in `entry_trampoline.rs` of the jail."""
 
     AREA, SIZE = 0x40000, 0x100000
 
     @staticmethod
     def load():
-        """The ferry, and the C library's `fflush`. What is imported to get them must not be found later."""
+        """The trampoline, and the C library's `fflush`. What is imported to get them must not be found later."""
         import ctypes
 
         libc = ctypes.CDLL(None, use_errno=True)
-        with open("/sandbox/.ferry", "rb") as file:
-            ferry = Ferry(ctypes, libc, file.read())
-        return ferry, ferry.function(ctypes, libc.fflush, ctypes.c_void_p)
+        with open("/sandbox/.trampoline", "rb") as file:
+            trampoline = Trampoline(ctypes, libc, file.read())
+        return trampoline, trampoline.function(ctypes, libc.fflush, ctypes.c_void_p)
 
     def __init__(self, ctypes, libc, code):
         word, number = ctypes.c_size_t, ctypes.c_int
@@ -168,18 +168,18 @@ class Ferry:
         self.orders, machine = place + 2 * self.AREA, place + 3 * self.AREA
         ctypes.memmove(machine, code, len(code))
         if libc.mprotect(machine, self.AREA, 1 | 4):  # readable and executable
-            refuse("cannot make the ferry executable")
+            refuse("cannot make the trampoline executable")
         self.received = memoryview((ctypes.c_char * self.AREA).from_address(self.orders)).cast("B")
         self.header = (ctypes.c_ssize_t * 4).from_address(self.orders)
         fork, munmap = self.address(ctypes, libc.fork), self.address(ctypes, libc.munmap)
-        cross = ctypes.PYFUNCTYPE(number, word, word, word, word)(machine)
-        self.call = lambda calls: cross(place, calls, fork, munmap)
+        enter = ctypes.PYFUNCTYPE(number, word, word, word, word)(machine)
+        self.call = lambda calls: enter(place, calls, fork, munmap)
         python = ctypes.pythonapi
         hooks = (python.PyOS_BeforeFork, python.PyOS_AfterFork_Parent, python.PyOS_AfterFork_Child)
         self.before, self.in_parent, self.in_child = (self.function(ctypes, hook) for hook in hooks)
         self.rseq, self.rseq_length = self.restartable_sequences(ctypes, libc)
 
-    def cross(self, calls):
+    def enter(self, calls):
         self.before()
         pid = self.call(calls)
         if pid:
@@ -230,7 +230,7 @@ class Ending:
 
         self.kept, self.fflush, self.sys, self.register = kept, fflush, sys, atexit.register
         self.exit, self.close, self.getpid, self.threads = os._exit, os.closerange, os.getpid, _thread._count
-        self.stats, self.objects, self.frozen, self.heralds = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
+        self.stats, self.objects, self.frozen, self.callbacks = gc.get_stats, gc.get_objects, gc.get_freeze_count, gc.callbacks
         self.frame, self.streams, self.hook = sys._getframe, (sys.stdin, sys.stdout, sys.stderr), sys.excepthook
         self.main, self.module, self.error = sys.modules["__main__"].__dict__, type(sys), Exception
         self.mro, self.reference = type.__dict__["__mro__"].__get__, __import__("_weakref").ref
@@ -280,7 +280,7 @@ class Ending:
         _, stdout, stderr = self.streams
         same_streams = self.sys.stdout is stdout and self.sys.stderr is stderr
         same_streams = same_streams and self.attributes_of_streams() == self.attributes
-        uncollected = self.collections() == self.collected and self.frozen() == 0 and not self.heralds
+        uncollected = self.collections() == self.collected and self.frozen() == 0 and not self.callbacks
         if not (ran_through and alone and same_streams and uncollected and self.no_last_words()):
             return False
         for stream in (stdout, stderr):

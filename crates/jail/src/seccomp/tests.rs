@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::compile::{NATIVE, X32, compile};
 use super::policy::{CONTAINED, Case, Group, Policy, REAPER, Row, Rule, STANDARD, Test, Verdict, rows};
 use super::{Filter, verdict};
-use crate::cloned::socket_pair;
+use crate::init_handle::socket_pair;
 use crate::message::{self, Reply};
 
 const EPERM: Verdict = Verdict::Deny(libc::EPERM);
@@ -642,7 +642,7 @@ fn successors(index: usize, instruction: &sock_filter) -> Vec<usize> {
 }
 
 #[test]
-fn a_herald_hangs_up_when_no_process_is_left() {
+fn an_exit_listener_hangs_up_when_no_process_is_left() {
     let (ours, theirs) = socket_pair().unwrap();
     let filter = Filter::standard();
     let mut command = Command::new("sh");
@@ -651,17 +651,17 @@ fn a_herald_hangs_up_when_no_process_is_left() {
     unsafe {
         command.pre_exec(move || {
             rustix::thread::set_no_new_privs(true)?;
-            let herald = filter.load_listened()?;
-            message::send(&theirs, &Reply::Started, &[herald.as_fd()])
+            let exit_listener = filter.load_listened()?;
+            message::send(&theirs, &Reply::Started, &[exit_listener.as_fd()])
         });
     }
     let mut child = command.spawn().unwrap();
     drop(command);
-    let (_, heralds) = message::receive::<Reply>(&ours).unwrap().unwrap();
+    let (_, exit_listeners) = message::receive::<Reply>(&ours).unwrap().unwrap();
     let hung_up = |seconds| {
-        let mut herald = [PollFd::new(&heralds[0], PollFlags::IN)];
-        poll(&mut herald, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap();
-        herald[0].revents().contains(PollFlags::HUP)
+        let mut exit_listener = [PollFd::new(&exit_listeners[0], PollFlags::IN)];
+        poll(&mut exit_listener, Some(&Timespec { tv_sec: seconds, tv_nsec: 0 })).unwrap();
+        exit_listener[0].revents().contains(PollFlags::HUP)
     };
     assert!(!hung_up(0), "it waits for its input");
     assert!(child.wait().unwrap().code().is_some());

@@ -10,7 +10,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 /// A child process started in this way. It must be waited for.
 #[derive(Debug)]
-pub struct StartedAnew {
+pub struct Reexecuted {
     /// Its process id.
     pub pid: Pid,
     /// The same, safe against reuse of the number.
@@ -23,7 +23,7 @@ pub struct StartedAnew {
 ///
 /// # Errors
 /// As `fork(2)`, `execve(2)` and `socketpair(2)`.
-pub fn start_as(name: &str) -> io::Result<StartedAnew> {
+pub fn start_as(name: &str) -> io::Result<Reexecuted> {
     let (socket, theirs) = socket_pair()?;
     let process = Command::new("/proc/self/exe")
         .arg0(name)
@@ -34,7 +34,7 @@ pub fn start_as(name: &str) -> io::Result<StartedAnew> {
         .spawn()?;
     let pid = i32::try_from(process.id()).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;
-    Ok(StartedAnew { pid, pidfd, socket })
+    Ok(Reexecuted { pid, pidfd, socket })
 }
 
 /// Two ends of a socket that keeps messages apart and carries descriptors.

@@ -30,7 +30,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// PID 1. Dropping it kills it and everything in its namespaces.
 #[derive(Debug)]
-pub(crate) struct Cloned {
+pub(crate) struct InitHandle {
     pid: Pid,
     pidfd: OwnedFd,
     init: OwnedFd,
@@ -40,23 +40,26 @@ pub(crate) struct Cloned {
     settled: bool,
 }
 
-impl Cloned {
+impl InitHandle {
     /// Makes a PID 1 that prepares what every box has, and waits for its plan.
-    pub(crate) fn ahead() -> Result<Cloned, Fault> {
+    pub(crate) fn ahead() -> Result<InitHandle, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity")?;
         match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
             (Fork::Child, _) => live_ahead(theirs, cpus),
             (Fork::Parent(pid), pidfd) => {
                 cpus.send_elsewhere(pid);
-                Cloned::new(pid, pidfd, ours)
+                InitHandle::new(pid, pidfd, ours)
             }
         }
     }
 
     /// Makes a PID 1 that has its plan, in the box's cgroup from its first instruction. `not_its_business` are
     /// descriptors of ours that it must not keep.
-    pub(crate) fn with(order: Order, not_its_business: &[BorrowedFd<'_>]) -> Result<(Cloned, Plan), Fault> {
+    pub(crate) fn with(
+        order: Order,
+        not_its_business: &[BorrowedFd<'_>],
+    ) -> Result<(InitHandle, Plan), Fault> {
         let parts = Parts::open(&order.plan)?;
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let into = parts.v2.as_ref().map(AsFd::as_fd);
@@ -85,7 +88,7 @@ impl Cloned {
                 }
             }
             (Fork::Parent(pid), pidfd) => {
-                let cloned = Cloned::new(pid, pidfd, ours)?;
+                let cloned = InitHandle::new(pid, pidfd, ours)?;
                 if let Birth::Forked { .. } = birth {
                     sys::act_as(0).doing(|| "switch back to root")?;
                 }
@@ -98,9 +101,9 @@ impl Cloned {
         }
     }
 
-    fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<Cloned, Fault> {
+    fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<InitHandle, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of PID 1")?;
-        Ok(Cloned { pid, pidfd, init, mounts: None, settled: false })
+        Ok(InitHandle { pid, pidfd, init, mounts: None, settled: false })
     }
 
     /// Lets it continue from where it waits for this.
@@ -195,7 +198,7 @@ impl Cloned {
     }
 }
 
-impl Drop for Cloned {
+impl Drop for InitHandle {
     fn drop(&mut self) {
         self.end_unless_settled();
     }

@@ -1,4 +1,4 @@
-//! A hollow box: built, but not entered yet. A zygote's child can enter it at once, so a run that finds no parked box
+//! An empty box: built, but not entered yet. A zygote's child can enter it at once, so a run that finds no parked box
 //! need not wait for a box to be built as well. It has PID 1 in it and little else.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::zygote::{self, Readiness, Zygote};
 
 /// A box for a child of one zygote. Dropping it destroys it.
-pub(crate) struct Hollow {
+pub(crate) struct EmptyBox {
     pub(crate) execution: NativeExecution,
     pub(crate) entrance: Entrance,
     pub(crate) terms: ParkedTerms,
@@ -28,10 +28,10 @@ pub(crate) struct Hollow {
     pub(crate) owner: u32,
 }
 
-impl Hollow {
+impl EmptyBox {
     /// Has a child of the zygote enter, and waits until it waits for its code.
     pub(crate) async fn inhabit(self, zygote: &Zygote, readiness: Readiness) -> Result<Parked, BackendError> {
-        let Hollow { mut execution, entrance, terms, source, stdin, .. } = self;
+        let EmptyBox { mut execution, entrance, terms, source, stdin, .. } = self;
         let listener = entrance.admit_child_of(zygote, readiness).await?;
         execution.decide_on_calls(listener)?;
         // No other process may hold the ends of its streams.
@@ -51,23 +51,23 @@ impl Hollow {
     }
 }
 
-/// Hollow boxes that are not in use yet.
+/// Empty boxes that are not in use yet.
 #[derive(Default)]
-pub(crate) struct Spares {
-    of: Mutex<HashMap<&'static str, Vec<Hollow>>>,
+pub(crate) struct EmptyBoxes {
+    of: Mutex<HashMap<&'static str, Vec<EmptyBox>>>,
     taken: Notify,
 }
 
-impl Spares {
+impl EmptyBoxes {
     /// Takes one for a child of this owner's zygote. Others of its language are out of date.
-    pub(crate) fn take(&self, language: Language, owner: u32, runtime: &Stamped) -> Option<Hollow> {
+    pub(crate) fn take(&self, language: Language, owner: u32, runtime: &Stamped) -> Option<EmptyBox> {
         self.taken.notify_one();
         self.keep_good(language, owner, runtime);
         self.lock().get_mut(language.name)?.pop()
     }
 
-    pub(crate) fn put(&self, language: Language, hollow: Hollow) {
-        self.lock().entry(language.name).or_default().push(hollow);
+    pub(crate) fn put(&self, language: Language, empty: EmptyBox) {
+        self.lock().entry(language.name).or_default().push(empty);
     }
 
     /// How many boxes suit this zygote and runtime.
@@ -88,25 +88,25 @@ impl Spares {
     }
 
     fn keep_good(&self, language: Language, owner: u32, runtime: &Stamped) {
-        let mut spares = self.lock();
-        let Some(spares_of) = spares.get_mut(language.name) else { return };
-        let all = std::mem::take(spares_of);
+        let mut empty_boxes = self.lock();
+        let Some(of_language) = empty_boxes.get_mut(language.name) else { return };
+        let all = std::mem::take(of_language);
         let (good, of_no_use): (Vec<_>, Vec<_>) = all
             .into_iter()
-            .map(|mut hollow| (hollow.is_good_for(owner, runtime), hollow))
+            .map(|mut empty| (empty.is_good_for(owner, runtime), empty))
             .partition(|(good, _)| *good);
-        spares_of.extend(good.into_iter().map(|(_, hollow)| hollow));
-        drop(spares);
+        of_language.extend(good.into_iter().map(|(_, empty)| empty));
+        drop(empty_boxes);
         drop(of_no_use);
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Vec<Hollow>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, Vec<EmptyBox>>> {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl std::fmt::Debug for Spares {
+impl std::fmt::Debug for EmptyBoxes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Spares").finish_non_exhaustive()
+        f.debug_struct("EmptyBoxes").finish_non_exhaustive()
     }
 }

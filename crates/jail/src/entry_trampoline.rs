@@ -1,4 +1,4 @@
-//! The ferry: how a zygote's child gets into a box, and is confined before it runs anything.
+//! The entry trampoline: how a zygote's child gets into a box, and is confined before it runs anything.
 //!
 //! Two intermediate processes come and go on the way in (decision 0012). Neither makes more than a few system calls, so
 //! neither needs its own memory: they borrow the zygote's, which is suspended meanwhile, and have only their own stacks.
@@ -10,7 +10,7 @@
 //!
 //! It decides nothing. Each process performs a list of system calls, which the maker of the box has written, and stores
 //! the results in it. The program starts with everything that `confine.rs` does to others; that is not taken for granted
-//! either (`entrant.rs`).
+//! either (`entry_check.rs`).
 
 use std::io;
 use std::sync::LazyLock;
@@ -30,13 +30,13 @@ mod machine_code {
     // does.
     std::arch::global_asm!(
         r#"
-    .pushsection .rodata.belljar_ferry, "a", @progbits
-    .globl belljar_ferry
-    .globl belljar_ferry_end
+    .pushsection .rodata.belljar_entry, "a", @progbits
+    .globl belljar_entry
+    .globl belljar_entry_end
 
-    // int ferry(place, calls, fork, munmap): 0 in the program; in the zygote the number of the first process, or an
+    // int entry(place, calls, fork, munmap): 0 in the program; in the zygote the number of the first process, or an
     // error below 0.
-belljar_ferry:
+belljar_entry:
     push rbx
     push rbp
     push r12
@@ -126,17 +126,17 @@ belljar_ferry:
     pop rbp
     pop rbx
     ret
-belljar_ferry_end:
+belljar_entry_end:
     .popsection
     "#
     );
 
     pub(super) fn bytes() -> &'static [u8] {
         unsafe extern "C" {
-            static belljar_ferry: u8;
-            static belljar_ferry_end: u8;
+            static belljar_entry: u8;
+            static belljar_entry_end: u8;
         }
-        let (start, end) = (&raw const belljar_ferry, &raw const belljar_ferry_end);
+        let (start, end) = (&raw const belljar_entry, &raw const belljar_entry_end);
         let length = end.addr() - start.addr();
         // SAFETY: both are labels around the same constant bytes, which are there for as long as this program is.
         unsafe { std::slice::from_raw_parts(start, length) }
@@ -154,7 +154,7 @@ pub fn machine_code() -> Option<&'static [u8]> {
 
 /// What a zygote reports about itself when it is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pier {
+pub struct EntryPoint {
     /// The address at which it takes its orders.
     orders: i64,
     /// The address and length of its C library's `rseq` area (`rseq(2)`). The kernel drops the registration in a
@@ -162,20 +162,20 @@ pub struct Pier {
     restartable: Option<(i64, i64)>,
 }
 
-impl Pier {
+impl EntryPoint {
     /// Parses a zygote's report: `ready`, and three numbers.
     #[must_use]
-    pub fn parse(said: &[u8]) -> Option<Pier> {
+    pub fn parse(said: &[u8]) -> Option<EntryPoint> {
         let mut words = std::str::from_utf8(said).ok()?.strip_prefix("ready ")?.split(' ');
         let mut number = || words.next()?.parse().ok();
         let (orders, place, length) = (number()?, number()?, number()?);
-        Some(Pier { orders, restartable: (length != 0).then_some((place, length)) })
+        Some(EntryPoint { orders, restartable: (length != 0).then_some((place, length)) })
     }
 }
 
 /// The child to be sent into a box.
 #[derive(Debug, Clone, Copy)]
-pub struct Passenger {
+pub struct EntryOptions {
     /// Its user.
     pub code: IdPair,
     /// Whether a Landlock rule set comes with it.
@@ -212,26 +212,26 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 const RSEQ_SIGNATURE: i64 = 0x5305_3053;
 
 impl Orders {
-    /// The orders that bring `passenger` into its box. A zygote names the orders it answers by their number.
+    /// The orders that bring a child with these options into its box. A zygote names the orders it answers by their number.
     #[must_use]
-    pub fn new(pier: &Pier, passenger: &Passenger, number: i64) -> Orders {
-        let mut list = List::new(pier.orders);
+    pub fn new(entry_point: &EntryPoint, options: &EntryOptions, number: i64) -> Orders {
+        let mut list = List::new(entry_point.orders);
         let mut numbers = FIRST..;
         let mut next = || numbers.next().unwrap_or_default();
         let namespaces = NAMESPACES.map(|_| next());
         let streams = [next(), next(), next()];
-        let ruleset = passenger.landlocked.then(&mut next);
-        let groups: Vec<_> = (0..passenger.groups).map(|_| next()).collect();
+        let ruleset = options.landlocked.then(&mut next);
+        let groups: Vec<_> = (0..options.groups).map(|_| next()).collect();
         let (line, null) = (next(), next());
         list.leave(&namespaces, &groups);
-        list.settle(streams, null, passenger.rehearses);
-        list.confine(passenger.code, ruleset);
-        let first_free = if passenger.rehearses { FIRST + 1 } else { FIRST };
+        list.settle(streams, null, options.rehearses);
+        list.confine(options.code, ruleset);
+        let first_free = if options.rehearses { FIRST + 1 } else { FIRST };
         list.keep_only(line, first_free);
         list.filter(first_free);
         list.end();
-        list.be_a_program(pier);
-        list.finish(passenger.rehearses, number)
+        list.be_a_program(entry_point);
+        list.finish(options.rehearses, number)
     }
 
     /// What to send.
@@ -424,9 +424,9 @@ impl List {
     }
 
     /// The program: what only it can do for itself.
-    fn be_a_program(&mut self, pier: &Pier) {
+    fn be_a_program(&mut self, entry_point: &EntryPoint) {
         self.call("start a session", libc::SYS_setsid, []);
-        if let Some((place, length)) = pier.restartable {
+        if let Some((place, length)) = entry_point.restartable {
             self.call("register restartable sequences", libc::SYS_rseq, [place, length, 0, RSEQ_SIGNATURE]);
         }
         self.end();
@@ -467,8 +467,8 @@ static CAPABILITIES: LazyLock<i64> = LazyLock::new(|| {
 mod tests {
     use super::*;
 
-    const PIER: Pier = Pier { orders: 0x7000_0000, restartable: Some((0x10, 32)) };
-    const PASSENGER: Passenger = Passenger {
+    const ENTRY_POINT: EntryPoint = EntryPoint { orders: 0x7000_0000, restartable: Some((0x10, 32)) };
+    const OPTIONS: EntryOptions = EntryOptions {
         code: IdPair { inside: 1000, outside: 70_001 },
         landlocked: true,
         groups: 2,
@@ -481,16 +481,19 @@ mod tests {
 
     #[test]
     fn a_zygote_that_is_ready_says_where_it_takes_orders() {
-        assert_eq!(Pier::parse(b"ready 7 16 32"), Some(Pier { orders: 7, restartable: Some((16, 32)) }));
-        assert_eq!(Pier::parse(b"ready 7 0 0"), Some(Pier { orders: 7, restartable: None }));
+        assert_eq!(
+            EntryPoint::parse(b"ready 7 16 32"),
+            Some(EntryPoint { orders: 7, restartable: Some((16, 32)) })
+        );
+        assert_eq!(EntryPoint::parse(b"ready 7 0 0"), Some(EntryPoint { orders: 7, restartable: None }));
         for said in [&b"cannot preload x"[..], b"ready", b"ready 1 2", b"ready a b c", b""] {
-            assert_eq!(Pier::parse(said), None, "{said:?}");
+            assert_eq!(EntryPoint::parse(said), None, "{said:?}");
         }
     }
 
     #[test]
     fn only_the_listener_is_handed_over_between_the_filter_and_the_program() {
-        let orders = Orders::new(&PIER, &PASSENGER, 7);
+        let orders = Orders::new(&ENTRY_POINT, &OPTIONS, 7);
         let doing: Vec<_> = orders.calls.iter().map(|(doing, _)| *doing).collect();
         let parts: Vec<_> = doing.split(|doing| *doing == END).collect();
         let [first, second, program, rest] = parts[..] else { panic!("{doing:?}") };
@@ -507,9 +510,9 @@ mod tests {
 
     #[test]
     fn everything_is_where_the_orders_say() {
-        let orders = Orders::new(&PIER, &PASSENGER, 7);
+        let orders = Orders::new(&ENTRY_POINT, &OPTIONS, 7);
         let bytes = orders.bytes();
-        let within = |address: i64| usize::try_from(address - PIER.orders).unwrap();
+        let within = |address: i64| usize::try_from(address - ENTRY_POINT.orders).unwrap();
         assert_eq!(within(word(bytes, 0)), orders.calls[0].1 - 40, "where the calls begin");
         assert_eq!(word(bytes, 8), 0, "no rehearsal");
         let load = orders.calls.iter().find(|(doing, _)| *doing == "load the syscall filter").unwrap().1 - 40;
@@ -522,7 +525,7 @@ mod tests {
 
     #[test]
     fn what_was_refused_is_named() {
-        let orders = Orders::new(&PIER, &PASSENGER, 7);
+        let orders = Orders::new(&ENTRY_POINT, &OPTIONS, 7);
         let mut answered = orders.bytes().to_vec();
         let (doing, at) = orders.calls[5];
         answered[at..at + 8].copy_from_slice(&(-i64::from(libc::EPERM)).to_ne_bytes());
@@ -534,7 +537,8 @@ mod tests {
 
     #[test]
     fn an_answer_to_other_orders_is_none() {
-        let (earlier, orders) = (Orders::new(&PIER, &PASSENGER, 7), Orders::new(&PIER, &PASSENGER, 8));
+        let (earlier, orders) =
+            (Orders::new(&ENTRY_POINT, &OPTIONS, 7), Orders::new(&ENTRY_POINT, &OPTIONS, 8));
         assert!(orders.outcome(&orders.bytes()[..HEADER]).unwrap().is_ok(), "the control");
         assert!(orders.outcome(&earlier.bytes()[..HEADER]).is_none());
         assert!(orders.outcome(earlier.bytes()).is_none());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::bustle;
 use crate::execution::NativeExecution;
+use crate::load;
 
 /// How many boxes may wait here or be torn down at a time. Beyond that, runs wait for the teardown of their own box.
 const MOST: u32 = 256;
@@ -19,12 +19,12 @@ const MOST: u32 = 256;
 const SELDOM: Duration = Duration::from_millis(30);
 
 static ROOM: Semaphore = Semaphore::const_new(MOST as usize);
-static WAITING: Mutex<VecDeque<Grave>> = Mutex::new(VecDeque::new());
+static WAITING: Mutex<VecDeque<UsedBox>> = Mutex::new(VecDeque::new());
 /// Whether the teardown task is running.
-static TENDED: AtomicBool = AtomicBool::new(false);
+static RUNNING: AtomicBool = AtomicBool::new(false);
 static BEGUN: Notify = Notify::const_new();
 
-struct Grave {
+struct UsedBox {
     execution: NativeExecution,
     since: Instant,
     room: SemaphorePermit<'static>,
@@ -36,10 +36,10 @@ pub(crate) fn expect() {
 }
 
 /// Leaves a box to the teardown task, or returns it if that is not running or has no room.
-pub(crate) fn bury_later(execution: NativeExecution) -> Result<(), Box<NativeExecution>> {
+pub(crate) fn tear_down_later(execution: NativeExecution) -> Result<(), Box<NativeExecution>> {
     match ROOM.try_acquire() {
-        Ok(room) if TENDED.load(Ordering::Relaxed) => {
-            waiting().push_back(Grave { execution, since: Instant::now(), room });
+        Ok(room) if RUNNING.load(Ordering::Relaxed) => {
+            waiting().push_back(UsedBox { execution, since: Instant::now(), room });
             Ok(())
         }
         _ => Err(Box::new(execution)),
@@ -47,33 +47,33 @@ pub(crate) fn bury_later(execution: NativeExecution) -> Result<(), Box<NativeExe
 }
 
 /// Waits until no box is being torn down any more.
-pub(crate) async fn all_buried() {
+pub(crate) async fn all_torn_down() {
     // It fails only if the semaphore is closed, which never happens.
     let _ = ROOM.acquire_many(MOST).await;
 }
 
 /// Tears down boxes, for as long as there may be any.
-pub(crate) async fn tend(is_closed: impl Fn() -> bool) {
-    struct Tending;
-    impl Drop for Tending {
+pub(crate) async fn keep_up(is_closed: impl Fn() -> bool) {
+    struct Running;
+    impl Drop for Running {
         fn drop(&mut self) {
-            TENDED.store(false, Ordering::Relaxed);
+            RUNNING.store(false, Ordering::Relaxed);
             // A box may have come at the last moment.
             waiting().clear();
         }
     }
-    TENDED.store(true, Ordering::Relaxed);
-    let _tending = Tending;
+    RUNNING.store(true, Ordering::Relaxed);
+    let _running = Running;
     loop {
         // In this order: a run hands over its box before it ends.
-        if !bustle::is_anybody_waiting() && waiting().is_empty() {
+        if !load::is_anybody_waiting() && waiting().is_empty() {
             if is_closed() {
                 return;
             }
             BEGUN.notified().await;
         }
-        tokio::time::sleep(if waiting().is_empty() { SELDOM } else { bustle::QUIET }).await;
-        for Grave { execution, room, .. } in due() {
+        tokio::time::sleep(if waiting().is_empty() { SELDOM } else { load::QUIET }).await;
+        for UsedBox { execution, room, .. } in due() {
             tokio::spawn(async move {
                 execution.take_apart_now().await;
                 drop(room);
@@ -83,15 +83,15 @@ pub(crate) async fn tend(is_closed: impl Fn() -> bool) {
 }
 
 /// The boxes to be torn down now.
-fn due() -> Vec<Grave> {
+fn due() -> Vec<UsedBox> {
     let mut waiting = waiting();
-    let count = match bustle::is_quiet() {
+    let count = match load::is_quiet() {
         true => waiting.len(),
-        false => waiting.iter().take_while(|grave| grave.since.elapsed() >= bustle::PATIENCE).count(),
+        false => waiting.iter().take_while(|used| used.since.elapsed() >= load::PATIENCE).count(),
     };
     waiting.drain(..count).collect()
 }
 
-fn waiting() -> MutexGuard<'static, VecDeque<Grave>> {
+fn waiting() -> MutexGuard<'static, VecDeque<UsedBox>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -22,7 +22,7 @@ use crate::sys;
 
 /// The process id of a box's program, inside the box.
 const FIRST_COMMAND: &str = "2";
-/// How long an entrant may take until it waits for its code, and how often that is checked.
+/// How long a process that enters a box may take until it waits for its code, and how often that is checked.
 const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_micros(200);
 
@@ -39,17 +39,17 @@ pub(crate) fn approve(
     working_dir: Option<&OwnedFd>,
     plan: &Plan,
 ) -> Result<(OwnedFd, OwnedFd), Fault> {
-    let entrant = only_child(init).doing(|| "find the process that entered the box")?;
-    let place = place_of(entrant).doing(|| "open the process that entered the box")?;
-    limit(entrant, plan)?;
+    let entered = only_child(init).doing(|| "find the process that entered the box")?;
+    let place = place_of(entered).doing(|| "open the process that entered the box")?;
+    limit(entered, plan)?;
     let doubt = |what: &str| format!("verify that the process that entered the box {what}");
-    in_the_same_box(init, entrant).doing(|| doubt("is entirely inside it"))?;
-    let status = std::fs::read_to_string(proc_of(entrant, "status")).doing(|| doubt("is alive"))?;
+    in_the_same_box(init, entered).doing(|| doubt("is entirely inside it"))?;
+    let status = std::fs::read_to_string(proc_of(entered, "status")).doing(|| doubt("is alive"))?;
     without_rights(&status, plan.identity.code.outside).doing(|| doubt("has no privileges"))?;
-    nothing_shared(entrant).doing(|| doubt("shares no memory"))?;
+    nothing_shared(entered).doing(|| doubt("shares no memory"))?;
     // It cannot regain any of that. What it holds while it boots, it must close before it gets its code.
     let gate = await_at_gate(working_dir, plan)?;
-    no_spare_descriptors(entrant, plan).doing(|| doubt("has no spare descriptors"))?;
+    no_spare_descriptors(entered, plan).doing(|| doubt("has no spare descriptors"))?;
     Ok((gate, place))
 }
 
@@ -88,20 +88,20 @@ fn only_child(init: Pid) -> io::Result<Pid> {
 }
 
 /// The owner of the box's user namespace has every right over its processes, which we may not have as root.
-fn limit(entrant: Pid, plan: &Plan) -> Result<(), Fault> {
+fn limit(entered: Pid, plan: &Plan) -> Result<(), Fault> {
     let Birth::Forked { by } = plan.birth else { return Ok(()) };
     let mut rlimits = plan.confinement.rlimits.iter();
-    sys::acting_as(by, || rlimits.try_for_each(|(of, value)| sys::set_limit(Some(entrant), *of, *value)))
+    sys::acting_as(by, || rlimits.try_for_each(|(of, value)| sys::set_limit(Some(entered), *of, *value)))
         .doing(|| "set resource limits from outside")
 }
 
-fn in_the_same_box(init: Pid, entrant: Pid) -> io::Result<()> {
+fn in_the_same_box(init: Pid, entered: Pid) -> io::Result<()> {
     for name in NAMESPACES {
         let of = |pid| std::fs::read_link(proc_of(pid, &format!("ns/{name}")));
-        refuse_unless(of(init)? == of(entrant)?)?;
+        refuse_unless(of(init)? == of(entered)?)?;
     }
     let cgroup = |pid| std::fs::read(proc_of(pid, "cgroup"));
-    refuse_unless(cgroup(init)? == cgroup(entrant)?)
+    refuse_unless(cgroup(init)? == cgroup(entered)?)
 }
 
 fn without_rights(status: &str, user: u32) -> io::Result<()> {
@@ -123,9 +123,9 @@ fn without_rights(status: &str, user: u32) -> io::Result<()> {
 }
 
 /// Nothing except its streams, and the pipe at which it waits for its code.
-fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
+fn no_spare_descriptors(entered: Pid, plan: &Plan) -> io::Result<()> {
     let is_gate = |target: &Path| gates(plan).any(|gate| gate == target);
-    for entry in std::fs::read_dir(proc_of(entrant, "fd"))? {
+    for entry in std::fs::read_dir(proc_of(entered, "fd"))? {
         let entry = entry?;
         let is_stream = matches!(entry.file_name().to_str(), Some("0" | "1" | "2"));
         refuse_unless(is_stream || is_gate(&std::fs::read_link(entry.path())?))?;
@@ -135,10 +135,10 @@ fn no_spare_descriptors(entrant: Pid, plan: &Plan) -> io::Result<()> {
 
 /// A fork copies memory, except for shared mappings: the next program would find what one program left there. A shared
 /// mapping of a file that was opened read-only is harmless, because it cannot be written to.
-fn nothing_shared(entrant: Pid) -> io::Result<()> {
-    let maps = std::fs::read(proc_of(entrant, "maps"))?;
+fn nothing_shared(entered: Pid) -> io::Result<()> {
+    let maps = std::fs::read(proc_of(entered, "maps"))?;
     for place in shared_places(&String::from_utf8_lossy(&maps)) {
-        let link = std::fs::symlink_metadata(proc_of(entrant, &format!("map_files/{place}")))?;
+        let link = std::fs::symlink_metadata(proc_of(entered, &format!("map_files/{place}")))?;
         // The mode of this link shows how the file was opened.
         refuse_unless(link.mode() & 0o200 == 0)?;
     }
