@@ -15,12 +15,12 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use crate::api::{Api, ApiError, Attached, escaped, within};
-use crate::beside::beside;
+use crate::blocking::block_on;
+use crate::errors;
 use crate::extras::Extras;
 use crate::init;
-use crate::line::{HEAD, Line};
+use crate::init_channel::{HEAD, InitChannel};
 use crate::owner::Owner;
-use crate::trouble;
 
 /// The user of the code, by default.
 pub(crate) const CODE_ID: u32 = 10_001;
@@ -102,7 +102,7 @@ const REMEMBERED: u64 = 48 * 3600;
 
 /// What a container is made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mould {
+pub(crate) struct ContainerSpec {
     /// The prepared image.
     pub(crate) image: String,
     pub(crate) runtime: Option<String>,
@@ -122,7 +122,7 @@ pub(crate) struct Overlay {
     pub(crate) layers: Vec<std::path::PathBuf>,
 }
 
-impl Mould {
+impl ContainerSpec {
     /// Its description for the engine.
     pub(crate) fn description(&self, owner: &Owner, lease: Duration) -> Value {
         let (uid, gid) = self.user;
@@ -278,7 +278,7 @@ pub(crate) struct Container {
 /// How a container ended.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
-pub(crate) struct Fate {
+pub(crate) struct ContainerState {
     #[serde(rename = "OOMKilled")]
     pub(crate) oom_killed: bool,
     pub(crate) running: bool,
@@ -341,11 +341,11 @@ impl Container {
     }
 
     /// How it ended.
-    pub(crate) async fn fate(&self) -> Result<Fate, ApiError> {
+    pub(crate) async fn state(&self) -> Result<ContainerState, ApiError> {
         #[derive(Deserialize)]
         #[serde(rename_all = "PascalCase")]
         struct Inspected {
-            state: Fate,
+            state: ContainerState,
         }
         Ok(self.api.get::<Inspected>(&format!("/containers/{}/json", self.name)).await?.state)
     }
@@ -370,9 +370,9 @@ impl Container {
 
     /// Disconnects and removes it. A user-space kernel is left to end by itself, which it does at once: if it is
     /// killed, the engine sometimes does not notice for ten seconds, when it checks by itself.
-    pub(crate) async fn part(self, line: Line, own_kernel: bool) -> Result<(), ApiError> {
+    pub(crate) async fn part(self, channel: InitChannel, own_kernel: bool) -> Result<(), ApiError> {
         if own_kernel {
-            drop(line);
+            drop(channel);
             let end = format!("/containers/{}/wait?condition=not-running", self.name);
             // If it does not end, it is killed after all.
             let _ = timeout(ENDING, self.api.post::<Value>(&end, &json!({}))).await;
@@ -427,7 +427,7 @@ impl Drop for Container {
             tokio::spawn(removal);
         } else {
             // The program may end as soon as this returns.
-            drop(beside(timeout(REMOVAL, removal)));
+            drop(block_on(timeout(REMOVAL, removal)));
         }
     }
 }
@@ -452,14 +452,14 @@ pub(crate) async fn refusal(
         runtimes: BTreeMap<String, serde::de::IgnoredAny>,
     }
     let (Some(runtime), ApiError::Refused { .. }) = (runtime, &error) else {
-        return trouble::api(step)(error);
+        return errors::api(step)(error);
     };
     match api.get::<Info>("/info").await {
         Ok(info) if !info.runtimes.contains_key(runtime) => {
             let known: Vec<String> = info.runtimes.into_keys().collect();
-            trouble::unknown_runtime(runtime, &known)
+            errors::unknown_runtime(runtime, &known)
         }
-        Ok(_) | Err(_) => trouble::api(step)(error),
+        Ok(_) | Err(_) => errors::api(step)(error),
     }
 }
 

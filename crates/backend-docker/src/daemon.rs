@@ -8,10 +8,10 @@ use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Offer, Standing};
 
 use crate::api::{Api, OLDEST, Version};
+use crate::errors;
 use crate::extras::Extras;
 use crate::image::Images;
 use crate::trial::{Trial, Verdict};
-use crate::trouble;
 
 /// Docker's default socket.
 const USUAL: &str = "/var/run/docker.sock";
@@ -95,7 +95,7 @@ impl Daemon {
             return;
         }
         let checked = match self.known() {
-            Some(api) => api.ping().await.map_err(|error| trouble::gone("make containers", &error)),
+            Some(api) => api.ping().await.map_err(|error| errors::gone("make containers", &error)),
             None => self.api(images, runtime).await.map(drop),
         };
         *self.lock_down() = checked.err().map(explained);
@@ -103,7 +103,7 @@ impl Daemon {
 
     /// Why the daemon cannot be used, if the last check found that.
     pub(crate) fn trouble(&self) -> Option<BackendError> {
-        self.lock_down().clone().map(|(reason, hint)| trouble::unavailable(reason, hint))
+        self.lock_down().clone().map(|(reason, hint)| errors::unavailable(reason, hint))
     }
 
     fn lock_down(&self) -> MutexGuard<'_, Option<(String, String)>> {
@@ -113,12 +113,12 @@ impl Daemon {
 
     async fn greet(&self) -> Result<(Api, Version), BackendError> {
         let socket = self.socket()?;
-        let (api, version) = Api::greet(&socket).await.map_err(|error| trouble::unreachable(&error))?;
+        let (api, version) = Api::greet(&socket).await.map_err(|error| errors::unreachable(&error))?;
         if version.api_version < OLDEST {
-            return Err(trouble::too_old(&version.version, version.api_version));
+            return Err(errors::too_old(&version.version, version.api_version));
         }
         if version.is_podman() {
-            return Err(trouble::podman(&version.version));
+            return Err(errors::podman(&version.version));
         }
         Ok((api, version))
     }
@@ -128,7 +128,7 @@ impl Daemon {
         if let Some(host) = &self.host {
             let path = host.strip_prefix("unix://").filter(|path| path.starts_with('/'));
             return path.map(PathBuf::from).ok_or_else(|| {
-                trouble::unavailable(
+                errors::unavailable(
                     format!(
                         "DOCKER_HOST is '{}', but only Unix sockets on this host are supported",
                         host.escape_debug()

@@ -10,11 +10,11 @@ use belljar_core::request::Stdin;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::api::{ApiError, within};
-use crate::container::{Container, Fate};
+use crate::container::{Container, ContainerState};
+use crate::errors;
 use crate::frame::{End, LeavingFile, Said, Told};
 use crate::init::WRITING_FILES;
-use crate::line::Line;
-use crate::trouble;
+use crate::init_channel::InitChannel;
 
 /// How long PID 1 of a container may take to report that the program runs.
 pub(crate) const BUILD_LIMIT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ const KILL_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the engine may take to kill a container.
 const ENGINE_PATIENCE: Duration = Duration::from_secs(4);
 /// How long it may take to say how a container ended. It may learn the reason late.
-const FATE_PATIENCE: Duration = Duration::from_secs(15);
+const STATE_PATIENCE: Duration = Duration::from_secs(15);
 /// How long after it was to be killed a program can still report that it has exited by itself.
 const LATEST_EXIT: Duration = Duration::from_secs(1);
 /// How long collecting the files may take.
@@ -31,7 +31,7 @@ const COLLECTING: Duration = Duration::from_secs(60);
 const SIGKILL: u8 = 9;
 /// The exit code that an engine reports for a killed container.
 const KILLED: i64 = 137;
-const FATE: &str = "find out how the container ended";
+const READ_STATE: &str = "find out how the container ended";
 
 /// What is known about a run when it begins.
 #[derive(Clone)]
@@ -51,12 +51,12 @@ pub(crate) struct Terms {
 impl Terms {
     /// The end of a container that was killed together with its PID 1, if the reason is known: the memory limit; or it
     /// has its own kernel, for which the engine may never learn that it was the memory limit.
-    fn killed(&self, fate: &Fate) -> Option<End> {
-        let as_a_whole = self.own_kernel && fate.exit_code == KILLED;
-        let memory_peak = if fate.oom_killed { self.memory } else { 0 };
+    fn killed(&self, state: &ContainerState) -> Option<End> {
+        let as_a_whole = self.own_kernel && state.exit_code == KILLED;
+        let memory_peak = if state.oom_killed { self.memory } else { 0 };
         let end =
-            End { signal: Some(SIGKILL), out_of_memory: fate.oom_killed, memory_peak, ..End::default() };
-        (fate.oom_killed || as_a_whole).then_some(end)
+            End { signal: Some(SIGKILL), out_of_memory: state.oom_killed, memory_peak, ..End::default() };
+        (state.oom_killed || as_a_whole).then_some(end)
     }
 }
 
@@ -85,7 +85,7 @@ impl Loss {
 /// A program that runs in a container.
 pub(crate) struct DockerExecution {
     container: Container,
-    line: Line,
+    channel: InitChannel,
     terms: Terms,
     start: Start,
     /// If there is a pool: why no container of it was used.
@@ -103,27 +103,27 @@ impl DockerExecution {
     /// Waits until the program runs.
     pub(crate) async fn begin(
         container: Container,
-        mut line: Line,
+        mut channel: InitChannel,
         terms: Terms,
         start: Start,
     ) -> Result<DockerExecution, BackendError> {
         let mut ended = None;
-        match timeout(BUILD_LIMIT, line.hear()).await {
+        match timeout(BUILD_LIMIT, channel.hear()).await {
             Ok(Ok(Some(Said::Started))) => {}
             Ok(Ok(Some(Said::Failed(errno, doing)))) => return Err(failure(errno, &doing)),
             // The limit was too low to start anything: that is how it ended.
-            Ok(Ok(None)) => ended = Some(no_room(&container, &terms, line.last_words()).await?),
+            Ok(Ok(None)) => ended = Some(no_room(&container, &terms, channel.last_words()).await?),
             Ok(Ok(Some(other))) => return Err(out_of_turn(&other)),
             Ok(Err(error)) => return Err(lost(error)),
             Err(_) => {
-                return Err(trouble::setup("start the program: it took too long")(
+                return Err(errors::setup("start the program: it took too long")(
                     io::ErrorKind::TimedOut.into(),
                 ));
             }
         }
         Ok(DockerExecution {
             container,
-            line,
+            channel,
             terms,
             start,
             cold_reason: None,
@@ -142,7 +142,7 @@ impl DockerExecution {
 
     /// Feeds the program's standard input as it is read.
     pub(crate) fn feed(&self, stdin: Stdin) -> io::Result<()> {
-        self.line.feed(stdin)
+        self.channel.feed(stdin)
     }
 
     async fn happens(&mut self) -> Result<News, BackendError> {
@@ -152,7 +152,7 @@ impl DockerExecution {
         loop {
             let patience = self.killed.filter(|_| !self.killed_hard).map(|at| at + KILL_PATIENCE);
             let heard = tokio::select! {
-                heard = self.line.hear() => heard,
+                heard = self.channel.hear() => heard,
                 () = until(patience) => {
                     self.killed_hard = true;
                     if let Err(error) = within(ENGINE_PATIENCE, self.container.kill()).await
@@ -201,20 +201,20 @@ impl DockerExecution {
     /// PID 1 died without a report: the memory limit or we have killed it, or the engine is gone.
     async fn post_mortem(&mut self) -> Result<News, BackendError> {
         let killed_by_us = self.killed.is_some();
-        let fate = match within(FATE_PATIENCE, settled_fate(&self.container, killed_by_us)).await {
+        let state = match within(STATE_PATIENCE, settled_state(&self.container, killed_by_us)).await {
             Err(error) if !error.is_an_answer() => return Ok(self.lose(Loss::Gone)),
-            other => other.map_err(trouble::api(FATE))?,
+            other => other.map_err(errors::api(READ_STATE))?,
         };
-        match self.terms.killed(&fate) {
+        match self.terms.killed(&state) {
             None if killed_by_us => self.ended = Some(killed_end()),
-            None if fate.exit_code == KILLED => return Ok(self.lose(Loss::Stopped)),
+            None if state.exit_code == KILLED => return Ok(self.lose(Loss::Stopped)),
             Some(end) => self.ended = Some(end),
             None => {
-                return Err(trouble::unavailable(
+                return Err(errors::unavailable(
                     format!(
                         "the container was stopped from outside ({} {})",
-                        fate.exit_code,
-                        self.line.last_words()
+                        state.exit_code,
+                        self.channel.last_words()
                     ),
                     "check whether the daemon was stopped, and read its log: systemctl status docker".into(),
                 ));
@@ -235,17 +235,17 @@ impl DockerExecution {
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
             true => timeout(COLLECTING, self.take_files()).await.map_err(|_| {
-                trouble::setup("collect the files: it took too long")(io::ErrorKind::TimedOut.into())
+                errors::setup("collect the files: it took too long")(io::ErrorKind::TimedOut.into())
             })??,
             false => Vec::new(),
         };
-        let DockerExecution { container, line, start, terms, .. } = self;
+        let DockerExecution { container, channel, start, terms, .. } = self;
         match start {
             // A run that did not wait for its container to be made need not wait for its removal either.
             Start::Warm => drop(container),
             Start::Cold | Start::Zygote => {
-                let gone = container.part(line, terms.own_kernel).await;
-                gone.map_err(trouble::api("remove the container"))?;
+                let gone = container.part(channel, terms.own_kernel).await;
+                gone.map_err(errors::api("remove the container"))?;
             }
         }
         let cpu = Duration::from_micros(end.cpu_us);
@@ -263,13 +263,13 @@ impl DockerExecution {
     async fn take_files(&mut self) -> Result<Vec<CollectedFile>, BackendError> {
         let mut intake = Intake::new(self.terms.collected, self.terms.max_files);
         loop {
-            match self.line.hear().await.map_err(lost)? {
+            match self.channel.hear().await.map_err(lost)? {
                 Some(Said::File(file)) => intake.begin(file),
                 Some(Said::Content(bytes)) => intake.add(&bytes),
                 Some(Said::Done) | None => return Ok(intake.finish()),
                 Some(other) => return Err(out_of_turn(&other)),
             }
-            .map_err(|why| trouble::setup("collect files")(io::Error::other(why)))?;
+            .map_err(|why| errors::setup("collect files")(io::Error::other(why)))?;
         }
     }
 }
@@ -301,7 +301,7 @@ impl Execution for DockerExecution {
     }
 
     fn kill(&mut self) {
-        self.line.tell(&Told::Kill);
+        self.channel.tell(&Told::Kill);
         self.killed.get_or_insert_with(Instant::now);
     }
 
@@ -382,17 +382,17 @@ async fn until(instant: Option<Instant>) {
 
 /// How a container ended whose streams have ended: the engine notices a moment later that it is dead, and may learn the
 /// reason only after that.
-async fn settled_fate(container: &Container, killed_by_us: bool) -> Result<Fate, ApiError> {
+async fn settled_state(container: &Container, killed_by_us: bool) -> Result<ContainerState, ApiError> {
     let patience = Instant::now() + KILL_PATIENCE;
     loop {
-        let fate = container.fate().await?;
-        let unexplained = fate.exit_code == KILLED && !fate.oom_killed && !killed_by_us;
-        if !(fate.running || unexplained) {
-            return Ok(fate);
+        let state = container.state().await?;
+        let unexplained = state.exit_code == KILLED && !state.oom_killed && !killed_by_us;
+        if !(state.running || unexplained) {
+            return Ok(state);
         }
         if Instant::now() > patience {
             let late = unexplained && said_too_late(container).await;
-            return Ok(Fate { oom_killed: fate.oom_killed || late, ..fate });
+            return Ok(ContainerState { oom_killed: state.oom_killed || late, ..state });
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -405,12 +405,12 @@ async fn said_too_late(container: &Container) -> bool {
 
 /// PID 1 is gone before it reported that the program runs.
 async fn no_room(container: &Container, terms: &Terms, last_words: String) -> Result<End, BackendError> {
-    let fate = settled_fate(container, false).await.map_err(trouble::api(FATE))?;
-    if let Some(end) = terms.killed(&fate) {
+    let state = settled_state(container, false).await.map_err(errors::api(READ_STATE))?;
+    if let Some(end) = terms.killed(&state) {
         return Ok(end);
     }
-    let observed = format!("its PID 1 ended with {} {} {last_words}", fate.exit_code, fate.error);
-    Err(trouble::setup("start the program in its container")(io::Error::other(observed)))
+    let observed = format!("its PID 1 ended with {} {} {last_words}", state.exit_code, state.error);
+    Err(errors::setup("start the program in its container")(io::Error::other(observed)))
 }
 
 fn failure(errno: i32, doing: &str) -> BackendError {
@@ -435,7 +435,7 @@ fn failure(errno: i32, doing: &str) -> BackendError {
 }
 
 fn lost(error: io::Error) -> BackendError {
-    trouble::unavailable(
+    errors::unavailable(
         format!("the connection to the container was lost: {error}"),
         "check that the daemon runs, and read its log: systemctl status docker".into(),
     )
@@ -443,7 +443,7 @@ fn lost(error: io::Error) -> BackendError {
 
 fn out_of_turn(said: &Said) -> BackendError {
     let said = format!("{said:?}").chars().take(80).collect::<String>();
-    trouble::setup("read a message from PID 1 of the container")(io::Error::other(said))
+    errors::setup("read a message from PID 1 of the container")(io::Error::other(said))
 }
 
 #[cfg(test)]
@@ -486,9 +486,10 @@ mod tests {
             collected: 1,
             max_files: 1,
         };
-        let fate = |oom_killed| Fate { oom_killed, exit_code: KILLED, ..Fate::default() };
+        let state =
+            |oom_killed| ContainerState { oom_killed, exit_code: KILLED, ..ContainerState::default() };
         let known = |own_kernel, oom_killed| {
-            terms(own_kernel).killed(&fate(oom_killed)).map(|end| (ending(&end), end.memory_peak))
+            terms(own_kernel).killed(&state(oom_killed)).map(|end| (ending(&end), end.memory_peak))
         };
         assert_eq!(known(false, true), Some((Ending::OutOfMemory, 7)));
         assert_eq!(known(true, true), Some((Ending::OutOfMemory, 7)));

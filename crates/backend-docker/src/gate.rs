@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 
 use crate::api::Api;
 use crate::container::Container;
+use crate::errors;
 use crate::execution::BUILD_LIMIT;
 use crate::extras::Extras;
 use crate::frame::Said;
 use crate::image::{Images, unique};
 use crate::init::{self, GATE};
+use crate::init_channel::InitChannel;
 use crate::inside::HOSTNAME;
-use crate::line::Line;
 use crate::owner::Owner;
-use crate::trouble;
 
 const MEMORY: u64 = 64 << 20;
 const PIDS: u64 = 4;
@@ -30,7 +30,7 @@ const PIDS: u64 = 4;
 pub(crate) struct Gate {
     container: Container,
     /// Its PID 1 ends when this is closed. The lock is never taken: it lets threads share what they do not use.
-    _line: Mutex<Line>,
+    _channel: Mutex<InitChannel>,
 }
 
 impl Gate {
@@ -42,19 +42,19 @@ impl Gate {
         lease: Duration,
     ) -> Result<Gate, BackendError> {
         let owner =
-            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-        let failed = trouble::api("make the network of the run");
+            Owner::this().map_err(errors::setup("identify this process as the owner of a container"))?;
+        let failed = errors::api("make the network of the run");
         let mut description = description(&images.bare(api).await?, &owner.labels(lease));
         extras.set(&mut description["HostConfig"]["Sysctls"]);
         let name = format!("belljar-gate-{}", unique());
         let container = Container::make(api, name, &description).await.map_err(&failed)?;
-        let mut line = Line::new(container.attach().await.map_err(&failed)?);
+        let mut channel = InitChannel::new(container.attach().await.map_err(&failed)?);
         container.start().await.map_err(&failed)?;
-        match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
-            Ok(Ok(Some(Said::Started))) => Ok(Gate { container, _line: Mutex::new(line) }),
+        match tokio::time::timeout(BUILD_LIMIT, channel.hear()).await {
+            Ok(Ok(Some(Said::Started))) => Ok(Gate { container, _channel: Mutex::new(channel) }),
             other => {
-                let said = format!("{other:?} {}", line.last_words());
-                Err(trouble::setup("restrict the network of the run")(std::io::Error::other(said)))
+                let said = format!("{other:?} {}", channel.last_words());
+                Err(errors::setup("restrict the network of the run")(std::io::Error::other(said)))
             }
         }
     }

@@ -19,13 +19,13 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Mutex;
 
-use crate::alone::alone;
 use crate::api::{Api, ApiError, escaped, within};
 use crate::archive::Archive;
 use crate::container::{CODE_ID, Container};
+use crate::errors::{self, printable};
+use crate::file_lock::file_lock;
 use crate::init::{self, ground};
 use crate::owner::Owner;
-use crate::trouble::{self, printable};
 
 /// The name of prepared images, each with a tag of its own.
 const PREPARED: &str = "belljar-prepared";
@@ -199,7 +199,7 @@ impl Images {
         let inspected = match self.look(api, &choice.reference).await {
             Ok(inspected) => inspected,
             Err(error) if error.is(StatusCode::NOT_FOUND) => return Ok(None),
-            Err(error) => return Err(trouble::api("look for an image")(error)),
+            Err(error) => return Err(errors::api("look for an image")(error)),
         };
         let image = self.describe(choice, inspected)?;
         if image.package.is_some() && !is_prepared(api, &image).await? {
@@ -226,7 +226,7 @@ impl Images {
         let env = env.iter().filter_map(|variable| variable.split_once('='));
         let env = env.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let prepared =
-            self.prepared_name(&id, *package).map_err(trouble::setup("examine the belljar binary"))?;
+            self.prepared_name(&id, *package).map_err(errors::setup("examine the belljar binary"))?;
         Ok(Image { identity, id, package: *package, prepared, env })
     }
 
@@ -241,14 +241,14 @@ impl Images {
 
     async fn prepare(&self, api: &Api, image: &Image, waiting: PullListener<'_>) -> Result<(), BackendError> {
         let _turn = self.preparing.lock().await;
-        let _alone = alone(self.state_dir.as_deref()).await;
-        let failed = trouble::api("prepare the image");
+        let _lock = file_lock(self.state_dir.as_deref()).await;
+        let failed = errors::api("prepare the image");
         if exists(api, &image.prepared).await.map_err(&failed)? {
             return Ok(());
         }
         let owner =
-            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-        let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
+            Owner::this().map_err(errors::setup("identify this process as the owner of a container"))?;
+        let layer = layer(&self.init).map_err(errors::setup("read the belljar binary"))?;
         let labels = owner.labels(PREPARING);
         let description = match image.package {
             Some(package) => adding(&image.id, package, &labels),
@@ -294,15 +294,14 @@ impl Images {
 
     /// An image that contains only what every box has, to test the engine.
     pub(crate) async fn bare(&self, api: &Api) -> Result<String, BackendError> {
-        let prepared =
-            self.prepared_name(BARE, None).map_err(trouble::setup("examine the belljar binary"))?;
-        let failed = trouble::api("import a test image");
+        let prepared = self.prepared_name(BARE, None).map_err(errors::setup("examine the belljar binary"))?;
+        let failed = errors::api("import a test image");
         if exists(api, &prepared).await.map_err(&failed)? {
             return Ok(prepared);
         }
-        let _alone = alone(self.state_dir.as_deref()).await;
+        let _lock = file_lock(self.state_dir.as_deref()).await;
         if !exists(api, &prepared).await.map_err(&failed)? {
-            let layer = layer(&self.init).map_err(trouble::setup("read the belljar binary"))?;
+            let layer = layer(&self.init).map_err(errors::setup("read the belljar binary"))?;
             let labels = self.labels(BARE, None);
             let labels = labels.iter().map(|(name, value)| format!("&changes={}", change(name, value)));
             let labels: String = labels.collect();
@@ -319,7 +318,7 @@ fn change(name: &str, value: &str) -> String {
 }
 
 async fn is_prepared(api: &Api, image: &Image) -> Result<bool, BackendError> {
-    exists(api, &image.prepared).await.map_err(trouble::api("look for the prepared image"))
+    exists(api, &image.prepared).await.map_err(errors::api("look for the prepared image"))
 }
 
 /// A container in which the package manager of an image adds a package: the one container with a network and a root
@@ -335,7 +334,7 @@ fn adding(image: &str, package: &str, labels: &Value) -> Value {
 }
 
 async fn add(container: &Container, image: &Image, package: &str) -> Result<(), BackendError> {
-    let failed = trouble::api("add a package to the image");
+    let failed = errors::api("add a package to the image");
     let ended = async {
         container.start().await?;
         container.exit_code().await
@@ -345,10 +344,10 @@ async fn add(container: &Container, image: &Image, package: &str) -> Result<(), 
         Ok(_) => container.last_line().await.map_err(failed)?,
         Err(ApiError::TooLate { patience }) => format!("it took more than {} s", patience.as_secs()),
         // There is no package manager in it.
-        Err(ApiError::Refused { message, .. }) if !trouble::is_full(&message) => message,
+        Err(ApiError::Refused { message, .. }) if !errors::is_full(&message) => message,
         Err(error) => return Err(failed(error)),
     };
-    Err(trouble::unavailable(
+    Err(errors::unavailable(
         format!(
             "the package {package} cannot be added to the image '{}': {}",
             image.identity,
@@ -415,10 +414,10 @@ fn with_tag(reference: &str) -> String {
 
 fn missing(reference: &str, error: &ApiError) -> BackendError {
     match error {
-        ApiError::Refused { message, .. } if trouble::is_full(message) => {
-            trouble::full(&format!("pull the image '{reference}'"), message)
+        ApiError::Refused { message, .. } if errors::is_full(message) => {
+            errors::full(&format!("pull the image '{reference}'"), message)
         }
-        ApiError::Refused { message, .. } => trouble::unavailable(
+        ApiError::Refused { message, .. } => errors::unavailable(
             format!(
                 "the image '{reference}' is not on this host and cannot be pulled: {}",
                 printable(message)
@@ -430,7 +429,7 @@ fn missing(reference: &str, error: &ApiError) -> BackendError {
         ApiError::Unreachable { .. }
         | ApiError::Broken(_)
         | ApiError::Unreadable(_)
-        | ApiError::TooLate { .. } => trouble::unavailable(
+        | ApiError::TooLate { .. } => errors::unavailable(
             format!("the image '{reference}' is not available: {error}"),
             "check that the daemon runs: docker info".into(),
         ),

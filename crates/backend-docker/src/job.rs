@@ -11,7 +11,7 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::InputFile;
 use belljar_host::program;
 
-use crate::container::{CODE_ID, Mould, Overlay, is_emulator};
+use crate::container::{CODE_ID, ContainerSpec, Overlay, is_emulator};
 use crate::extras::Extras;
 use crate::frame::{Collect, GivenFile, LONGEST, Order, Supply, Told};
 use crate::image::Image;
@@ -21,7 +21,7 @@ use crate::runtimes::Runtime;
 
 /// Everything that a run needs, before anything is made for it.
 pub(crate) struct Job {
-    pub(crate) mould: Mould,
+    pub(crate) spec: ContainerSpec,
     pub(crate) order: Order,
     pub(crate) supply: Supply,
     /// The files for the container's disk, the code first.
@@ -56,7 +56,7 @@ impl Job {
         let program = take_program(execution, &temporary);
         let cpu_ms =
             execution.limits.cpu_time.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        let mut mould = Mould {
+        let mut spec = ContainerSpec {
             image: image.prepared.clone(),
             runtime: engine.runtime.map(str::to_owned),
             limits: sandbox.limits,
@@ -69,15 +69,15 @@ impl Job {
         let Some(Found { path, owner }) = workspace else {
             let (files, contents) = given(files.into_iter().chain(program));
             let supply = Supply { files, cpu_ms, collect };
-            return Ok(Job { mould, order, supply, contents, layer: None });
+            return Ok(Job { spec, order, supply, contents, layer: None });
         };
         let layer =
-            Layer::write(&files).map_err(crate::trouble::setup("put the run's files over the workspace"))?;
-        mould.user = owner.unwrap_or(mould.user);
-        mould.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
+            Layer::write(&files).map_err(crate::errors::setup("put the run's files over the workspace"))?;
+        spec.user = owner.unwrap_or(spec.user);
+        spec.workspace = Some(Overlay { layers: vec![layer.path().to_owned(), path] });
         let (files, contents) = given(program.into_iter());
         let supply = Supply { files, cpu_ms, collect };
-        Ok(Job { mould, order, supply, contents, layer: Some(Arc::new(layer)) })
+        Ok(Job { spec, order, supply, contents, layer: Some(Arc::new(layer)) })
     }
 
     /// The messages to PID 1, up to the standard input.

@@ -3,33 +3,33 @@
 //!
 //! In reading order: `lib` implements the port; `daemon` finds the engine and `trial` probes what it can guarantee;
 //! `image` chooses and prepares the image; `runtimes` knows what is in it; `job` turns a request into the description
-//! of a `container` and the orders for its PID 1; `execution` follows it to the end, over a `line` of `frame`s. `init`
+//! of a `container` and the orders for its PID 1; `execution` follows it to the end, over an `init_channel` of `frame`s. `init`
 //! is that PID 1: the only part that runs inside. `owner` identifies what a crashed predecessor has left.
 
 #![forbid(unsafe_code)]
 
-mod alone;
 mod api;
 mod archive;
-mod beside;
+mod blocking;
 mod container;
 mod daemon;
+mod errors;
 mod execution;
 mod extras;
+mod file_lock;
 mod frame;
 mod gate;
 mod image;
 mod init;
+mod init_channel;
 mod inside;
 mod job;
-mod line;
 mod owner;
 mod pool;
 mod prune;
 mod remembered;
 mod runtimes;
 mod trial;
-mod trouble;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,15 +49,15 @@ use belljar_core::request::{BackendName, Network, Stdin};
 use tokio::sync::Mutex;
 
 use crate::api::Api;
-use crate::beside::beside;
-use crate::container::{CODE_ID, Container, Mould, is_emulator, refusal};
+use crate::blocking::block_on;
+use crate::container::{CODE_ID, Container, ContainerSpec, is_emulator, refusal};
 use crate::daemon::Daemon;
 use crate::execution::{BUILD_LIMIT, DockerExecution, Terms};
 use crate::frame::{Said, Told};
 use crate::gate::Gate;
 use crate::image::{Choice, Image, Images, unique};
+use crate::init_channel::InitChannel;
 use crate::job::{Engine, Job};
-use crate::line::Line;
 use crate::owner::Owner;
 use crate::pool::{Parked, Pool, could_suit};
 use crate::runtimes::{Runtime, Runtimes};
@@ -187,17 +187,18 @@ impl Docker {
         let lease = execution.limits.timeout + SPARE_TIME;
         let gate = self.gate(&api, &sandbox.network, lease).await?;
         let name = format!("belljar-{}", execution.id.replace(|c: char| !c.is_ascii_alphanumeric(), "-"));
-        let Job { mut mould, order, supply, contents, layer } = job;
-        mould.gate = gate.as_ref().map(|gate| gate.name().to_owned());
-        let mut container = make(&api, name, &mould, lease).await?;
+        let Job { mut spec, order, supply, contents, layer } = job;
+        spec.gate = gate.as_ref().map(|gate| gate.name().to_owned());
+        let mut container = make(&api, name, &spec, lease).await?;
         layer.into_iter().for_each(|layer| container.hold(layer));
         gate.into_iter().for_each(|gate| container.hold(Arc::new(gate)));
-        let line = Line::new(container.attach().await.map_err(trouble::api("attach to the container"))?);
-        line.tell(&Told::Order(order));
-        line.tell_raw(Job::supplies(supply, &contents));
-        line.feed(execution.stdin).map_err(trouble::setup("feed stdin"))?;
-        container.start().await.map_err(trouble::api("start the container"))?;
-        let running = DockerExecution::begin(container, line, terms, Start::Cold).await?;
+        let channel =
+            InitChannel::new(container.attach().await.map_err(errors::api("attach to the container"))?);
+        channel.tell(&Told::Order(order));
+        channel.tell_raw(Job::supplies(supply, &contents));
+        channel.feed(execution.stdin).map_err(errors::setup("feed stdin"))?;
+        container.start().await.map_err(errors::api("start the container"))?;
+        let running = DockerExecution::begin(container, channel, terms, Start::Cold).await?;
         let none_ready = "no container was ready that was made for such a run";
         let why = self.pool.as_ref().map(|_| suits.err().unwrap_or(none_ready));
         Ok(Box::new(running.because(why)))
@@ -239,16 +240,17 @@ impl Docker {
     ) -> Result<Option<DockerExecution>, BackendError> {
         let Some(pool) = &self.pool else { return Ok(None) };
         let wanted = job.order.clone().with_gate(source);
-        let Some(parked) = pool.take(execution.language, &job.mould, &wanted) else { return Ok(None) };
-        parked.line.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
-        let begun = DockerExecution::begin(parked.container, parked.line, terms.clone(), Start::Warm).await;
+        let Some(parked) = pool.take(execution.language, &job.spec, &wanted) else { return Ok(None) };
+        parked.channel.tell_raw(Job::supplies(job.supply.clone(), &job.contents));
+        let begun =
+            DockerExecution::begin(parked.container, parked.channel, terms.clone(), Start::Warm).await;
         let Ok(running) = begun else {
             // It died while it was parked, or cannot take what it was given.
             pool.count_loss(execution.language);
             return Ok(None);
         };
         let stdin = std::mem::replace(&mut execution.stdin, Stdin::Empty);
-        running.feed(stdin).map_err(trouble::setup("feed stdin"))?;
+        running.feed(stdin).map_err(errors::setup("feed stdin"))?;
         Ok(Some(running))
     }
 
@@ -261,19 +263,19 @@ impl Docker {
         let image = self.images.get_local(&api, &choice).await?;
         let image = image.ok_or_else(|| cannot_wait("its image has not been pulled"))?;
         let runtime = self.runtime_in(&api, &image, language).await?;
-        let Job { mould, order, .. } = self.job(&sandbox, &mut execution, &image, &runtime)?;
+        let Job { spec, order, .. } = self.job(&sandbox, &mut execution, &image, &runtime)?;
         let order = order.with_gate(parking.source);
         let lease = pool.max_age() + SPARE_TIME;
-        let container = make(&api, format!("belljar-wait-{}", unique()), &mould, lease).await?;
-        let failed = trouble::api("start a parked container");
-        let mut line = Line::new(container.attach().await.map_err(&failed)?);
-        line.tell(&Told::Order(order.clone()));
+        let container = make(&api, format!("belljar-wait-{}", unique()), &spec, lease).await?;
+        let failed = errors::api("start a parked container");
+        let mut channel = InitChannel::new(container.attach().await.map_err(&failed)?);
+        channel.tell(&Told::Order(order.clone()));
         container.start().await.map_err(&failed)?;
-        match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+        match tokio::time::timeout(BUILD_LIMIT, channel.hear()).await {
             Ok(Ok(Some(Said::Parked))) => {}
-            other => return Err(cannot_wait(&format!("{other:?} {}", line.last_words()))),
+            other => return Err(cannot_wait(&format!("{other:?} {}", channel.last_words()))),
         }
-        Ok(Parked { container, line, mould, order, since: Instant::now() })
+        Ok(Parked { container, channel, spec, order, since: Instant::now() })
     }
 
     /// The request that most requests of a language resemble: everything optional is left out.
@@ -318,7 +320,7 @@ impl Docker {
         if let Some(known) = self.runtimes.recall(image, language) {
             return Ok(known);
         }
-        let mould = Mould {
+        let spec = ContainerSpec {
             image: image.prepared.clone(),
             runtime: self.runtime.clone(),
             limits: usual_limits()?,
@@ -328,19 +330,19 @@ impl Docker {
             workspace: None,
             extras: self.daemon.extras(),
         };
-        let container = make(api, format!("belljar-ask-{}", unique()), &mould, SPARE_TIME).await?;
-        let failed = trouble::api("find the runtime in the image");
-        let mut line = Line::new(container.attach().await.map_err(&failed)?);
-        line.tell(&Told::Question(runtimes::question(image, language)));
+        let container = make(api, format!("belljar-ask-{}", unique()), &spec, SPARE_TIME).await?;
+        let failed = errors::api("find the runtime in the image");
+        let mut channel = InitChannel::new(container.attach().await.map_err(&failed)?);
+        channel.tell(&Told::Question(runtimes::question(image, language)));
         container.start().await.map_err(&failed)?;
-        let found = match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+        let found = match tokio::time::timeout(BUILD_LIMIT, channel.hear()).await {
             Ok(Ok(Some(Said::Found(found)))) => found,
             other => {
-                let said = format!("{other:?} {}", line.last_words());
-                return Err(trouble::setup("find the runtime in the image")(std::io::Error::other(said)));
+                let said = format!("{other:?} {}", channel.last_words());
+                return Err(errors::setup("find the runtime in the image")(std::io::Error::other(said)));
             }
         };
-        container.part(line, mould.is_emulated()).await.map_err(failed)?;
+        container.part(channel, spec.is_emulated()).await.map_err(failed)?;
         self.runtimes.learn(image, language, &found)
     }
 
@@ -449,7 +451,7 @@ impl Backend for Docker {
         if self.daemon.known().is_some() {
             return Ok(());
         }
-        beside(self.api()).map_err(trouble::setup("wait for the daemon"))?.map(drop)
+        block_on(self.api()).map_err(errors::setup("wait for the daemon"))?.map(drop)
     }
 
     fn leaks_cleaned(&self) -> u64 {
@@ -472,7 +474,7 @@ impl Backend for Docker {
     }
 
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
-        let found = beside(async {
+        let found = block_on(async {
             let api = self.api().await?;
             let choice = self.images.choose(language, None)?;
             let image = self.images.get_local(&api, &choice).await?;
@@ -487,7 +489,7 @@ impl Backend for Docker {
             }
             Ok(RuntimeInfo { label: runtime.label, location })
         });
-        found.map_err(trouble::setup("wait for the daemon"))?
+        found.map_err(errors::setup("wait for the daemon"))?
     }
 
     fn start<'a>(
@@ -521,7 +523,7 @@ impl Backend for Docker {
         self.ready()?;
         let limits = &sandbox.limits;
         let image = self.images.choose(execution.language, sandbox.image.as_deref())?.reference;
-        let mould = Mould {
+        let spec = ContainerSpec {
             image: image.clone(),
             runtime: self.runtime.clone(),
             limits: *limits,
@@ -532,8 +534,8 @@ impl Backend for Docker {
             extras: self.daemon.extras(),
         };
         let owner =
-            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-        let mut description = mould.description(&owner, execution.limits.timeout + SPARE_TIME);
+            Owner::this().map_err(errors::setup("identify this process as the owner of a container"))?;
+        let mut description = spec.description(&owner, execution.limits.timeout + SPARE_TIME);
         description["HostConfig"]["SecurityOpt"] =
             serde_json::json!(["no-new-privileges:true", "seccomp=(ours)"]);
         let container = serde_json::to_string_pretty(&description).unwrap_or_default();
@@ -576,19 +578,24 @@ async fn changed(pool: Option<&Pool>) {
 }
 
 fn cannot_wait(why: &str) -> BackendError {
-    trouble::setup("make a parked container")(std::io::Error::other(why.to_owned()))
+    errors::setup("make a parked container")(std::io::Error::other(why.to_owned()))
 }
 
-async fn make(api: &Api, name: String, mould: &Mould, lease: Duration) -> Result<Container, BackendError> {
-    let owner = Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-    match Container::make(api, name, &mould.description(&owner, lease)).await {
+async fn make(
+    api: &Api,
+    name: String,
+    spec: &ContainerSpec,
+    lease: Duration,
+) -> Result<Container, BackendError> {
+    let owner = Owner::this().map_err(errors::setup("identify this process as the owner of a container"))?;
+    match Container::make(api, name, &spec.description(&owner, lease)).await {
         Ok(container) => Ok(container),
-        Err(error) => Err(refusal(api, mould.runtime.as_deref(), "make the container", error).await),
+        Err(error) => Err(refusal(api, spec.runtime.as_deref(), "make the container", error).await),
     }
 }
 
 fn usual_limits() -> Result<BoxLimits, BackendError> {
     let limits = LimitsRequest::default().resolve();
-    let limits = limits.map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
+    let limits = limits.map_err(|fault| errors::setup("name limits")(std::io::Error::other(fault)))?;
     Ok(limits.0)
 }

@@ -13,9 +13,9 @@ use belljar_core::pool::{LanguagePool, PoolStatus};
 use belljar_core::request::{InputFile, Network};
 use tokio::sync::Notify;
 
-use crate::container::{Container, Mould};
+use crate::container::{Container, ContainerSpec};
 use crate::frame::Order;
-use crate::line::Line;
+use crate::init_channel::InitChannel;
 
 /// For how long a run that found no parked container raises the target by one.
 const MEMORY_OF_DEMAND: Duration = Duration::from_secs(30);
@@ -38,8 +38,8 @@ pub struct PoolSettings {
 /// A container whose runtime waits for code. Dropping it removes the container.
 pub(crate) struct Parked {
     pub(crate) container: Container,
-    pub(crate) line: Line,
-    pub(crate) mould: Mould,
+    pub(crate) channel: InitChannel,
+    pub(crate) spec: ContainerSpec,
     pub(crate) order: Order,
     pub(crate) since: Instant,
 }
@@ -55,13 +55,13 @@ impl std::fmt::Debug for Parked {
 pub(crate) struct Pool {
     max_age: Duration,
     limits: BoxLimits,
-    shelves: Mutex<Vec<Shelf>>,
+    languages: Mutex<Vec<LanguageContainers>>,
     changed: Notify,
 }
 
 /// Those of one language.
 #[derive(Debug)]
-struct Shelf {
+struct LanguageContainers {
     ready: VecDeque<Parked>,
     missed: Option<Instant>,
     failed: Option<Instant>,
@@ -73,11 +73,12 @@ impl Pool {
         // This backend sends no primer.
         let waits = |language: &Language| language.parking.is_some_and(|parking| parking.primer.is_empty());
         let parkable = settings.languages.iter().filter(|(language, _, _)| waits(language));
-        let shelves = parkable.map(|(language, min, max)| Shelf::new(*language, *min, *max)).collect();
+        let languages =
+            parkable.map(|(language, min, max)| LanguageContainers::new(*language, *min, *max)).collect();
         Pool {
             max_age: settings.max_age,
             limits: settings.limits,
-            shelves: Mutex::new(shelves),
+            languages: Mutex::new(languages),
             changed: Notify::new(),
         }
     }
@@ -93,55 +94,55 @@ impl Pool {
     }
 
     /// Takes one that was made from the same description, and says whether there was any.
-    pub(crate) fn take(&self, language: Language, mould: &Mould, order: &Order) -> Option<Parked> {
-        let mut shelves = self.lock();
-        let shelf = shelves.iter_mut().find(|shelf| shelf.status.language == language)?;
-        let fits = |parked: &Parked| parked.mould == *mould && parked.order == *order;
+    pub(crate) fn take(&self, language: Language, spec: &ContainerSpec, order: &Order) -> Option<Parked> {
+        let mut languages = self.lock();
+        let of_language = languages.iter_mut().find(|of_language| of_language.status.language == language)?;
+        let fits = |parked: &Parked| parked.spec == *spec && parked.order == *order;
         let found =
-            shelf.ready.iter().position(|parked| fits(parked) && parked.since.elapsed() < self.max_age);
+            of_language.ready.iter().position(|parked| fits(parked) && parked.since.elapsed() < self.max_age);
         match found {
-            Some(_) => shelf.status.hits += 1,
-            None if shelf.ready.is_empty() => {
-                shelf.status.misses += 1;
-                shelf.missed = Some(Instant::now());
+            Some(_) => of_language.status.hits += 1,
+            None if of_language.ready.is_empty() => {
+                of_language.status.misses += 1;
+                of_language.missed = Some(Instant::now());
             }
-            None => shelf.status.unfit += 1,
+            None => of_language.status.unfit += 1,
         }
         self.changed.notify_one();
-        found.and_then(|at| shelf.ready.remove(at))
+        found.and_then(|at| of_language.ready.remove(at))
     }
 
     /// A container that was taken had died while it was parked.
     pub(crate) fn count_loss(&self, language: Language) {
-        self.change(language, |shelf| shelf.status.losses += 1);
+        self.change(language, |of_language| of_language.status.losses += 1);
     }
 
     /// The language for which to make the next one, if any; and those that are too old.
     pub(crate) fn review(&self) -> (Option<Language>, Vec<Parked>) {
-        let mut shelves = self.lock();
-        let old = shelves.iter_mut().flat_map(|shelf| shelf.discard(self.max_age)).collect();
-        let next = shelves.iter_mut().find(|shelf| shelf.wants_more()).map(|shelf| {
-            shelf.status.booting += 1;
-            shelf.status.language
+        let mut languages = self.lock();
+        let old = languages.iter_mut().flat_map(|of_language| of_language.discard(self.max_age)).collect();
+        let next = languages.iter_mut().find(|of_language| of_language.wants_more()).map(|of_language| {
+            of_language.status.booting += 1;
+            of_language.status.language
         });
         (next, old)
     }
 
     /// One is ready, or could not be made.
     pub(crate) fn made(&self, language: Language, made: Result<Parked, BackendError>, took: Duration) {
-        self.change(language, |shelf| {
-            shelf.status.booting -= 1;
+        self.change(language, |of_language| {
+            of_language.status.booting -= 1;
             match made {
                 Ok(parked) => {
-                    shelf.status.refills += 1;
-                    shelf.status.refill_time += took;
-                    (shelf.failed, shelf.status.problem) = (None, None);
-                    shelf.ready.push_back(parked);
+                    of_language.status.refills += 1;
+                    of_language.status.refill_time += took;
+                    (of_language.failed, of_language.status.problem) = (None, None);
+                    of_language.ready.push_back(parked);
                 }
                 Err(error) => {
-                    shelf.status.losses += 1;
-                    shelf.failed = Some(Instant::now());
-                    shelf.status.problem = Some(error.to_string());
+                    of_language.status.losses += 1;
+                    of_language.failed = Some(Instant::now());
+                    of_language.status.problem = Some(error.to_string());
                 }
             }
         });
@@ -154,33 +155,36 @@ impl Pool {
 
     /// Takes everything that is parked, and prevents more.
     pub(crate) fn empty(&self) -> Vec<Parked> {
-        let mut shelves = self.lock();
-        let all = shelves.iter_mut().flat_map(|shelf| std::mem::take(&mut shelf.ready)).collect();
-        shelves.clear();
+        let mut languages = self.lock();
+        let all =
+            languages.iter_mut().flat_map(|of_language| std::mem::take(&mut of_language.ready)).collect();
+        languages.clear();
         all
     }
 
     pub(crate) fn status(&self) -> PoolStatus {
-        let languages = self.lock().iter().map(Shelf::status).collect();
+        let languages = self.lock().iter().map(LanguageContainers::status).collect();
         // Parked containers are limited by their own limits only.
         PoolStatus { memory_limit: 0, max_age: self.max_age, languages }
     }
 
-    fn change(&self, language: Language, change: impl FnOnce(&mut Shelf)) {
-        if let Some(shelf) = self.lock().iter_mut().find(|shelf| shelf.status.language == language) {
-            change(shelf);
+    fn change(&self, language: Language, change: impl FnOnce(&mut LanguageContainers)) {
+        if let Some(of_language) =
+            self.lock().iter_mut().find(|of_language| of_language.status.language == language)
+        {
+            change(of_language);
         }
         self.changed.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Shelf>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<LanguageContainers>> {
         // A panic while the lock was held cannot have left counts and containers inconsistent.
-        self.shelves.lock().unwrap_or_else(PoisonError::into_inner)
+        self.languages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Shelf {
-    fn new(language: Language, min: usize, max: usize) -> Shelf {
+impl LanguageContainers {
+    fn new(language: Language, min: usize, max: usize) -> LanguageContainers {
         let status = LanguagePool {
             language,
             ready: 0,
@@ -198,7 +202,7 @@ impl Shelf {
             oldest: None,
             memory: 0,
         };
-        Shelf { ready: VecDeque::new(), missed: None, failed: None, status }
+        LanguageContainers { ready: VecDeque::new(), missed: None, failed: None, status }
     }
 
     /// More runs may follow one that found no parked container.

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::api::{Api, Version};
-use crate::container::{CODE_ID, Container, Mould, is_emulator, refusal};
+use crate::container::{CODE_ID, Container, ContainerSpec, is_emulator, refusal};
 use crate::execution::BUILD_LIMIT;
 use crate::extras::Extras;
 use crate::frame::{Said, Surroundings, Told};
 use crate::image::{Images, unique};
-use crate::line::Line;
+use crate::init_channel::InitChannel;
 use crate::owner::Owner;
-use crate::{remembered, trouble};
+use crate::{errors, remembered};
 
 /// Changes whenever the questions change.
 const EDITION: &str = "2";
@@ -103,8 +103,7 @@ impl Trial<'_> {
     }
 
     async fn find_out(&self, of: String) -> Result<Findings, BackendError> {
-        let info: Info =
-            self.api.get("/info").await.map_err(trouble::api("ask the daemon what it can do"))?;
+        let info: Info = self.api.get("/info").await.map_err(errors::api("ask the daemon what it can do"))?;
         let emulated = is_emulator(self.runtime);
         let mut seen = self.look(Extras::default()).await;
         // On a busy host the kernel of gVisor sometimes ends while a trial starts many processes in it.
@@ -133,7 +132,7 @@ impl Trial<'_> {
 
     /// What a container sees that is made with these extras.
     async fn look(&self, extras: Extras) -> Result<Surroundings, BackendError> {
-        let mould = Mould {
+        let spec = ContainerSpec {
             image: self.images.bare(self.api).await?,
             runtime: self.runtime.map(str::to_owned),
             limits: trial_limits()?,
@@ -144,28 +143,28 @@ impl Trial<'_> {
             extras,
         };
         let owner =
-            Owner::this().map_err(trouble::setup("identify this process as the owner of a container"))?;
-        let description = mould.description(&owner, LEASE);
-        let failed = trouble::api("make a test container");
+            Owner::this().map_err(errors::setup("identify this process as the owner of a container"))?;
+        let description = spec.description(&owner, LEASE);
+        let failed = errors::api("make a test container");
         let made = Container::make(self.api, format!("belljar-trial-{}", unique()), &description).await;
         let container = match made {
             Ok(container) => container,
             Err(error) => return Err(refusal(self.api, self.runtime, "make a test container", error).await),
         };
-        let mut line = Line::new(container.attach().await.map_err(&failed)?);
-        line.tell(&Told::Look);
+        let mut channel = InitChannel::new(container.attach().await.map_err(&failed)?);
+        channel.tell(&Told::Look);
         if let Err(error) = container.start().await {
             return Err(refusal(self.api, self.runtime, "start a test container", error).await);
         }
-        let seen = match tokio::time::timeout(BUILD_LIMIT, line.hear()).await {
+        let seen = match tokio::time::timeout(BUILD_LIMIT, channel.hear()).await {
             Ok(Ok(Some(Said::Seen(seen)))) => seen,
             other => {
-                let fate = container.fate().await.map_err(&failed)?;
-                let said = format!("{other:?} {fate:?} {}", line.last_words());
-                return Err(trouble::setup("test the daemon")(std::io::Error::other(said)));
+                let state = container.state().await.map_err(&failed)?;
+                let said = format!("{other:?} {state:?} {}", channel.last_words());
+                return Err(errors::setup("test the daemon")(std::io::Error::other(said)));
             }
         };
-        container.part(line, mould.is_emulated()).await.map_err(&failed)?;
+        container.part(channel, spec.is_emulated()).await.map_err(&failed)?;
         Ok(seen)
     }
 }
@@ -173,7 +172,7 @@ impl Trial<'_> {
 fn trial_limits() -> Result<BoxLimits, BackendError> {
     let request = LimitsRequest { pids: Some(TRIAL_PIDS), ..LimitsRequest::default() };
     let limits =
-        request.resolve().map_err(|fault| trouble::setup("name limits")(std::io::Error::other(fault)))?;
+        request.resolve().map_err(|fault| errors::setup("name limits")(std::io::Error::other(fault)))?;
     Ok(limits.0)
 }
 

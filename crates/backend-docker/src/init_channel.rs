@@ -16,8 +16,8 @@ pub(crate) const HEAD: usize = 8;
 /// The most that is kept of what PID 1 writes to stderr: only a dying process writes there.
 const MOST_ASIDE: usize = 4 << 10;
 
-/// A line that is open.
-pub(crate) struct Line {
+/// An open channel.
+pub(crate) struct InitChannel {
     from: ReadHalf<Attached>,
     /// The raw bytes.
     raw: Vec<u8>,
@@ -30,12 +30,12 @@ pub(crate) struct Line {
     window: Arc<Semaphore>,
 }
 
-impl Line {
-    pub(crate) fn new(attached: Attached) -> Line {
+impl InitChannel {
+    pub(crate) fn new(attached: Attached) -> InitChannel {
         let (from, to) = tokio::io::split(attached);
         let (sender, frames) = mpsc::unbounded_channel();
         tokio::spawn(write(to, frames));
-        Line {
+        InitChannel {
             from,
             raw: Vec::new(),
             piece: (0, false),
@@ -53,7 +53,7 @@ impl Line {
     }
 
     pub(crate) fn tell_raw(&self, frames: Vec<u8>) {
-        // If the line is closed, the message is lost; reading reports that.
+        // If the channel is closed, the message is lost; reading reports that.
         let _ = self.to.send(frames);
     }
 

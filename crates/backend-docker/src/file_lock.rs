@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const BETWEEN_TRIES: Duration = Duration::from_millis(20);
 
 /// Waits until no other process with this state directory holds the lock. The lock lasts as long as the returned value.
-pub(crate) async fn alone(state_dir: Option<&Path>) -> Option<File> {
+pub(crate) async fn file_lock(state_dir: Option<&Path>) -> Option<File> {
     let dir = state_dir?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir).ok()?;
     let lock = File::open(dir).ok()?;
@@ -32,12 +32,12 @@ mod tests {
     #[tokio::test]
     async fn the_second_waits_for_the_first() {
         let dir = tempfile::tempdir().unwrap();
-        let first = alone(Some(dir.path())).await;
+        let first = file_lock(Some(dir.path())).await;
         assert!(first.is_some());
         let soon = Duration::from_millis(100);
-        let early = tokio::time::timeout(soon, alone(Some(dir.path()))).await;
+        let early = tokio::time::timeout(soon, file_lock(Some(dir.path()))).await;
         assert!(early.is_err(), "the first is still at it");
         drop(first);
-        assert!(alone(Some(dir.path())).await.is_some());
+        assert!(file_lock(Some(dir.path())).await.is_some());
     }
 }
