@@ -160,7 +160,7 @@ impl Task<'_> {
     /// program that is there would tell one caller what another has sent. `None` if it cannot be known: a workspace is a
     /// directory that may change.
     fn key(&self) -> Option<Key> {
-        let Task { caller, backend, sandbox, language, files, source, .. } = self;
+        let Task { caller, backend, sandbox, language, files, source, limits, .. } = self;
         let compiler = language.compiler().filter(|_| sandbox.workspace.is_none())?;
         let mut digest = Digest::new(language.name);
         digest.add(caller).add(backend.name().name());
@@ -173,6 +173,8 @@ impl Task<'_> {
         };
         digest.add_all(compiler.argv);
         digest.add_all(sandbox.env.iter().flat_map(|variable| [variable.name(), variable.value()]));
+        // What is kept of the compiler's output was cut to the limit of the request that it was compiled for.
+        digest.add(limits.output.get().to_le_bytes());
         digest.add(source.name.as_str()).add(&source.text);
         for file in *files {
             digest.add(file.path.as_str()).add(&file.content).add([u8::from(file.executable)]);

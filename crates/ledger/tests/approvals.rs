@@ -424,3 +424,33 @@ fn a_decision_that_nobody_was_told_can_be_revoked() {
     assert_eq!(settled(store.submit(&run("ci", "told()"), now).unwrap()).id, ids[0], "the control");
     assert_ne!(pending(store.submit(&run("ci", "revoked()"), now).unwrap()), ids[1]);
 }
+
+#[test]
+fn a_request_that_still_waits_is_not_told_a_decision_that_was_revoked() {
+    let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+    let store = open(dir.path());
+    let ids = ["told()", "revoked()"].map(|code| {
+        let id = pending(store.submit(&run("ci", code), now).unwrap());
+        store.decide(&id, &ruling(true, "boss"), now).unwrap();
+        id
+    });
+    store.revoke(&ids[1], "boss", None, now).unwrap();
+    let told = |id: &str| store.take(id, now).unwrap().unwrap();
+    assert_eq!(told(&ids[0]).status, ApprovalStatus::Approved, "the control");
+    let revoked = told(&ids[1]);
+    assert_eq!(revoked.status, ApprovalStatus::Cancelled);
+    assert_eq!(revoked.reason.as_deref(), Some("because; revoked by boss"));
+}
+
+#[test]
+fn terms_that_are_replaced_hold_at_once() {
+    let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+    let store = open(dir.path());
+    let decide = |own| {
+        store.replace_terms(Terms { own, ..store.terms() });
+        let id = pending(store.submit(&run("ci", &format!("{own:?}()")), now).unwrap());
+        store.decide(&id, &ruling(true, "ci"), now).map(drop).map_err(code_of)
+    };
+    assert_eq!(decide(Own::Allowed), Ok(()), "the control");
+    assert_eq!(decide(Own::Refused), Err(Code::Forbidden));
+}

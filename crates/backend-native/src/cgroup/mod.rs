@@ -9,7 +9,7 @@
 //! Whether a limit can be enforced is found by setting it ([`Cgroups::probe`]), because neither the version, nor being
 //! root, nor the list of controllers decides it: a container may have all three and a read-only mount.
 //!
-//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way ([`CgroupEntry`]): moving
+//! Nothing here moves a process into a box's cgroup. The jail does, in the cheapest way ([`CgroupEntry`](belljar_jail::plan::CgroupEntry)): moving
 //! another process costs milliseconds.
 //!
 //! All of this blocks, usually for microseconds.
@@ -36,7 +36,6 @@ use std::time::{Duration, Instant};
 
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_core::limits::BoxLimits;
-use belljar_jail::plan::CgroupEntry;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -51,7 +50,7 @@ pub use v1::V1;
 pub use v2::V2;
 
 use box_cgroup::MemoryCounters;
-use limits::{Bandwidth, Caps, Demand, Knob, Weight};
+use limits::{Caps, Demand, Knob, Weight};
 
 /// How this host lets us limit a tree of processes, found by making a cgroup and writing to it.
 #[derive(Debug, Clone, PartialEq, Eq)]

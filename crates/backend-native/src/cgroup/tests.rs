@@ -6,7 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use belljar_core::limits::LimitsRequest;
+use belljar_jail::plan::CgroupEntry;
 
+use super::limits::Bandwidth;
 use super::v2::{Claim, Ground};
 use super::*;
 

@@ -203,7 +203,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::cgroup::Bandwidth;
+    use crate::cgroup::limits::Bandwidth;
     use crate::cgroup::mounts::Writable;
 
     fn mount(point: &str, options: &str) -> Mount {

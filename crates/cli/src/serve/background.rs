@@ -17,12 +17,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use belljar_wire::{Code, Problem};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use sha2::{Digest, Sha256};
 
 use super::ServeArgs;
-use super::socket::{Address, LONGEST_PATH};
+use super::socket::{Address, LONGEST_PATH, trusted_directory};
 use crate::args::Verbosity;
 use crate::problem::{self, say};
 use crate::settings::{Environment, Settings, state_directory};
@@ -104,6 +104,8 @@ fn find_or_start(
     environment: Environment<'_>,
 ) -> Result<PathBuf, Failure> {
     let order = Order::read(args, verbosity, environment)?;
+    // Whoever listens in a directory of somebody else's is not asked.
+    trusted_directory(&order.socket)?;
     if is_served(&order.socket)? {
         return Ok(order.socket);
     }
@@ -197,11 +199,10 @@ impl Order {
         let _ = belljar_jail::close_inherited();
         // One log is kept besides the current one.
         let _ = std::fs::rename(log_path, self.beside("log.old"));
-        let log =
-            OpenOptions::new().create(true).append(true).mode(0o600).open(log_path).map_err(|cause| {
-                let message = format!("cannot write the server's log {}: {cause}", log_path.display());
-                Problem::new(Code::Internal, message, "choose another place with --listen unix:PATH")
-            })?;
+        let log = own_file().append(true).open(log_path).map_err(|cause| {
+            let message = format!("cannot write the server's log {}: {cause}", log_path.display());
+            Problem::new(Code::Internal, message, "choose another place with --listen unix:PATH")
+        })?;
         let readiness = readiness().map_err(|cause| {
             let message = format!("cannot make a socket to hear from the server: {cause}");
             Problem::new(Code::Internal, message, "check the limit on open files (ulimit -n)")
@@ -318,7 +319,7 @@ fn usual_socket(name: &str, environment: Environment<'_>) -> Result<PathBuf, Pro
     let runtime = runtime.filter(|dir| dir.metadata().is_ok_and(|found| found.uid() == user));
     let candidates = [
         runtime.map(|dir| dir.join("belljar")),
-        Some(state_directory(environment).join("run")),
+        Some(state_directory(environment).join("run")).filter(|dir| is_beneath_own(dir, user)),
         Some(PathBuf::from(format!("/tmp/belljar-{user}"))),
     ];
     let mut why = None;
@@ -335,6 +336,12 @@ fn usual_socket(name: &str, environment: Environment<'_>) -> Result<PathBuf, Pro
     Err(Problem::new(Code::Internal, message, "name one with --listen unix:PATH"))
 }
 
+/// Whether a directory that is made here is beneath one of the user's or root's: the owner of any other could exchange it.
+fn is_beneath_own(dir: &Path, user: u32) -> bool {
+    let existing = dir.ancestors().find_map(|dir| dir.metadata().ok());
+    existing.is_some_and(|found| [0, user].contains(&found.uid()))
+}
+
 /// Makes a directory that only this user can reach, or checks that it is one.
 fn own_directory(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
@@ -345,11 +352,18 @@ fn own_directory(dir: &Path) -> io::Result<()> {
     Err(io::Error::other("it belongs to another user, or others can write to it"))
 }
 
+/// A file that only this user can read, which is made if there is none. It is no link.
+fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
 /// Waits until no other process starts this server.
 fn lock(path: &Path) -> Result<File, Problem> {
     let locked = || -> io::Result<File> {
         loop {
-            let file = OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(path)?;
+            let file = own_file().write(true).truncate(false).open(path)?;
             rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockExclusive))?;
             // It may have been removed while we waited: then it locks nothing any more.
             let is_the_same = |found: std::fs::Metadata| {

@@ -20,7 +20,7 @@ use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::request::{BackendChoice, BackendName};
 use belljar_engine::{RunError, Scanning};
-use belljar_ledger::approvals::Abandoned;
+use belljar_ledger::approvals::{Abandoned, Approvals};
 use belljar_native::PoolSettings;
 use belljar_server::http::App;
 use belljar_server::{Config, Quiet, Refusals, ServeError, Server};
@@ -150,7 +150,8 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     server.find_refusals(move |refusals| tell_of(refusals, &settings.config_to_write));
     let (url, exposed) = (socket.url(), socket.is_exposed());
     let listener = socket.into_listener(home.is_unprivileged())?;
-    let reload = |app: &App| reloaded(args, environment, &home, exposed, app);
+    let store = approvals.as_ref().map(|approvals| approvals.waiting.store().clone());
+    let reload = |app: &App| reloaded(args, environment, &home, exposed, app, store.as_deref());
     let text = || home.configuration(args.config.as_deref(), environment).ok()?.text;
     let ready = || {
         announce(url.as_deref(), verbosity);
@@ -374,7 +375,7 @@ fn announce(url: Option<&str>, verbosity: Verbosity) {
     }
 }
 
-/// Reloads the keys, what callers may do, the policies and the defaults for requests. If the configuration is not valid, nothing
+/// Reloads the keys, what callers may do, the policies, the terms of approvals and the defaults for requests. If the configuration is not valid, nothing
 /// changes.
 fn reloaded(
     args: &ServeArgs,
@@ -382,6 +383,7 @@ fn reloaded(
     home: &Home,
     exposed: bool,
     app: &App,
+    approvals: Option<&Approvals>,
 ) -> Result<usize, Problem> {
     let choose = || home.configuration(args.config.as_deref(), environment);
     let settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
@@ -394,6 +396,11 @@ fn reloaded(
             message,
             "add a key to the configuration, or stop the server",
         ));
+    }
+    let terms = Configured::of(&settings)?.terms;
+    // Before the keys: a new key must not decide under the old terms.
+    if let Some(approvals) = approvals {
+        approvals.replace_terms(terms);
     }
     app.replace_callers(&config);
     Ok(config.keys.len())

@@ -305,8 +305,29 @@ pub(super) fn occupant(path: &Path) -> Occupant {
 }
 
 /// Waits until nobody else binds a socket in this directory. Otherwise two servers that find a dead socket could remove each
-/// other's. Nobody else may write there: they could put a socket of their own in its place.
+/// other's.
 fn take_turn(path: &Path) -> Result<OwnedFd, Problem> {
+    let directory = trusted_directory(path)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory.into()),
+            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(errno) => {
+                let cause = io::Error::from(errno);
+                let message =
+                    format!("cannot listen on unix:{}: cannot lock its directory: {cause}", path.display());
+                let hint = "try again, or choose a path in another directory";
+                return Err(Problem::new(Code::InvalidRequest, message, hint));
+            }
+        }
+    }
+}
+
+/// The directory of a socket, in which nobody else may write: they could put a socket, or a link, of their own there.
+pub(super) fn trusted_directory(path: &Path) -> Result<File, Problem> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     let (shown, place) = (dir.display(), path.display());
     let cannot = |why: String, hint: String| {
@@ -320,26 +341,12 @@ fn take_turn(path: &Path) -> Result<OwnedFd, Problem> {
     let directory = File::from(opened);
     let found =
         directory.metadata().map_err(|cause| cannot(cause.to_string(), "choose another path".into()))?;
-    let is_trusted = [0, geteuid().as_raw()].contains(&found.uid()) && found.mode() & 0o022 == 0;
-    if !is_trusted {
-        let hint = format!(
-            "use a directory of your own: `mkdir -m 700 DIR`, or `chmod go-w {shown}` if it is yours"
-        );
-        return Err(cannot(format!("other users can write to {shown}"), hint));
+    if [0, geteuid().as_raw()].contains(&found.uid()) && found.mode() & 0o022 == 0 {
+        return Ok(directory);
     }
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(directory.into()),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(errno) => {
-                let why = format!("cannot lock {shown}: {}", io::Error::from(errno));
-                return Err(cannot(why, "try again, or choose a path in another directory".into()));
-            }
-        }
-    }
+    let hint =
+        format!("use a directory of your own: `mkdir -m 700 DIR`, or `chmod go-w {shown}` if it is yours");
+    Err(cannot(format!("other users can write to {shown}"), hint))
 }
 
 /// The id that stands for all users who are not mapped into the namespace of this server.

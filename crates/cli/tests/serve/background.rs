@@ -1,7 +1,7 @@
 //! The server in the background: one for all who ask for the same, and gone when nobody does.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -213,4 +213,30 @@ fn a_server_that_cannot_start_says_why() {
     assert_eq!(output.status.code(), Some(125));
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.starts_with("error: --idle-timeout: "), "{said}");
+}
+
+#[test]
+fn nobody_is_asked_or_written_to_in_a_directory_of_somebody_else() {
+    let of_root = Background::of(0);
+    let foreign = tempfile::tempdir().unwrap();
+    let (socket, victim) = (foreign.path().join("x.sock"), of_root.0.folder.path().join("victim"));
+    // Somebody who listens there already, and links where the server's own files would be.
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    for ending in ["lock", "log"] {
+        std::os::unix::fs::symlink(&victim, foreign.path().join(format!("x.sock.{ending}"))).unwrap();
+    }
+    std::os::unix::fs::chown(foreign.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    let listen = format!("unix:{}", socket.display());
+    let output = of_root.command(&["--listen", &listen]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("other users can write to"), "{said}");
+    assert!(listener.accept().is_err(), "somebody else was asked");
+    assert!(!victim.exists(), "a link was followed");
+    // The control: the same in a directory of one's own.
+    let own = of_root.0.folder.path().join("own");
+    fs::create_dir(&own).unwrap();
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    let socket = own.join("x.sock");
+    assert_eq!(of_root.start(&["--listen", &format!("unix:{}", socket.display())]), socket);
 }

@@ -8,7 +8,7 @@ use crate::error::Doing;
 /// What the database has: the name of each part and the statement that makes it.
 ///
 /// Times are milliseconds since 1970. `waiting` is how many requests wait for the decision, `taken` whether one has been
-/// told it. `remembered` is until when it holds for others. A pending approval whose time has come counts as expired,
+/// told it: 0 for no, 1 for yes, 2 if the decision was revoked, which nobody is told any more. `remembered` is until when it holds for others. A pending approval whose time has come counts as expired,
 /// whether or not anybody has written that.
 const STATEMENTS: [(&str, &str); 5] = [
     (

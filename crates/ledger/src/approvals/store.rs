@@ -49,7 +49,7 @@ const STATUS: &str = "CASE WHEN status = 'pending' AND expires <= :now THEN 'exp
 #[derive(Debug)]
 pub struct Approvals {
     db: Mutex<Connection>,
-    terms: Terms,
+    terms: Mutex<Terms>,
 }
 
 /// What holds for approvals.
@@ -161,13 +161,18 @@ impl Approvals {
         let mut db = connect(&path)?;
         make_tables(&mut db).doing("make the tables of the approvals")?;
         schema::check(&db)?;
-        Ok(Approvals { db: Mutex::new(db), terms })
+        Ok(Approvals { db: Mutex::new(db), terms: Mutex::new(terms) })
     }
 
     /// What holds for them.
     #[must_use]
     pub fn terms(&self) -> Terms {
-        self.terms
+        *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this holds for them, as a configuration that was reloaded says.
+    pub fn replace_terms(&self, terms: Terms) {
+        *self.terms.lock().unwrap_or_else(PoisonError::into_inner) = terms;
     }
 
     /// Asks for approval of a run, unless somebody has decided about the same run of the same caller. If the same run of
@@ -188,7 +193,7 @@ impl Approvals {
             if let Some(full) = full(db, &run.caller, now)? {
                 return Ok(Err(full));
             }
-            let expires = now + self.terms.expire;
+            let expires = now + self.terms().expire;
             let id = insert(db, run, &stored, now, expires)?;
             Ok(Ok(Submitted::Pending { id, expires }))
         })?
@@ -199,10 +204,10 @@ impl Approvals {
     /// # Errors
     /// There is no such approval, it is settled, or it is one's own.
     pub fn decide(&self, id: &str, ruling: &Ruling, now: SystemTime) -> Result<Found, ApprovalError> {
-        if ruling.remember.is_some_and(|time| time > self.terms.remember) {
-            return Err(ApprovalError::TooLong { most: self.terms.remember });
+        let Terms { remember, own, .. } = self.terms();
+        if ruling.remember.is_some_and(|time| time > remember) {
+            return Err(ApprovalError::TooLong { most: remember });
         }
-        let own = self.terms.own;
         self.change("decide", |db| {
             let Some((caller, settled)) = state(db, id, now)? else {
                 return Ok(Err(ApprovalError::NoSuch { id: id.to_owned() }));
@@ -237,7 +242,7 @@ impl Approvals {
             };
             let said = [settled.reason.as_deref(), Some(&format!("revoked by {by}")), reason];
             let said = said.into_iter().flatten().collect::<Vec<_>>().join("; ");
-            let revoked = "UPDATE approvals SET remembered = ?2, taken = 1, reason = ?3 WHERE id = ?1 \
+            let revoked = "UPDATE approvals SET remembered = ?2, taken = 2, reason = ?3 WHERE id = ?1 \
                            AND status IN ('approved', 'denied') AND (remembered > ?2 OR (taken = 0 AND expires > ?2))";
             let changed = db.execute(revoked, params![id, millis(now), said])?;
             Ok(if changed > 0 { Ok(()) } else { Err(ApprovalError::NotRemembered { status: settled.status }) })
@@ -245,7 +250,8 @@ impl Approvals {
         self.find(id, now)?.ok_or_else(|| ApprovalError::NoSuch { id: id.to_owned() })
     }
 
-    /// What became of an approval that a request waits for; `None` if it still does. Whoever is told a decision has taken it.
+    /// What became of an approval that a request waits for; `None` if it still does. Whoever is told a decision has taken it;
+    /// a decision that was revoked before is told to nobody.
     ///
     /// # Errors
     /// That the file cannot be used.
@@ -256,8 +262,12 @@ impl Approvals {
             if settled.status == ApprovalStatus::Pending {
                 return Ok(None);
             }
-            db.execute("UPDATE approvals SET taken = 1 WHERE id = ?1", [id])?;
-            Ok(Some(settled))
+            let told = db.execute("UPDATE approvals SET taken = 1 WHERE id = ?1 AND taken <> 2", [id])?;
+            Ok(Some(if told > 0 {
+                settled
+            } else {
+                Settled { status: ApprovalStatus::Cancelled, ..settled }
+            }))
         })
     }
 

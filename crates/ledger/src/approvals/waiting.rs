@@ -278,8 +278,9 @@ pub(super) fn verdict(settled: Settled, terms: Terms) -> Verdict {
             Verdict { approved: false, by, reason, approval_id }
         }
         ApprovalStatus::Cancelled | ApprovalStatus::Pending => {
-            let reason = Some("the request for approval was withdrawn".to_owned());
-            Verdict { approved: false, by, reason, approval_id }
+            // A decision that was revoked has a reason that says so.
+            let reason = reason.unwrap_or_else(|| "the request for approval was withdrawn".to_owned());
+            Verdict { approved: false, by, reason: Some(reason), approval_id }
         }
     }
 }

@@ -229,6 +229,9 @@ fn message(approval: &Approval) -> Option<String> {
         ("Arguments", quoted(&request.args)),
         ("Environment", quoted(&request.env)),
         ("Workspace", workspace.unwrap_or_default()),
+        ("Image", quoted(request.image.as_slice())),
+        ("Files to return", quoted(&request.collect)),
+        ("Guarantees that it does without", quoted(&request.waive)),
     ];
     for (name, value) in more.iter().filter(|(_, value)| !value.is_empty()) {
         text.push_str(&format!(" {name}: {value}."));
