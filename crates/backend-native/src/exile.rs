@@ -179,7 +179,8 @@ fn remembered(dir: &Path) -> io::Result<Luggage> {
 }
 
 /// The runtimes of this host that only root can reach. Programs are asked only if a directory on the way is closed to
-/// others.
+/// others, and of those only the ones that may be behind it: to ask them takes most of the time until the first run.
+/// The server itself finds what belongs to the base system, when somebody asks for it.
 fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
     let is_closed = |path: &PathBuf| path.exists() && !exile::is_open_to_all(path);
     let closed = std::env::split_paths(&from.search_path).any(|dir| is_closed(&dir))
@@ -195,8 +196,18 @@ fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
         found: Vec::new(),
         cache_dir: from.state_dir.clone(),
     });
-    let found = Language::all().filter_map(|language| Some((language, runtimes.find(language).ok()?)));
-    found.filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
+    let asked = Language::all().filter(|language| runtimes.may_be_elsewhere(*language));
+    let found = find_at_once(&runtimes, asked.collect());
+    found.into_iter().filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
+}
+
+/// Asks all of them at the same time: each answer is a program that starts, and mostly waits for its files.
+fn find_at_once(runtimes: &Runtimes, languages: Vec<Language>) -> Vec<(Language, Runtime)> {
+    std::thread::scope(|scope| {
+        let find = |language| move || Some((language, runtimes.find(language).ok()?));
+        let asking: Vec<_> = languages.into_iter().map(|language| scope.spawn(find(language))).collect();
+        asking.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
+    })
 }
 
 /// The parts of it that are closed to others.

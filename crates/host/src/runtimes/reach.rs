@@ -226,7 +226,8 @@ impl<'a> Reach<'a> {
     fn add_link_targets(&mut self) {
         let mut budget = MOST_ENTRIES;
         let mut targets = HashSet::new();
-        for dir in std::mem::take(&mut self.own) {
+        // A runtime names its prefix, and then the directories in it: each is searched once.
+        for dir in outermost(std::mem::take(&mut self.own)) {
             collect_link_targets(&dir, &mut budget, &mut targets);
         }
         let mut targets: Vec<PathBuf> =
