@@ -271,6 +271,8 @@ fn collect_link_targets(dir: &Path, budget: &mut usize, targets: &mut HashSet<Pa
         }
         *budget -= 1;
         match entry.file_type() {
+            // A third of the directories of a Python with packages, and Python itself writes what is in them.
+            Ok(kind) if kind.is_dir() && entry.file_name() == "__pycache__" => {}
             Ok(kind) if kind.is_dir() => collect_link_targets(&entry.path(), budget, targets),
             Ok(kind) if kind.is_symlink() => targets.extend(entry.path().canonicalize()),
             Ok(_) | Err(_) => {}
