@@ -23,10 +23,12 @@ class Connection:
         self.used = time.monotonic()
 
     def ask(self, method, path, body=None):
+        return self.send(method, path, b"" if body is None else json.dumps(body).encode())
+
+    def send(self, method, path, body):
         if time.monotonic() - self.used > 2:
             # The server closes connections that wait for long.
             self.connect()
-        body = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nhost: {self.address}\r\ncontent-type: application/json\r\n"
         self.socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         answer = b""

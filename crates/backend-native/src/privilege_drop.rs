@@ -5,6 +5,7 @@ use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use belljar_core::language::Language;
 use belljar_host::runtimes::{Runtime, RuntimeSettings, Runtimes};
@@ -179,7 +180,8 @@ fn remembered(dir: &Path) -> io::Result<KeptMount> {
 }
 
 /// The runtimes of this host that only root can reach. Programs are asked only if a directory on the way is closed to
-/// others.
+/// others, and of those only the ones that may be behind it: to ask them takes most of the time until the first run.
+/// The server itself finds what belongs to the base system, when somebody asks for it.
 fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
     let is_closed = |path: &PathBuf| path.exists() && !privilege_drop::is_open_to_all(path);
     let closed = std::env::split_paths(&from.search_path).any(|dir| is_closed(&dir))
@@ -195,8 +197,33 @@ fn closed_runtimes(from: &Surroundings) -> Vec<(Language, Runtime)> {
         found: Vec::new(),
         cache_dir: from.state_dir.clone(),
     });
-    let found = Language::all().filter_map(|language| Some((language, runtimes.find(language).ok()?)));
-    found.filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
+    let asked: Vec<_> = Language::all().filter(|language| runtimes.may_be_elsewhere(*language)).collect();
+    let found = find_at_once(&runtimes, &asked);
+    found.into_iter().filter(|(_, runtime)| !needed(runtime).is_empty()).collect()
+}
+
+/// Asks all of them at the same time: each answer is a program that starts, and mostly waits for its files.
+fn find_at_once(runtimes: &Runtimes, languages: &[Language]) -> Vec<(Language, Runtime)> {
+    let find = |language: &Language| Some((*language, runtimes.find(*language).ok()?));
+    let [one, others @ ..] = languages else { return Vec::new() };
+    let found = std::thread::scope(|scope| {
+        let asking: Vec<_> = others.iter().map(|language| scope.spawn(move || find(language))).collect();
+        let first = find(one);
+        let others = asking.into_iter().filter_map(|asked| asked.join().ok().flatten());
+        first.into_iter().chain(others).collect()
+    });
+    wait_to_be_alone();
+    found
+}
+
+/// A thread that has ended is still counted for a moment, and only a process with a single one can be split.
+fn wait_to_be_alone() {
+    const LONG_ENOUGH: Duration = Duration::from_secs(1);
+    let alone = || std::fs::read_dir("/proc/self/task").map_or(true, |tasks| tasks.count() == 1);
+    let began = Instant::now();
+    while !alone() && began.elapsed() < LONG_ENOUGH {
+        std::thread::sleep(Duration::from_micros(100));
+    }
 }
 
 /// The parts of it that are closed to others.
@@ -205,4 +232,37 @@ fn needed(runtime: &Runtime) -> Vec<KeptMount> {
         .filter(|program| !runtime.mounts.iter().any(|mount| program.starts_with(mount)));
     let paths = runtime.mounts.iter().chain(own).filter(|path| !privilege_drop::is_open_to_all(path));
     paths.map(|path| KeptMount { path: path.clone(), held: Held::AsItIs }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_closed_to_others_is_asked_before_the_server_leaves() {
+        let dir = std::env::temp_dir().join(format!("belljar-closed-{}", std::process::id()));
+        let (bin, state) = (dir.join("closed/bin"), dir.join("state"));
+        std::fs::create_dir_all(&bin).unwrap();
+        for (name, label) in [("lua", "Lua 5.4"), ("ruby", "CRuby 9.1")] {
+            let program = bin.join(name);
+            std::fs::write(&program, format!("#!/bin/sh\necho '{label}'\necho '{}'\n", program.display()))
+                .unwrap();
+            std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        }
+        let search_path = format!("{}:/usr/bin:/bin", bin.display()).into();
+        let from = Surroundings { search_path, state_dir: Some(state.clone()), ..Surroundings::default() };
+        let found_with = |mode: u32| {
+            std::fs::set_permissions(dir.join("closed"), Permissions::from_mode(mode)).unwrap();
+            let found = closed_runtimes(&from);
+            let mut names: Vec<_> = found.iter().map(|(language, _)| language.name).collect();
+            names.sort_unstable();
+            names
+        };
+        let (open, closed) = (found_with(0o755), found_with(0o700));
+        let asked = std::fs::read_dir(&state).unwrap().count();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(open, [""; 0], "whoever leaves can find them later");
+        assert_eq!(closed, ["lua", "ruby"]);
+        assert_eq!(asked, 2, "the programs of the base system were not");
+    }
 }

@@ -3,13 +3,14 @@
 //! The program on the search path is often not the interpreter: it is a version manager's shim, a proxy, a chain of
 //! links or a virtual environment. None of these work in a box, where the manager does not exist. Taking each manager's
 //! layout apart would mean knowing them all. Instead the candidate is run once and asked what it really is, with the
-//! arguments in the language's row. The answer is cached in a small file until something that it depends on changes,
+//! arguments in the language's row; only the shims of pyenv and its relatives, which are slow, are looked through first. The answer is cached in a small file until something that it depends on changes,
 //! because asking costs more than a whole run does otherwise.
 
 mod answer;
 mod ask;
 mod cache;
 mod reach;
+mod shim;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -152,6 +153,16 @@ impl Runtimes {
         })
     }
 
+    /// Whether the runtime of a language may be outside of [`BASE_SYSTEM`], or lead out of it. Asks nobody.
+    #[must_use]
+    pub fn may_be_elsewhere(&self, language: Language) -> bool {
+        let leads_out = |path: &Path| !reach::links(path).iter().all(|hop| reach::is_in_base_system(hop));
+        match self.override_for(language) {
+            Some(path) => leads_out(path),
+            None => self.candidates(language).any(|path| leads_out(&path)),
+        }
+    }
+
     fn override_for(&self, language: Language) -> Option<&Path> {
         chosen(&self.settings.overrides, language).map(PathBuf::as_path)
     }
@@ -183,6 +194,14 @@ impl Runtimes {
     }
 
     fn inspect(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+        let behind = shim::chosen(candidate, &self.settings);
+        if let Some(runtime) = behind.and_then(|program| self.interview(language, &program).ok()) {
+            return Ok(runtime);
+        }
+        self.interview(language, candidate)
+    }
+
+    fn interview(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
         let text = ask::ask(candidate, language.runtime.ask, &self.settings)
             .map_err(|source| Refusal::NoAnswer { path: candidate.to_owned(), source })?;
         let answered = Answered::read(language.runtime.answer, &text)

@@ -158,6 +158,64 @@ fn a_shim_is_seen_through_to_the_runtime_that_it_starts() {
 }
 
 #[test]
+fn the_choice_of_a_manager_is_read_without_its_shim() {
+    let place = Place::new();
+    for version in ["5.3", "5.4"] {
+        place.copy_program("/usr/bin/lua5.4", &format!("manager/versions/{version}/bin/lua"));
+    }
+    place.script("manager/shims/lua", "exit 1");
+    fs::write(place.path("manager/version"), "5.4\n").unwrap();
+    let runtime = place.runtimes("manager/shims").find(language("lua")).unwrap();
+    assert_eq!(runtime.program, place.path("manager/versions/5.4/bin/lua"));
+
+    fs::write(place.path("manager/version"), "5.3\n").unwrap();
+    let runtime = place.runtimes("manager/shims").find(language("lua")).unwrap();
+    assert_eq!(runtime.program, place.path("manager/versions/5.3/bin/lua"));
+}
+
+#[test]
+fn a_shim_is_asked_itself_if_its_choice_is_not_plain() {
+    let place = Place::new();
+    place.copy_program("/usr/bin/lua5.4", "manager/versions/mine/bin/lua");
+    place.copy_program("/usr/bin/lua5.4", "manager/versions/other/bin/lua");
+    place.copy_program("/usr/bin/lua5.4", "elsewhere/bin/lua");
+    place.script("manager/shims/lua", "exec \"${0%/shims/*}/versions/other/bin/lua\" \"$@\"");
+    let find = |settings: RuntimeSettings| Runtimes::new(settings).find(language("lua")).unwrap().program;
+    let settings = || place.settings("manager/shims");
+    let [mine, other] =
+        ["mine", "other"].map(|version| place.path(&format!("manager/versions/{version}/bin/lua")));
+
+    for choice in ["", "mine other", "mine\nother\n", "mine:other", "absent", "../../elsewhere", ".", "#mine"]
+    {
+        fs::write(place.path("manager/version"), choice).unwrap();
+        assert_eq!(find(settings()), other, "{choice:?}");
+    }
+    fs::write(place.path("manager/version"), "mine\n").unwrap();
+    assert_eq!(find(settings()), mine, "the control");
+    let manager_env = vec![("LUAENV_VERSION".into(), "other".into())];
+    assert_eq!(find(RuntimeSettings { manager_env, ..settings() }), other, "a variable goes first");
+
+    place.script("manager/versions/mine/bin/lua", "exit 1");
+    assert_eq!(find(settings()), other, "what was chosen does not answer");
+}
+
+#[test]
+fn a_runtime_of_the_base_system_is_told_from_others_without_asking() {
+    let place = Place::new();
+    place.script("bin/lua", "exit 1");
+    place.link("links/lua", Path::new("/usr/bin/lua5.4"));
+    let may_be_elsewhere =
+        |settings: RuntimeSettings| Runtimes::new(settings).may_be_elsewhere(language("lua"));
+    let system = RuntimeSettings { search_path: "/usr/bin:/bin".into(), ..place.settings("bin") };
+    assert!(!may_be_elsewhere(system.clone()));
+    assert!(may_be_elsewhere(place.settings("bin")));
+    assert!(may_be_elsewhere(place.settings("links")), "there is a link on the way to it");
+    assert!(!may_be_elsewhere(place.settings("nothing")), "there is none");
+    let overrides = vec![(language("lua"), place.path("bin/lua"))];
+    assert!(may_be_elsewhere(RuntimeSettings { overrides, ..system }));
+}
+
+#[test]
 fn a_shim_that_starts_its_manager_first_is_seen_through() {
     let place = Place::new();
     place.script("rb/bin/rb", "name=$1; shift; export RB_ROOT; exec /usr/bin/$name \"$@\"");
@@ -463,7 +521,8 @@ fn a_second_search_does_not_ask_again() {
 fn a_change_of_the_shim_the_choice_the_runtime_or_the_question_asks_again() {
     let asked = Counted::new();
     asked.find();
-    fs::write(asked.place.path("manager/version"), "5.4\n").unwrap();
+    // Two versions, so that the shim is asked.
+    fs::write(asked.place.path("manager/version"), "5.4 5.3\n").unwrap();
     asked.find();
     assert_eq!(asked.count(), 2, "the manager's choice changed");
 

@@ -2,7 +2,7 @@
 //! of values is bounded before anything is built from them. The length of strings is bounded with the length of the text,
 //! and `serde_json` bounds the depth.
 
-use memchr::memchr2;
+use memchr::memchr_iter;
 
 use crate::problem::{Code, Problem};
 
@@ -46,14 +46,10 @@ impl Iterator for Values<'_> {
     }
 }
 
-fn after_string(mut text: &[u8]) -> &[u8] {
-    while let Some(at) = memchr2(b'"', b'\\', text) {
-        if text[at] == b'"' {
-            return &text[at + 1..];
-        }
-        text = text.get(at + 2..).unwrap_or_default();
-    }
-    &[]
+/// The end of a string is looked for, and not each escape on the way: a file has one in every line.
+fn after_string(text: &[u8]) -> &[u8] {
+    let is_escaped = |at: usize| text[..at].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1;
+    memchr_iter(b'"', text).find(|at| !is_escaped(*at)).map_or(&[], |end| &text[end + 1..])
 }
 
 fn after_word(text: &[u8]) -> &[u8] {
@@ -81,6 +77,7 @@ mod tests {
             ("null", 1),
             (r#""a, [b]: {c}""#, 1),
             (r#""\"\\""#, 1),
+            (r#"["\\","a\\\"b","\n\""]"#, 4),
             ("[]", 1),
             ("[1,2 , 3]", 4),
             (r#"["", "", ""]"#, 4),

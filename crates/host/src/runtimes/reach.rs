@@ -226,7 +226,8 @@ impl<'a> Reach<'a> {
     fn add_link_targets(&mut self) {
         let mut budget = MOST_ENTRIES;
         let mut targets = HashSet::new();
-        for dir in std::mem::take(&mut self.own) {
+        // A runtime names its prefix, and then the directories in it: each is searched once.
+        for dir in outermost(std::mem::take(&mut self.own)) {
             collect_link_targets(&dir, &mut budget, &mut targets);
         }
         let mut targets: Vec<PathBuf> =
@@ -270,6 +271,8 @@ fn collect_link_targets(dir: &Path, budget: &mut usize, targets: &mut HashSet<Pa
         }
         *budget -= 1;
         match entry.file_type() {
+            // A third of the directories of a Python with packages, and Python itself writes what is in them.
+            Ok(kind) if kind.is_dir() && entry.file_name() == "__pycache__" => {}
             Ok(kind) if kind.is_dir() => collect_link_targets(&entry.path(), budget, targets),
             Ok(kind) if kind.is_symlink() => targets.extend(entry.path().canonicalize()),
             Ok(_) | Err(_) => {}
