@@ -14,6 +14,8 @@ use belljar_wire::{Code, Problem};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::process::geteuid;
 
+use crate::args::Verbosity;
+use crate::problem;
 use crate::settings::{Environment, user_directory};
 
 pub(crate) const FILE_NAME: &str = "belljar.toml";
@@ -92,6 +94,9 @@ impl FolderFile {
         if statat(CWD, FILE_NAME, AtFlags::SYMLINK_NOFOLLOW).is_err() {
             return Ok(FolderFile::Absent);
         }
+        if !is_named && is_read_anyway(environment) {
+            return Ok(FolderFile::Absent);
+        }
         if is_named {
             return Ok(FolderFile::Unread("another configuration file is named"));
         }
@@ -106,13 +111,19 @@ impl FolderFile {
         }
     }
 
-    /// What to say to somebody whose program does not read the file that is there, if no other one is named.
-    pub(crate) fn overlooked(named: Option<&Path>, environment: Environment<'_>) -> Option<String> {
+    /// Tells somebody whose program does not read the file that is there, if no other one is named.
+    pub(crate) fn tell_if_overlooked(
+        named: Option<&Path>,
+        verbosity: Verbosity,
+        environment: Environment<'_>,
+    ) {
         let is_named = named.is_some() || named_by(environment).is_ok_and(|path| path.is_some());
         let is_there = statat(CWD, FILE_NAME, AtFlags::SYMLINK_NOFOLLOW).is_ok();
-        (is_there && !is_named).then(|| {
-            format!("{FILE_NAME} in the working directory is not read; to use it, add: --config {FILE_NAME}")
-        })
+        if is_there && !is_named && !is_read_anyway(environment) && verbosity != Verbosity::Quiet {
+            problem::note(&format!(
+                "{FILE_NAME} in the working directory is not read; to use it, add: --config {FILE_NAME}"
+            ));
+        }
     }
 
     /// Why the file that is there is not read, in a sentence.
@@ -124,6 +135,14 @@ impl FolderFile {
             }
         }
     }
+}
+
+/// Whether the file in the working directory is the user's, or the system's, and so is read as that.
+fn is_read_anyway(environment: Environment<'_>) -> bool {
+    let file = |path: &Path| path.metadata().ok().map(|found| (found.dev(), found.ino()));
+    let mut candidates = users_file(environment).into_iter().chain([PathBuf::from(SYSTEM_FILE)]);
+    let chosen = candidates.find_map(|path| file(&path));
+    chosen.is_some() && chosen == file(Path::new(FILE_NAME))
 }
 
 /// A file that somebody named may be anybody's.

@@ -21,6 +21,7 @@ use crate::approvals::configured::{Configured, Opened};
 use crate::args::{Choices, Verbosity};
 use crate::audit::configured::Planned;
 use crate::cancel::Signals;
+use crate::configuration::FolderFile;
 use crate::problem;
 use crate::serve::cannot_serve;
 use crate::serve::log::{self, Format};
@@ -141,6 +142,7 @@ fn approvals(settings: &Settings) -> Result<Option<(Opened, Duration)>, Problem>
 }
 
 fn serve(args: &McpArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<(), Problem> {
+    FolderFile::tell_if_overlooked(args.options.config.as_deref(), verbosity, environment);
     let settings = args.options.settings(environment)?;
     for root in settings.workspace_roots.iter().filter(|root| !root.is_dir()) {
         problem::warn(&format!("the workspace root {} is not a directory", root.display()), verbosity);

@@ -14,6 +14,7 @@ use clap::CommandFactory;
 use clap::error::{ContextKind, ErrorKind};
 
 use crate::args::{Cli, Verbosity};
+use crate::mistaken;
 use crate::output::inert;
 
 /// The exit status of `run` if Belljar itself fails, and that of every other command.
@@ -99,12 +100,12 @@ pub(crate) fn report_usage(usage: &clap::Error, argv: &[OsString]) -> ExitCode {
     }
     let running = argv.get(1).is_some_and(|command| command == "run");
     let json = options(argv).any(|word| word == "--json");
-    report(&in_our_words(usage, &command_path(argv)), json);
+    report(&in_our_words(usage, argv), json);
     ExitCode::from(if running { RUN_FAILED } else { COMMAND_FAILED })
 }
 
 /// The words before `--`, which separates them from the arguments of a program.
-fn options(argv: &[OsString]) -> impl Iterator<Item = &OsStr> {
+pub(crate) fn options(argv: &[OsString]) -> impl Iterator<Item = &OsStr> {
     argv.iter().map(OsString::as_os_str).take_while(|word| *word != "--")
 }
 
@@ -136,23 +137,39 @@ fn command_path(argv: &[OsString]) -> String {
     path
 }
 
-fn in_our_words(usage: &clap::Error, path: &str) -> Problem {
+fn in_our_words(usage: &clap::Error, argv: &[OsString]) -> Problem {
+    let path = command_path(argv);
+    if let Some(problem) = (path == "belljar run").then(|| mistaken::module(argv)).flatten() {
+        return problem;
+    }
     let found = |kind| usage.get(kind).map(ToString::to_string).unwrap_or_default();
-    let suggestion =
-        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue]
-            .into_iter()
-            .find_map(|kind| usage.get(kind));
+    Problem::new(Code::InvalidRequest, fault(usage, &found), usage_hint(usage, &found, &path, argv))
+}
+
+fn usage_hint(
+    usage: &clap::Error,
+    found: &dyn Fn(ContextKind) -> String,
+    path: &str,
+    argv: &[OsString],
+) -> String {
+    let unknown = found(ContextKind::InvalidArg);
+    if let Some(address) = (path == "belljar serve").then(|| mistaken::address(&unknown, argv)).flatten() {
+        return format!("the address and the port are one option: --listen {address}");
+    }
     let values = found(ContextKind::ValidValue);
+    if let Some(near) = usage.get(ContextKind::SuggestedValue) {
+        return format!("did you mean '{near}'? The values are {values}");
+    }
+    let mut suggestions = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand].into_iter();
     let help = format!("see {path} --help");
-    let hint = match suggestion {
+    match suggestions.find_map(|kind| usage.get(kind)) {
         Some(near) => format!("did you mean '{near}'? {}", capitalized(&help)),
         None if !values.is_empty() => format!("the values are {values}"),
         None if path == "belljar run" && is_stray(usage.kind()) => {
             format!("{help}; arguments for the program go after --")
         }
         None => help,
-    };
-    Problem::new(Code::InvalidRequest, fault(usage, &found), hint)
+    }
 }
 
 fn fault(usage: &clap::Error, found: &dyn Fn(ContextKind) -> String) -> String {
@@ -225,7 +242,7 @@ mod tests {
     fn usage(words: &[&str]) -> String {
         let argv: Vec<OsString> = ["belljar"].iter().chain(words).map(OsString::from).collect();
         let error = Cli::read(&argv).unwrap_err();
-        plain(&described(&in_our_words(&error, &command_path(&argv))))
+        plain(&described(&in_our_words(&error, &argv)))
     }
 
     #[test]
@@ -264,7 +281,7 @@ mod tests {
         ");
         insta::assert_snapshot!(usage(&["mcp", "install", "--client", "cursr"]), @"
         error: 'cursr' is not a value for --client <CLIENT>
-        hint: did you mean 'cursor'? See belljar mcp install --help
+        hint: did you mean 'cursor'? The values are claude-code, claude-desktop, cursor, vscode
         ");
         insta::assert_snapshot!(usage(&["mcp", "install"]), @"
         error: --client <CLIENT> is required
@@ -278,9 +295,49 @@ mod tests {
         error: unknown command 'old'
         hint: see belljar key --help
         ");
+        insta::assert_snapshot!(usage(&["audit", "search", "--status", "timeout"]), @"
+        error: 'timeout' is not a value for --status <STATUS>
+        hint: did you mean 'timed_out'? The values are exited, timed_out, out_of_memory, signaled, cancelled, denied, refused, failed, unrecorded
+        ");
+        insta::assert_snapshot!(usage(&["audit", "search", "--status", "ok"]), @"
+        error: 'ok' is not a value for --status <STATUS>
+        hint: the values are exited, timed_out, out_of_memory, signaled, cancelled, denied, refused, failed, unrecorded
+        ");
+        insta::assert_snapshot!(usage(&["approvals", "list", "--status", "open"]), @"
+        error: 'open' is not a value for --status <STATUS>
+        hint: did you mean 'pending'? The values are pending, approved, denied, expired, cancelled, all
+        ");
         insta::assert_snapshot!(usage(&["bench", "--runs", "0"]), @"
         error: '0' is not a value for --runs <N>: 0 is not in 1..=65535
         hint: see belljar bench --help
+        ");
+    }
+
+    #[test]
+    fn the_options_of_other_servers_lead_to_the_one_of_this() {
+        insta::assert_snapshot!(usage(&["serve", "--port", "9000"]), @"
+        error: unknown option '--port'
+        hint: the address and the port are one option: --listen 127.0.0.1:9000
+        ");
+        insta::assert_snapshot!(usage(&["serve", "--host=0.0.0.0", "-p", "80"]), @"
+        error: unknown option '--host'
+        hint: the address and the port are one option: --listen 0.0.0.0:80
+        ");
+        insta::assert_snapshot!(usage(&["serve", "--prot", "9000"]), @"
+        error: unknown option '--prot'
+        hint: see belljar serve --help
+        ");
+    }
+
+    #[test]
+    fn a_module_of_python_is_recognized_on_a_line_that_does_not_parse() {
+        insta::assert_snapshot!(usage(&["run", "python", "-m", "pytest", "-k", "slow"]), @r#"
+        error: -m is short for --memory here, and 'pytest' is not a size
+        hint: to run a module: belljar run python -c 'import runpy; runpy.run_module("pytest", run_name="__main__")' --workspace . (arguments of the module go after --)
+        "#);
+        insta::assert_snapshot!(usage(&["run", "python", "-m", "64M", "-k", "slow"]), @"
+        error: unknown option '-k'
+        hint: see belljar run --help; arguments for the program go after --
         ");
     }
 

@@ -15,10 +15,10 @@ use std::process::ExitCode;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::backend::{PullEvent, Stream};
-use belljar_core::limits::{BoxLimits, ExecutionLimits, show_duration};
+use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits, show_duration};
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, Start, TimeLimit, Usage};
 use belljar_core::policy::{Action, Policy};
-use belljar_core::request as domain;
+use belljar_core::request::{self as domain, BackendName};
 use belljar_engine::{
     Admission, Admitted, Engine, Observer, Origin, Rights, RunId, Started, Unobserved, WayIn,
 };
@@ -26,6 +26,7 @@ use belljar_jail::Standby;
 use belljar_wire::{
     Code, Local, LocalCode, LocalFile, OutputForm, Plan, Problem, RunRequest, RunResult, to_json,
 };
+use rustix::process::geteuid;
 
 use crate::approvals::configured::for_command;
 use crate::args::{RunArgs, Verbosity};
@@ -33,6 +34,7 @@ use crate::audit::configured::Planned;
 use crate::cancel::Signals;
 use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
 use crate::configuration::{Configuration, FolderFile};
+use crate::mistaken::module_for_memory;
 use crate::output::PassThrough;
 use crate::policy::{self, terminal};
 use crate::problem::{self, say};
@@ -48,9 +50,10 @@ pub(crate) fn run(
     standby: Option<Standby>,
 ) -> ExitCode {
     let json = args.json;
-    let attempted = match args.url.clone() {
-        None => attempt(args, verbosity, environment, standby),
-        Some(url) => {
+    let attempted = match (module_for_memory(&args), args.url.clone()) {
+        (Some(problem), _) => Err(problem),
+        (None, None) => attempt(args, verbosity, environment, standby),
+        (None, Some(url)) => {
             drop(standby);
             elsewhere::attempt(args, &url, verbosity, environment)
         }
@@ -117,7 +120,9 @@ pub(crate) fn settings_here(
 ) -> Result<Settings, Problem> {
     let named = args.config.as_deref();
     let folder = FolderFile::find(named, environment)?;
-    if let Some(note) = folder.note().filter(|_| verbosity == Verbosity::Verbose) {
+    if geteuid().is_root() {
+        FolderFile::tell_if_overlooked(named, verbosity, environment);
+    } else if let Some(note) = folder.note().filter(|_| verbosity == Verbosity::Verbose) {
         problem::note(&note);
     }
     let choose = || Configuration::choose(named, environment);
@@ -187,6 +192,7 @@ fn drive(
     observer: &mut dyn Observer,
     verbosity: Verbosity,
 ) -> Result<Report, Problem> {
+    let memory = request.sandbox.limits.memory;
     let limits = (verbosity == Verbosity::Verbose).then(|| described_limits(&request));
     let mut narrator = Narrator { limits, observer };
     let mut observer = PullProgress::new(verbosity, &mut narrator);
@@ -201,6 +207,7 @@ fn drive(
         impatient.later();
         if let Admission::Admitted(admitted) = &admission {
             warn_of(admitted, verbosity);
+            warn_of_memory(admitted.backend(), memory, verbosity);
         }
         let report = engine.carry_out(&RunId::new(), admission, &mut observer, signals.first()).await;
         impatient.now();
@@ -214,6 +221,25 @@ fn warn_of(admitted: &Admitted, verbosity: Verbosity) {
     if let Some(decision) = admitted.decision().filter(|decision| decision.action == Action::Warn) {
         problem::warn(&format!("the policy warns: {}", decision.reason), verbosity);
     }
+}
+
+/// Warns about a limit that will not be reached. Docker's daemon may be on another machine.
+fn warn_of_memory(backend: BackendName, limit: Bytes, verbosity: Verbosity) {
+    let info = rustix::system::sysinfo();
+    let units = (info.totalram as u64).saturating_add(info.totalswap as u64);
+    let machine = units.saturating_mul(info.mem_unit.into());
+    if let Some(text) = beyond(limit, machine).filter(|_| backend != BackendName::Docker) {
+        problem::warn(&text, verbosity);
+    }
+}
+
+fn beyond(limit: Bytes, machine: u64) -> Option<String> {
+    let has = machine as f64 / f64::from(1 << 30);
+    (limit.get() > machine).then(|| {
+        format!(
+            "the memory limit is {limit}, but this machine has only {has:.1} GiB, and runs out of it first"
+        )
+    })
 }
 
 /// Who runs something from the command line.
@@ -535,6 +561,13 @@ mod tests {
 
     fn message<T>(result: Result<T, Problem>) -> String {
         result.err().map(|problem| problem.error.message).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_memory_limit_beyond_the_machine_is_warned_of() {
+        let warning = "the memory limit is 64G, but this machine has only 23.5 GiB, and runs out of it first";
+        assert_eq!(beyond(Bytes::new(64 << 30), 47 << 29).as_deref(), Some(warning));
+        assert_eq!(beyond(Bytes::new(47 << 29), 47 << 29), None);
     }
 
     #[test]

@@ -21,6 +21,7 @@ use crate::audit::configured::AuditTable;
 use crate::configuration::{Configuration, FolderFile, to_write, users_file};
 use crate::docker::{DockerChoices, DockerTable};
 use crate::folder::{Restriction, refuse_other_keys};
+use crate::malformed::malformed_file;
 use crate::policy::table::{Policies, PolicyFile, PolicyTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
@@ -492,7 +493,7 @@ fn count(given: Option<Given>) -> Result<Option<u64>, Problem> {
 /// `belljar.toml`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct ConfigFile {
+pub(crate) struct ConfigFile {
     backend: Option<String>,
     language: Option<String>,
     network: Option<String>,
@@ -554,7 +555,7 @@ pub(crate) struct LimitsTable {
 pub(crate) struct Scalar(pub(crate) String);
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a number")]
 enum Written {
     Text(String),
     Whole(i64),
@@ -580,16 +581,8 @@ impl From<Scalar> for String {
 /// Where a system service, which has no home, keeps its state.
 const SERVICE_STATE: &str = "/var/lib/belljar";
 
-fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
+pub(crate) fn parse(path: &Path, text: &str) -> Result<ConfigFile, Problem> {
     toml::from_str(text).map_err(|fault| malformed_file(path, text, &fault))
-}
-
-fn malformed_file(path: &Path, text: &str, fault: &toml::de::Error) -> Problem {
-    let line = fault.span().map_or(1, |span| 1 + text[..span.start.min(text.len())].matches('\n').count());
-    let message = format!("{}:{line}: {}", path.display(), fault.message().trim().replace('\n', ", "));
-    let hint = "the keys are backend, language, network, image, waive, [limits], [runtimes], [docker], [mcp], \
-                [server], [pool], [audit], [scan], [policy], [approvals] and [[keys]]; `belljar config` shows their names";
-    Problem::new(Code::InvalidRequest, message, hint)
 }
 
 fn runtimes(table: BTreeMap<String, PathBuf>, config: &str) -> Result<Vec<(Language, PathBuf)>, Problem> {

@@ -182,7 +182,7 @@ fn with_json_a_failure_is_the_error_object_on_stdout() {
     {
       "error": {
         "code": "invalid_request",
-        "message": "memory must be between 4M and 16384G, not 0",
+        "message": "memory must be between 4M and 16384G, not 0 bytes",
         "hint": "leave it out for the default, 256M",
         "field": "limits.memory_bytes"
       }
@@ -222,4 +222,37 @@ fn help_and_version_are_answers() {
         assert_eq!(output.status.code(), Some(0), "{words:?}");
         assert!(!output.stdout.is_empty() && output.stderr.is_empty(), "{words:?}");
     }
+}
+
+#[test]
+fn a_module_of_python_is_recognized_where_a_size_belongs() {
+    let belljar = Belljar::new();
+    let expected = "-m is short for --memory here, and 'unittest' is not a size";
+    for words in [&["run", "python", "-m", "unittest"][..], &["run", "-m", "unittest", "py", "-k", "slow"]] {
+        let (message, hint) = refusal(&belljar.run(words));
+        assert_eq!(message, expected, "{words:?}");
+        assert!(hint.contains("runpy.run_module(\"unittest\", run_name=\"__main__\")"), "{hint}");
+        assert!(hint.contains(" --workspace . "), "{hint}");
+    }
+    let (message, _) = refusal(&belljar.run(&["run", "sh", "-m", "unittest", "-c", "true"]));
+    assert_eq!(message, "--memory: 'unittest' is not a size such as 512K, 64M or 1G");
+}
+
+/// What the hint says works.
+#[test]
+fn a_module_of_python_can_be_run() {
+    let belljar = Belljar::new();
+    let (_, hint) = refusal(&belljar.run(&["run", "python", "-m", "unittest"]));
+    let command = hint.split_once(": ").unwrap().1.split_once(" (").unwrap().0;
+    let case = "import unittest\nclass T(unittest.TestCase):\n    def test_a(self): self.assertTrue(True)\n";
+    fs::write(belljar.path().join("test_it.py"), case).unwrap();
+    let command = command.replace("belljar run", &format!("{} run", env!("CARGO_BIN_EXE_belljar")));
+    let output = std::process::Command::new("sh")
+        .args(["-c", &command])
+        .current_dir(belljar.path())
+        .env("BELLJAR_BACKEND", "none")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("Ran 1 test"), "{output:?}");
 }

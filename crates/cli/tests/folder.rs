@@ -13,6 +13,9 @@ use rustix::process::geteuid;
 use serde_json::{Value, json};
 
 const NOBODY: u32 = 65534;
+/// What a command says that does not read the file that is there.
+const OVERLOOKED: &str =
+    "belljar.toml in the working directory is not read; to use it, add: --config belljar.toml";
 
 /// A directory with a configuration, and an ordinary user to whom it belongs.
 struct Folder {
@@ -216,9 +219,14 @@ fn root_reads_none_that_is_not_named() {
     let listed = text(&folder.run_as_root(&["config"]).stdout);
     let told = "In the working directory: ./belljar.toml, not read: root reads a configuration only where --config names it";
     assert!(listed.contains(told), "{listed}");
-    let run = folder.run_as_root(&["run", "-v", "--backend", "none", "sh", "-c", "echo ran"]);
-    assert_eq!(text(&run.stdout), "ran\n", "{run:?}");
-    assert!(text(&run.stderr).contains("belljar.toml in the working directory is not read"), "{run:?}");
+    let run = |words: &[&str]| {
+        let run = folder.run_as_root(&[words, &["--backend", "none", "sh", "-c", "echo ran"]].concat());
+        assert_eq!(text(&run.stdout), "ran\n", "{run:?}");
+        text(&run.stderr)
+    };
+    assert_eq!(run(&["run"]).matches(OVERLOOKED).count(), 1);
+    assert_eq!(run(&["run", "-v"]).matches(OVERLOOKED).count(), 1);
+    assert_eq!(run(&["run", "-q"]), "");
     let named = folder.run_as_root(&["run", "--config", "belljar.toml", "sh", "-c", "echo ran"]);
     assert_eq!(named.status.code(), Some(125), "the control: {named:?}");
 }
@@ -226,10 +234,14 @@ fn root_reads_none_that_is_not_named() {
 #[test]
 fn mcp_and_the_server_read_none_that_is_not_named() {
     let folder = Folder::with("backend = 'none'\n");
-    let quiet = folder.run(&["mcp"]);
+    let unread = folder.run(&["mcp"]);
+    assert!(unread.status.success(), "{unread:?}");
+    assert_eq!(text(&unread.stderr), format!("info: {OVERLOOKED}\n"));
+    let quiet = folder.run(&["mcp", "-q"]);
     assert!(quiet.status.success() && quiet.stderr.is_empty(), "{quiet:?}");
     let named = text(&folder.run(&["mcp", "--config", "belljar.toml"]).stderr);
     assert!(named.contains("the none backend is not a sandbox"), "the control: {named}");
+    assert!(!named.contains(OVERLOOKED), "{named}");
     let described = |words: &[&str]| {
         let meta = json!({
             "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -250,9 +262,24 @@ fn mcp_and_the_server_read_none_that_is_not_named() {
     assert!(described_bare.contains("WITHOUT a sandbox"), "{described_bare}");
     folder.write("nonsense = 1");
     let said = text(&folder.run(&["serve", "--listen", "nowhere"]).stderr);
-    assert!(said.contains("'nowhere' is not an address"), "{said}");
+    assert!(said.contains("'nowhere' is not an address") && said.contains(OVERLOOKED), "{said}");
     let named = text(&folder.run(&["serve", "--listen", "nowhere", "--config", "belljar.toml"]).stderr);
     assert!(named.contains("unknown field `nonsense`"), "the control: {named}");
+}
+
+#[test]
+fn in_the_directory_of_the_users_own_file_that_file_is_read_as_such() {
+    let folder = Folder::with("backend = 'none'\n[limits]\npids = 99\n");
+    let own = folder.root.path().join("home/.config/belljar");
+    fs::create_dir_all(own.parent().unwrap()).unwrap();
+    symlink(folder.path(), &own).unwrap();
+    let listed: Value = serde_json::from_slice(&folder.run(&["config", "--json"]).stdout).unwrap();
+    assert_eq!(listed["folder_file"], Value::Null, "{listed}");
+    assert_eq!(folder.setting("limits.pids", &[]), pair("99", "file"));
+    let mcp = text(&folder.run(&["mcp"]).stderr);
+    assert!(mcp.contains("the none backend is not a sandbox") && !mcp.contains(OVERLOOKED), "{mcp}");
+    fs::remove_file(&own).unwrap();
+    assert!(folder.refusal().contains("cannot set 'backend'"), "the control");
 }
 
 #[test]

@@ -124,6 +124,12 @@ impl Enforcement {
     pub fn waived(&self) -> &[Guarantee] {
         &self.waived
     }
+
+    /// The same for a run of which nothing was started: a guarantee that nothing has tested was not kept.
+    #[must_use]
+    pub fn unused(self) -> Enforcement {
+        Enforcement { kept: Vec::new(), ..self }
+    }
 }
 
 /// Guarantees that the host cannot enforce and the caller has not waived.
@@ -205,6 +211,12 @@ mod tests {
         let conceded = concede(&offer_without(Guarantee::Memory), &[Guarantee::Cpu]);
         assert_eq!(conceded.waived(), [Guarantee::Memory, Guarantee::Cpu]);
         assert_eq!(conceded.kept().len(), 6);
+    }
+
+    #[test]
+    fn what_did_not_run_has_kept_nothing_but_tells_what_was_waived() {
+        let unused = resolve(&offer_without(Guarantee::Memory), &[Guarantee::Memory]).unwrap().unused();
+        assert_eq!((unused.kept(), unused.waived()), (&[][..], &[Guarantee::Memory][..]));
     }
 
     #[test]

@@ -26,6 +26,7 @@ pub mod plots;
 pub mod policy;
 pub mod pool;
 pub mod request;
+pub mod spelling;
 
 mod invalid;
 mod output;

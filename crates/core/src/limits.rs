@@ -338,7 +338,27 @@ fn bytes(
     if (min..=max).contains(&bytes.0) {
         return Ok(bytes);
     }
-    Err(out_of_range(field, name, &bytes, &Bytes(min), &Bytes(max), &Bytes(default)))
+    let mut refused =
+        out_of_range(field, name, &in_words(bytes), &in_words(Bytes(min)), &Bytes(max), &Bytes(default));
+    let megabytes = bytes.0.saturating_mul(1 << 20);
+    if is_bare(bytes) && (min.max(1)..=max).contains(&megabytes) {
+        refused.hint = format!("did you mean {0}M ({megabytes} bytes)? Otherwise {1}", bytes.0, refused.hint);
+    }
+    Err(refused)
+}
+
+/// Whether a size is so small that its unit may have been forgotten.
+fn is_bare(bytes: Bytes) -> bool {
+    bytes.0 < 64 << 10
+}
+
+/// A size in a message: a number alone would not say of what.
+fn in_words(size: Bytes) -> String {
+    match size.0 {
+        1 => "1 byte".to_owned(),
+        bytes if is_bare(size) => format!("{bytes} bytes"),
+        _ => size.to_string(),
+    }
 }
 
 fn duration(field: Field, name: &str, asked: Duration, default: Duration) -> Result<Duration, Invalid> {
@@ -440,6 +460,28 @@ mod tests {
         assert_eq!(zero.resolve().unwrap_err().field, Field::Cpus);
         let nan = LimitsRequest { cpus: Some(f64::NAN), ..LimitsRequest::default() };
         assert_eq!(nan.resolve().unwrap_err().field, Field::Cpus);
+    }
+
+    #[test]
+    fn a_size_without_its_unit_is_told_in_bytes_and_in_megabytes() {
+        let refusal = |limits: LimitsRequest| {
+            let Invalid { message, hint, .. } = limits.resolve().unwrap_err();
+            (message, hint)
+        };
+        let (message, hint) = refusal(LimitsRequest { memory: Some(64), ..LimitsRequest::default() });
+        assert_eq!(message, "memory must be between 4M and 16384G, not 64 bytes");
+        assert_eq!(hint, "did you mean 64M (67108864 bytes)? Otherwise leave it out for the default, 256M");
+        let (message, hint) = refusal(LimitsRequest { disk: Some(1024), ..LimitsRequest::default() });
+        assert_eq!(message, "disk must be between 64K and 16384G, not 1024 bytes");
+        assert!(hint.starts_with("did you mean 1024M (1073741824 bytes)? "), "{hint}");
+        let (message, hint) = refusal(LimitsRequest { output: Some(0), ..LimitsRequest::default() });
+        assert_eq!(message, "output-limit must be between 1 byte and 1G, not 0 bytes");
+        assert_eq!(hint, "leave it out for the default, 1M", "no unit makes more of nothing");
+        let (message, hint) = refusal(LimitsRequest { memory: Some(1 << 20), ..LimitsRequest::default() });
+        assert_eq!(message, "memory must be between 4M and 16384G, not 1M");
+        assert_eq!(hint, "leave it out for the default, 256M", "this one has its unit");
+        let (_, hint) = refusal(LimitsRequest { compile_memory: Some(512), ..LimitsRequest::default() });
+        assert!(hint.starts_with("did you mean 512M "), "{hint}");
     }
 
     #[test]

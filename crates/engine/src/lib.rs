@@ -221,7 +221,7 @@ impl Engine {
         let extras = admitted.execution.extras;
         let (language, memory) = (admitted.execution.language, admitted.sandbox.limits.memory);
         let (network, collects) = (admitted.sandbox.network.clone(), !admitted.execution.collect.is_empty());
-        let (backend, enforcement) = (admitted.backend.clone(), admitted.enforcement.clone());
+        let (backend, mut enforcement) = (admitted.backend.clone(), admitted.enforcement.clone());
         let mut transcript = Transcript::new(admitted.execution.limits.output, observer);
         let own = plots::provide(&mut admitted.sandbox, &mut admitted.execution);
         let mut queue = Duration::ZERO;
@@ -232,9 +232,11 @@ impl Engine {
             Ok(concluded) => concluded,
             Err(Unstarted::Failed(error)) => return Err(error),
             Err(Unstarted::Cancelled(signal)) => {
+                enforcement = enforcement.unused();
                 Concluded::without_a_box(Outcome::Cancelled(signal), backend.as_ref(), language)?
             }
             Err(Unstarted::Unreadable(Unprepared { outcome, message, usage })) => {
+                enforcement = enforcement.unused();
                 let concluded = Concluded::without_a_box(outcome, backend.as_ref(), language)?;
                 transcript.started(&concluded.begun.told(language, backend.name(), queue, Stage::Run));
                 if !message.is_empty() {

@@ -221,7 +221,7 @@ impl Unrun {
             backend: backend.name(),
             image: None,
             network,
-            enforcement,
+            enforcement: enforcement.unused(),
             findings,
             decision,
             cold_reason: None,

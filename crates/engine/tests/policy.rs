@@ -141,6 +141,7 @@ async fn what_is_denied_does_not_run_and_is_a_result() {
     let denied = run(&engine(&backend), &standard, request("critical")).await.unwrap();
     assert!(!has_run(&backend));
     assert_eq!((denied.outcome, denied.outcome.exit_code()), (Outcome::Denied, 126));
+    assert_eq!(denied.enforcement.kept(), [], "nothing ran, so nothing was kept");
     assert_eq!(stderr(&denied), "Denied by policy: python.test.word (critical) in line 1: was found\n");
     let decision = denied.decision.unwrap();
     assert_eq!((decision.action, decision.by.as_str()), (Action::Deny, "policy"));

@@ -221,6 +221,7 @@ async fn a_run_that_is_cancelled_in_the_queue_never_starts() {
     };
     let report = engine.run(&RunId::new(), waiting, &mut Unobserved, cancel).await.unwrap();
     assert_eq!((report.outcome, report.usage.queue), (Outcome::Cancelled(None), SECOND));
+    assert_eq!(report.enforcement.kept(), [], "nothing ran");
     assert_eq!(engine.slots().unwrap().waiting(), 0);
     assert!(backend.log.lock().unwrap().is_empty());
 }
@@ -556,6 +557,7 @@ async fn a_syntax_error_is_a_failed_run_without_a_box() {
     assert_eq!(report.stderr.to_bytes(), b"main.ts:1:7: unexpected token\n");
     assert_eq!(live.stderr, report.stderr.to_bytes());
     assert_eq!(report.runtime, "Scripted typescript 1.0");
+    assert_eq!(report.enforcement.kept(), [], "nothing ran");
     assert!(backend.log.lock().unwrap().is_empty());
 }
 

@@ -361,6 +361,30 @@ mod tests {
     }
 
     #[test]
+    fn every_status_that_is_written_can_be_searched_for() {
+        use belljar_core::outcome::TimeLimit;
+        use std::time::Duration;
+
+        let ran = |outcome| match account("1", Excerpt::default()).fate {
+            Fate::Ran(ran) => Fate::Ran(Box::new(Ran { outcome, ..*ran })),
+            other @ (Fate::Refused(_) | Fate::Failed(_)) => other,
+        };
+        let outcomes = [
+            Outcome::Exited(0),
+            Outcome::TimedOut(TimeLimit::Wall(Duration::ZERO)),
+            Outcome::OutOfMemory,
+            Outcome::Signaled(9),
+            Outcome::Cancelled(None),
+            Outcome::Denied,
+        ];
+        let ends =
+            outcomes.map(ran).into_iter().chain([Fate::Refused(String::new()), Fate::Failed(String::new())]);
+        let unrecorded = value(&Entry::unrecorded(1, &Redactor::new(&[]).unwrap()), "status");
+        let written: Vec<_> = ends.map(|fate| status(&fate).to_owned()).chain([unrecorded]).collect();
+        assert_eq!(written, belljar_wire::AUDIT_STATUSES);
+    }
+
+    #[test]
     fn an_entry_has_every_column_in_its_order() {
         let entry = Entry::new(&account("1", Excerpt::default()), &Redactor::new(&[]).unwrap());
         let names: Vec<_> = entry.values.iter().map(|(name, _)| *name).collect();

@@ -12,6 +12,20 @@ use crate::request::Limits;
 use crate::result::Usage;
 use crate::scan::Finding;
 
+/// How an attempt can have ended: as a run does, or without one. `unrecorded` is a note about attempts of which nothing else is
+/// known.
+pub const AUDIT_STATUSES: [&str; 9] = [
+    "exited",
+    "timed_out",
+    "out_of_memory",
+    "signaled",
+    "cancelled",
+    "denied",
+    "refused",
+    "failed",
+    "unrecorded",
+];
+
 /// One attempt to run something, as the audit log has it. Secrets have been replaced by `[redacted:…]`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditRecord {
@@ -105,7 +119,7 @@ pub struct AuditRecord {
     /// What ran the code.
     #[schema(required = true)]
     pub runtime: Option<String>,
-    /// The guarantees that were kept.
+    /// The guarantees that were kept. Empty if nothing ran.
     pub kept: Vec<String>,
     /// The guarantees that the run did without.
     pub waived: Vec<String>,

@@ -26,8 +26,8 @@ pub use approval::{
     ApprovalStatus, ApprovalSummary,
 };
 pub use audit::{
-    AuditCompile, AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest, AuditSummary,
-    AuditVerdict, moment, parse_moment,
+    AUDIT_STATUSES, AuditCompile, AuditFile, AuditFlaw, AuditFlawKind, AuditList, AuditRecord, AuditRequest,
+    AuditSummary, AuditVerdict, moment, parse_moment,
 };
 pub use cost::{MAX_VALUES, cost};
 pub use decision::Decision;
@@ -49,7 +49,7 @@ pub use run::{
 };
 pub use sarif::{SarifRule, sarif};
 pub use scan::{Finding, ScanRequest, ScanResult};
-pub use schema::BackendChoice as BackendChoiceName;
+pub use schema::{AuditStatus as AuditStatusName, BackendChoice as BackendChoiceName};
 pub use surface::Surface;
 pub use upload::{Upload, UploadList};
 

@@ -235,7 +235,8 @@ pub struct Usage {
 /// What the backend guaranteed for a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Isolation {
-    /// The guarantees that were kept.
+    /// The guarantees that were kept. Empty if nothing ran: the run was denied, was cancelled before it began, or its code
+    /// could not be translated.
     #[schema(value_type = Vec<schema::GuaranteeName>)]
     pub kept: Vec<Word>,
     /// The guarantees that the run did without.

@@ -52,6 +52,11 @@ words!(
     ["warm", "zygote", "cold"]
 );
 words!(pub(crate) ResultStatus, "How a run ended.", ["exited", "timed_out", "out_of_memory", "signaled", "cancelled", "denied"]);
+words!(
+    pub AuditStatus,
+    "How an attempt ended: as a run does, or `refused`, `failed`, or `unrecorded` for a note about attempts that could not be recorded.",
+    crate::AUDIT_STATUSES
+);
 
 words!(
     pub(crate) PolicyAction,

@@ -11,7 +11,9 @@ use std::time::{Duration, SystemTime};
 
 use belljar_ledger::key::PublicKey;
 use belljar_ledger::{Key, LedgerError, Query, Reader};
-use belljar_wire::{AuditRecord, AuditSummary, AuditVerdict, Code, Problem, parse_moment, to_json};
+use belljar_wire::{
+    AUDIT_STATUSES, AuditRecord, AuditSummary, AuditVerdict, Code, Problem, parse_moment, to_json,
+};
 use clap::{Args, Subcommand, ValueHint};
 
 use self::configured::unusable;
@@ -77,8 +79,8 @@ struct SearchArgs {
     #[arg(short, long, value_name = "LANGUAGE")]
     language: Option<String>,
 
-    /// Only attempts that ended like this, such as exited, timed_out or refused
-    #[arg(long, value_name = "STATUS")]
+    /// Only attempts that ended like this
+    #[arg(long, value_name = "STATUS", value_parser = AUDIT_STATUSES)]
     status: Option<String>,
 
     /// Only attempts of this caller

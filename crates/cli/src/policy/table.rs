@@ -58,7 +58,7 @@ struct WhenTable {
 
 /// A list of one word may be written as that word.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
 enum OneOrMore {
     One(String),
     More(Vec<String>),

@@ -99,9 +99,7 @@ fn serve(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -
     if args.detached {
         background::detach();
     }
-    if let Some(note) = FolderFile::overlooked(args.config.as_deref(), environment) {
-        problem::note(&note);
-    }
+    FolderFile::tell_if_overlooked(args.config.as_deref(), verbosity, environment);
     let choose = || Configuration::choose(args.config.as_deref(), environment);
     let mut settings = Settings::gather_with(&Choices::default(), &choose, &FolderFile::Absent, environment)?;
     if args.detached {

@@ -286,6 +286,7 @@ fn a_run_that_was_denied_is_recorded_with_what_was_found_and_who_decided() {
         "{record}"
     );
     assert_eq!((&record["findings"], &record["exit_code"]), (&denied["findings"], &json!(126)), "{record}");
+    assert_eq!((&denied["isolation"]["kept"], &record["kept"]), (&json!([]), &json!([])), "nothing ran");
     assert!(record["findings"][0]["rule"] == json!("python.process.spawn"), "{record}");
     let text = |words: &[&str]| String::from_utf8(audit(&audited.state, words).stdout).unwrap();
     assert!(

@@ -9,7 +9,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use axum::{Extension, Json};
 use belljar_ledger::{LedgerError, Reader};
-use belljar_wire::{AuditList, AuditRecord, AuditVerdict, Code, Problem};
+use belljar_wire::{AuditList, AuditRecord, AuditStatusName, AuditVerdict, Code, Problem};
 use tokio::sync::Semaphore;
 
 use super::query::Query;
@@ -31,7 +31,7 @@ const RECORD_BYTES: usize = 4 << 20;
     get, path = "/v1/audit", tag = "audit", operation_id = "listAudit",
     params(
         ("language" = Option<String>, Query, description = "Only attempts in this language", example = "python"),
-        ("status" = Option<String>, Query, description = "Only attempts that ended like this, such as `exited` or `refused`", example = "exited"),
+        ("status" = inline(Option<AuditStatusName>), Query, description = "Only attempts that ended like this", example = "exited"),
         ("caller" = Option<String>, Query, description = "Only attempts of this caller", example = "ci"),
         ("from" = Option<String>, Query, description = "Only attempts from this time on: a time in RFC 3339, a date, or how long ago", example = "2h"),
         ("to" = Option<String>, Query, description = "Only attempts before this time", example = "2026-11-17T10:00:00Z"),

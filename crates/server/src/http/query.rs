@@ -8,7 +8,7 @@ use axum::http::Uri;
 use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
 use belljar_ledger::approvals::Listed;
-use belljar_wire::{ApprovalStatus, Code, Problem, RunStatus, parse_moment};
+use belljar_wire::{AUDIT_STATUSES, ApprovalStatus, Code, Problem, RunStatus, parse_moment};
 use serde_json::{Value, json};
 
 use crate::runs::Wanted;
@@ -83,7 +83,7 @@ impl<'a> Query<'a> {
         let most = i64::MAX.cast_unsigned();
         let query = belljar_ledger::Query {
             language: self.one("language")?.map(canonical),
-            status: text("status")?,
+            status: self.word("status", AUDIT_STATUSES, |word| word)?.map(str::to_owned),
             caller: text("caller")?,
             from: self.moment("from", now)?,
             to: self.moment("to", now)?,
@@ -229,6 +229,32 @@ mod tests {
             page.wanted.status.is_none() && page.wanted.language.is_none() && page.wanted.before.is_none()
         );
         assert_eq!(Query::of(&uri).wait().unwrap(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_word_that_a_filter_does_not_have_is_refused_with_those_that_it_has() {
+        let now = SystemTime::now();
+        let uri = uri("status=done");
+        let refusals = [
+            (Query::of(&uri).page().unwrap_err(), "send one of awaiting_approval, queued, running, exited, "),
+            (
+                Query::of(&uri).approvals().unwrap_err(),
+                "send one of pending, approved, denied, expired, cancelled",
+            ),
+            (
+                Query::of(&uri).audit(now).unwrap_err(),
+                "send one of exited, timed_out, out_of_memory, signaled, ",
+            ),
+        ];
+        for (Problem { error, .. }, hint) in refusals {
+            assert_eq!((error.code, error.field.as_deref()), (Code::InvalidRequest, Some("status")));
+            assert_eq!(error.message, "'done' is not a value of status");
+            assert!(error.hint.starts_with(hint), "{}", error.hint);
+        }
+        for status in AUDIT_STATUSES {
+            let uri = format!("/v1/audit?status={status}").parse().unwrap();
+            assert_eq!(Query::of(&uri).audit(now).unwrap().0.status.as_deref(), Some(status));
+        }
     }
 
     #[test]
