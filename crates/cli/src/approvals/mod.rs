@@ -3,6 +3,7 @@
 
 pub(crate) mod configured;
 mod elsewhere;
+mod highlight;
 mod shown;
 mod webhook;
 

@@ -4,9 +4,11 @@ use std::ops::Range;
 
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet};
 use belljar_core::finding::{Finding, Position, Severity};
+use belljar_core::language::Language;
 use belljar_ledger::approvals::Found;
 use belljar_wire::{Approval, ApprovalDecision, ApprovalFile, ApprovalStatus};
 
+use super::highlight;
 use crate::audit::on_one_line;
 use crate::output::inert;
 
@@ -42,16 +44,19 @@ struct Part<'a> {
     within: Option<String>,
     name: String,
     text: &'a str,
+    language: Option<&'a str>,
 }
 
 /// The code, and what else there is to read.
 fn parts(approval: &Approval) -> Vec<Part<'_>> {
-    let code = Part { within: None, name: "the code".to_owned(), text: &approval.code };
+    let language = Some(approval.language.as_str());
+    let code = Part { within: None, name: "the code".to_owned(), text: &approval.code, language };
     let stdin = approval.request.stdin.iter().map(|stdin| ("standard input", stdin));
     let files = approval.request.files.iter().map(|file| (file.path.as_str(), file));
     let others = stdin.chain(files).filter_map(|(name, file)| {
         let text = file.text.as_deref().filter(|text| !text.is_empty())?;
-        Some(Part { within: Some(name.to_owned()), name: on_one_line(name), text })
+        let language = Language::by_file_name(&file.path).map(|language| language.name);
+        Some(Part { within: Some(name.to_owned()), name: on_one_line(name), text, language })
     });
     std::iter::once(code).chain(others).collect()
 }
@@ -151,11 +156,18 @@ impl Part<'_> {
             (many, _) => format!("{many} findings in {}", self.name),
         };
         let scanned = self.within.is_none() || !findings.is_empty();
-        listing(self.text, findings, if scanned { "scan" } else { "file" }, &title)
+        let kind = if scanned { "scan" } else { "file" };
+        listing(self.text, self.language, findings, kind, &title)
     }
 }
 
-fn listing(code: &str, findings: &[&Finding], kind: &'static str, title: &str) -> String {
+fn listing(
+    code: &str,
+    language: Option<&str>,
+    findings: &[&Finding],
+    kind: &'static str,
+    title: &str,
+) -> String {
     let safe = Safe::of(code);
     let labels: Vec<_> = findings
         .iter()
@@ -171,7 +183,11 @@ fn listing(code: &str, findings: &[&Finding], kind: &'static str, title: &str) -
         snippet.annotation(kind.span(span.clone()).label(text.as_str()))
     });
     let level = if findings.is_empty() { Level::NOTE } else { Level::WARNING };
-    Renderer::styled().render(&[level.with_name(kind).primary_title(title).element(snippet)])
+    let drawn = Renderer::styled().render(&[level.with_name(kind).primary_title(title).element(snippet)]);
+    match language {
+        Some(language) => highlight::colored(&drawn, &safe.text, language),
+        None => drawn,
+    }
 }
 
 /// Text that is harmless for a terminal, and where the characters of the original are in it.
@@ -310,11 +326,46 @@ mod tests {
     }
 
     #[test]
+    fn code_has_colors_of_ours_and_none_of_its_own() {
+        let code = "import os\nos.system('\u{1b}[2J\u{1b}[31m') # x\n";
+        let found = Found { approval: approval(code), findings: vec![finding((2, 1), (2, 18))] };
+        let shown = described(&found);
+        assert!(shown.contains("\u{1b}[35mimport\u{1b}[0m os\n"), "{shown:?}");
+        assert!(
+            shown.contains("os.system(\u{1b}[32m'^[[2J^[[31m'\u{1b}[0m) \u{1b}[90m# x\u{1b}[0m\n"),
+            "{shown:?}"
+        );
+        let escapes = shown.split('\u{1b}').skip(1);
+        let is_color = |rest: &str| {
+            let end = rest.find(|c: char| c != '[' && c != ';' && !c.is_ascii_digit());
+            end.is_some_and(|end| rest[end..].starts_with('m'))
+        };
+        assert!(escapes.clone().count() > 4 && escapes.clone().all(is_color), "{shown:?}");
+        assert!(plain(&shown).contains("^^^^^^^^^^^^^^^^^"), "the finding is in its place: {shown}");
+    }
+
+    #[test]
+    fn colors_are_for_terminals_and_for_those_who_ask() {
+        use std::io::Write;
+        let found = Found { approval: approval("import os\n"), findings: Vec::new() };
+        let written = |choice| {
+            let mut stream = anstream::AutoStream::new(Vec::new(), choice);
+            stream.write_all(described(&found).as_bytes()).unwrap();
+            String::from_utf8(stream.into_inner()).unwrap()
+        };
+        assert!(written(anstream::ColorChoice::Always).contains("\u{1b}[35mimport"));
+        for choice in [anstream::ColorChoice::Auto, anstream::ColorChoice::Never] {
+            let shown = written(choice);
+            assert!(shown.contains("1 | import os") && !shown.contains('\u{1b}'), "{choice:?}: {shown:?}");
+        }
+    }
+
+    #[test]
     fn code_without_findings_is_shown_whole() {
         let code = (1..=30).map(|line| format!("line_{line}\n")).collect::<String>();
-        let shown = plain(&listing(&code, &[], "scan", "nothing"));
+        let shown = plain(&listing(&code, Some("python"), &[], "scan", "nothing"));
         assert!((1..=30).all(|line| shown.contains(&format!("line_{line}\n"))), "{shown}");
-        let shown = plain(&listing(&code, &[&finding((3, 1), (3, 2))], "scan", "something"));
+        let shown = plain(&listing(&code, Some("python"), &[&finding((3, 1), (3, 2))], "scan", "something"));
         assert!((1..=30).all(|line| shown.contains(&format!("line_{line}\n"))), "{shown}");
     }
 
