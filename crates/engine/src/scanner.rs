@@ -26,6 +26,9 @@ const AT_START: &str = "any.files.runs-at-start";
 const ENVIRONMENT: &str = "any.environment.runs-code";
 const STREAMED: &str = "any.scan.streamed-code";
 
+/// What a scan finds where code does not parse.
+const UNREADABLE: &str = "any.scan.unreadable";
+
 /// The rules that are the engine's own, beside those of the scanner.
 pub const OWN_RULES: [&str; 4] = [COMPILED, AT_START, ENVIRONMENT, STREAMED];
 
@@ -314,6 +317,9 @@ enum TakenFor {
 impl TakenFor {
     /// Keeps what counts, and says whether the part is code at all.
     fn keep(self, found: &mut Vec<Finding>) -> bool {
+        // Prose that is read by its tokens seems to import what it says.
+        let is_prose = self == TakenFor::Anything && found.iter().any(|finding| finding.rule == UNREADABLE);
+        found.retain(|finding| !is_prose || !finding.rule.ends_with(".imports.not-allowed"));
         // Data often has a text in it that code would not have. It seldom has what only a rule of one language finds.
         let is_telling =
             |finding: &Finding| finding.severity >= Severity::Medium && !finding.rule.starts_with("any.");
@@ -782,11 +788,15 @@ mod tests {
             let mut findings = findings.to_vec();
             taken_for.keep(&mut findings).then_some(findings.len())
         };
-        let unreadable = found("any.scan.unreadable", Severity::Low);
+        let unreadable = found(UNREADABLE, Severity::Low);
         let text = found("any.credentials.accounts", Severity::High);
         let spawn = found("ruby.process.spawn", Severity::Medium);
         assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), text.clone()]), None);
         assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), text.clone(), spawn.clone()]), Some(2));
+        let import = found("python.imports.not-allowed", Severity::High);
+        assert_eq!(kept(TakenFor::Anything, std::slice::from_ref(&import)), Some(1));
+        assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), import.clone()]), None, "prose");
+        assert_eq!(kept(TakenFor::Loaded, &[unreadable.clone(), import]), Some(1));
         assert_eq!(kept(TakenFor::Loaded, &[unreadable.clone(), text.clone()]), Some(1));
         assert_eq!(kept(TakenFor::Code, &[unreadable, text, spawn]), Some(3));
     }
