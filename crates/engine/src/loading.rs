@@ -1,8 +1,8 @@
 //! Files that run although no command starts them: those that a runtime looks for when it starts, and those that a program loads as
 //! code of its own language, whatever they are called.
 //!
-//! Which file a program loads is often computed. So a file that the text of a load names is taken for code, and any other file is,
-//! too, if the program loads anything at all and the file reads like code. The words below are looked for in the text and not in a
+//! Which file a program loads may be computed. So a file that the text of a load names is taken for code, and if there is a load
+//! that does not say what it loads, any other file that reads like code is, too. The words below are looked for in the text and not in a
 //! syntax tree: it costs little, and a word that means something else costs a scan and no more.
 
 use std::collections::HashSet;
@@ -103,15 +103,21 @@ impl Loads {
         for word in words(language) {
             for (start, _) in folded.match_indices(word) {
                 let (before, after) = (&text[..start], &text[start + word.len()..]);
-                if before.ends_with(is_of_a_name) || after.starts_with(is_of_a_name) {
+                if !is_a_load(language, word, before, after) {
                     continue;
                 }
-                loads.anything = true;
                 statements += 1;
-                // `YAML.load` loads no code. If the method of an object does, the file is still possible.
-                let is_method = before.ends_with("->") || (before.ends_with('.') && !before.ends_with(".."));
-                if statements <= MOST_STATEMENTS && !is_method {
-                    loads.named.extend(names(after).map(str::to_owned));
+                if statements > MOST_STATEMENTS {
+                    loads.anything = true;
+                    return loads;
+                }
+                let statement = statement(after);
+                loads.anything |= !is_literal(language, statement);
+                // The method of an object seldom loads code. If it does, the file is still possible.
+                if is_method(before) {
+                    loads.anything = true;
+                } else {
+                    loads.named.extend(names(statement).map(str::to_owned));
                 }
             }
         }
@@ -120,8 +126,11 @@ impl Loads {
 
     /// What a scan found in the code may mean that it loads files, too.
     pub(crate) fn with(mut self, found: &[Finding]) -> Loads {
-        let runs_texts =
-            |finding: &Finding| finding.rule.contains(".dynamic.") || finding.rule.contains(".obfuscation.");
+        // What these have run is known, and was scanned.
+        let is_known = |rule: &str| rule.ends_with(".dynamic.source") || rule.ends_with(".dynamic.literal");
+        let runs_texts = |Finding { rule, .. }: &Finding| {
+            (rule.contains(".dynamic.") || rule.contains(".obfuscation.")) && !is_known(rule)
+        };
         self.anything |= found.iter().any(runs_texts);
         self
     }
@@ -171,7 +180,7 @@ fn words(language: Language) -> &'static [&'static str] {
         "javascript" | "typescript" => {
             &["require", "import", "worker", "runinthiscontext", "runinnewcontext"]
         }
-        "bash" | "sh" | "zsh" => &["source", "eval"],
+        "bash" | "sh" | "zsh" => &["source", ".", "eval"],
         "ruby" => &["load", "eval", "instance_eval", "class_eval", "module_eval"],
         "php" => &["include", "include_once", "require", "require_once", "eval"],
         "perl" => &["do", "require", "eval"],
@@ -187,11 +196,59 @@ fn is_of_a_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// What may be the parts of a path in the rest of a statement.
-fn names(rest: &str) -> impl Iterator<Item = &str> {
-    let line = rest.split(['\n', ';']).next().unwrap_or_default();
-    let line = &line[..line.floor_char_boundary(LONGEST_STATEMENT)];
-    let parts = line.split(['"', '\'', '`', '/', '\\', '(', ')', '<', '>', ',', '[', ']', '=', '!']);
+fn is_method(before: &str) -> bool {
+    before.ends_with("->") || (before.ends_with('.') && !before.ends_with(".."))
+}
+
+/// Whether a word is one that loads a file, where it is.
+fn is_a_load(language: Language, word: &str, before: &str, after: &str) -> bool {
+    let next = after.trim_start().chars().next();
+    match (language.name, word) {
+        (_, ".") => {
+            let begins =
+                before.is_empty() || before.ends_with(|c: char| c.is_whitespace() || ";&|({`".contains(c));
+            begins && after.starts_with([' ', '\t'])
+        }
+        _ if before.ends_with(is_of_a_name) || after.starts_with(is_of_a_name) => false,
+        // A block; and a module, which is a file whose name tells what it is.
+        ("perl", "do" | "eval") => next != Some('{'),
+        ("perl", "require") => !next.is_some_and(is_of_a_name),
+        ("ruby", "load") => {
+            !["YAML.", "JSON.", "Marshal.", "Psych."].iter().any(|of_data| before.ends_with(of_data))
+        }
+        _ => true,
+    }
+}
+
+/// The rest of a statement.
+fn statement(after: &str) -> &str {
+    let line = after.split(['\n', ';']).next().unwrap_or_default();
+    &line[..line.floor_char_boundary(LONGEST_STATEMENT)]
+}
+
+/// Whether a statement says what it loads.
+fn is_literal(language: Language, statement: &str) -> bool {
+    let statement = statement.trim_matches(|c: char| c.is_whitespace() || "()!".contains(c));
+    let is_plain = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| is_of_a_name(c) || matches!(c, '.' | '/' | '-' | '+' | ' '))
+    };
+    let quoted =
+        |open: char, close: char| statement.strip_prefix(open).and_then(|rest| rest.strip_suffix(close));
+    if [quoted('"', '"'), quoted('\'', '\'')].into_iter().flatten().any(is_plain) {
+        return true;
+    }
+    match language.name {
+        // A path from the root, or one that leads there, may be that of a file of the request.
+        "c" | "cpp" => quoted('<', '>')
+            .is_some_and(|name| is_plain(name) && !name.starts_with('/') && !name.contains("..")),
+        "bash" | "sh" | "zsh" => is_plain(statement),
+        _ => false,
+    }
+}
+
+/// What may be the parts of a path in a statement.
+fn names(statement: &str) -> impl Iterator<Item = &str> {
+    let parts = statement.split(['"', '\'', '`', '/', '\\', '(', ')', '<', '>', ',', '[', ']', '=', '!']);
     parts.map(str::trim).filter(|part| !matches!(*part, "" | "." | ".."))
 }
 
@@ -234,7 +291,14 @@ mod tests {
         for (language, code) in [
             ("javascript", "r\\u0065quire(x)"),
             ("ruby", "x = 'd' + '.txt'\nload x"),
-            ("ruby", "YAML.load(File.read('d.txt'))"),
+            ("ruby", "Kernel.load('./d.txt')"),
+            ("perl", "do $x;"),
+            ("perl", "require $x"),
+            ("c", "#define X \"d.txt\"\n#include X"),
+            ("c", "#include <../../sandbox/x>"),
+            ("rust", "include!(concat!(\"e\", \".txt\"));"),
+            ("bash", ". \"$x\""),
+            ("bash", "eval \"$(cat d.tx?)\""),
             ("php", "<?php include $x;"),
             ("python", "s = open('d.txt').read()\nexec(s)"),
         ] {
@@ -252,6 +316,12 @@ mod tests {
         for (language, code) in [
             ("python", "import csv\nprint(open('d.txt').read(), executor, evaluate(1))"),
             ("ruby", "puts File.read('d.txt'), payload, loaded"),
+            ("ruby", "YAML.load(File.read('d.txt'))"),
+            ("ruby", "load './other.rb'"),
+            ("perl", "use JSON; require Foo::Bar; my $n = do { 1 }; eval { 2 };"),
+            ("php", "<?php require_once 'other.php';"),
+            ("c", "#include <stdio.h>\n#include \"other.h\"\nint main() {}"),
+            ("bash", "source ./lib.sh\n. other.sh; cat ./d.txt"),
             ("go", "package main\nimport \"os\"\nfunc main() { os.ReadFile(\"d.txt\") }"),
         ] {
             assert_eq!(reach(language, code, "d.txt"), None, "{language}: {code}");

@@ -221,7 +221,7 @@ impl Engine {
             let loads = has_files.then(|| Loads::of(language, subject.code.bytes())).unwrap_or_default();
             let Scanned { findings: mut found, launches } = self.scan_once(subject, rights.scans).await?;
             let loads = loads.with(&found);
-            if !taken_for.keep(&mut found) {
+            if !taken_for.keep(language, &mut found) {
                 continue;
             }
             // If the code turns out to load it, no more than this would be found.
@@ -316,10 +316,12 @@ enum TakenFor {
 
 impl TakenFor {
     /// Keeps what counts, and says whether the part is code at all.
-    fn keep(self, found: &mut Vec<Finding>) -> bool {
-        // Prose that is read by its tokens seems to import what it says.
-        let is_prose = self == TakenFor::Anything && found.iter().any(|finding| finding.rule == UNREADABLE);
-        found.retain(|finding| !is_prose || !finding.rule.ends_with(".imports.not-allowed"));
+    fn keep(self, language: Language, found: &mut Vec<Finding>) -> bool {
+        // What does not parse does not run. A shell runs the lines before that, and other languages are not parsed.
+        let is_parsed = is_parsed(language) && !language.is_shell();
+        if self == TakenFor::Anything && is_parsed && found.iter().any(|finding| finding.rule == UNREADABLE) {
+            return false;
+        }
         // Data often has a text in it that code would not have. It seldom has what only a rule of one language finds.
         let is_telling =
             |finding: &Finding| finding.severity >= Severity::Medium && !finding.rule.starts_with("any.");
@@ -431,7 +433,7 @@ fn loaded(
             Some(Reach::Possible) | None => continue,
         };
         let is_scanned = language_of(name, &file.content).is_some_and(|known| reads_alike(known, language));
-        if is_scanned || is_compiled(name, &file.content) {
+        if is_scanned || is_compiled(name, &file.content) || !can_be(language, &file.content) {
             continue;
         }
         let part = Part::of_file(policy, request, at, language)?;
@@ -450,8 +452,17 @@ fn reads_alike(one: Language, other: Language) -> bool {
 
 /// Whether a file that is not known to be code may be, and can be read in a time that does not matter.
 fn may_be_code(language: Language, name: &str, content: &[u8]) -> bool {
-    let is_parsed = language.is_shell() || matches!(language.name, "python" | "javascript" | "typescript");
-    language_of(name, content).is_none() && (!is_parsed || content.len() <= LARGEST_PARSED)
+    language_of(name, content).is_none() && (!is_parsed(language) || content.len() <= LARGEST_PARSED)
+}
+
+/// Whether a scan makes syntax trees of it.
+fn is_parsed(language: Language) -> bool {
+    language.is_shell() || matches!(language.name, "python" | "javascript" | "typescript")
+}
+
+/// Whether anything in a file can be run. PHP prints what is outside of its tags.
+fn can_be(language: Language, content: &[u8]) -> bool {
+    language.name != "php" || content.windows(2).any(|bytes| bytes == b"<?")
 }
 
 /// The language that the name of a file or its first line says it is written in.
@@ -784,21 +795,21 @@ mod tests {
 
     #[test]
     fn a_file_that_may_be_data_counts_only_if_something_in_it_is_code() {
-        let kept = |taken_for: TakenFor, findings: &[Finding]| {
-            let mut findings = findings.to_vec();
-            taken_for.keep(&mut findings).then_some(findings.len())
+        let kept = |language: &str, taken_for: TakenFor, findings: &[&Finding]| {
+            let mut findings: Vec<Finding> = findings.iter().copied().cloned().collect();
+            let is_code = taken_for.keep(Language::by_name(language).unwrap(), &mut findings);
+            is_code.then_some(findings.len())
         };
-        let unreadable = found(UNREADABLE, Severity::Low);
-        let text = found("any.credentials.accounts", Severity::High);
-        let spawn = found("ruby.process.spawn", Severity::Medium);
-        assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), text.clone()]), None);
-        assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), text.clone(), spawn.clone()]), Some(2));
-        let import = found("python.imports.not-allowed", Severity::High);
-        assert_eq!(kept(TakenFor::Anything, std::slice::from_ref(&import)), Some(1));
-        assert_eq!(kept(TakenFor::Anything, &[unreadable.clone(), import.clone()]), None, "prose");
-        assert_eq!(kept(TakenFor::Loaded, &[unreadable.clone(), import]), Some(1));
-        assert_eq!(kept(TakenFor::Loaded, &[unreadable.clone(), text.clone()]), Some(1));
-        assert_eq!(kept(TakenFor::Code, &[unreadable, text, spawn]), Some(3));
+        let unreadable = &found(UNREADABLE, Severity::Low);
+        let text = &found("any.credentials.accounts", Severity::High);
+        let spawn = &found("x.process.spawn", Severity::Medium);
+        assert_eq!(kept("ruby", TakenFor::Anything, &[text]), None);
+        assert_eq!(kept("ruby", TakenFor::Anything, &[text, spawn]), Some(2));
+        assert_eq!(kept("bash", TakenFor::Anything, &[unreadable, text, spawn]), Some(2));
+        assert_eq!(kept("python", TakenFor::Anything, &[text, spawn]), Some(2));
+        assert_eq!(kept("python", TakenFor::Anything, &[unreadable, text, spawn]), None, "it cannot run");
+        assert_eq!(kept("python", TakenFor::Loaded, &[unreadable, text]), Some(1));
+        assert_eq!(kept("python", TakenFor::Code, &[unreadable, text, spawn]), Some(3));
     }
 
     #[test]
@@ -809,6 +820,8 @@ mod tests {
         assert!(may_be("javascript", "d.csv", LARGEST_PARSED) && may_be("ruby", "d.csv", 2 << 20));
         assert!(!may_be("javascript", "d.csv", LARGEST_PARSED + 1));
         assert!(!may_be("javascript", "d.py", 1) && !may_be("php", "e.h", 1));
+        assert!(!can_be(Language::by_name("php").unwrap(), b"run `x`"));
+        assert!(can_be(Language::by_name("php").unwrap(), b"\x89PNG <?= `x` ?>"));
         assert_eq!(language_of("lib/E.HPP", b"").map(|language| language.name), Some("cpp"));
     }
 }
