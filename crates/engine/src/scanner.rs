@@ -218,7 +218,7 @@ impl Engine {
             let Part { of, subject, is_whole, taken_for } = part;
             let language = subject.language;
             let has_files = !request.execution.files.is_empty();
-            let loads = has_files.then(|| Loads::of(language, subject.code.bytes())).unwrap_or_default();
+            let loads = if has_files { Loads::of(language, subject.code.bytes()) } else { Loads::default() };
             let Scanned { findings: mut found, launches } = self.scan_once(subject, rights.scans).await?;
             let loads = loads.with(&found);
             if !taken_for.keep(language, &mut found) {
