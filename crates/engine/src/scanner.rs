@@ -213,9 +213,7 @@ impl Engine {
         let Material { mut findings, parts } = self.subjects(origin, rights.policy, &request)?;
         let mut seen: HashSet<_> = parts.iter().map(Part::kind).collect();
         let mut parts = VecDeque::from(parts);
-        while let Some(part) = parts.pop_front() {
-            let (_, name, _) = part.kind();
-            let Part { of, subject, is_whole, taken_for } = part;
+        while let Some(Part { of, subject, is_whole, taken_for }) = parts.pop_front() {
             let language = subject.language;
             let has_files = !request.execution.files.is_empty();
             let loads = if has_files { Loads::of(language, subject.code.bytes()) } else { Loads::default() };
@@ -225,20 +223,13 @@ impl Engine {
                 continue;
             }
             // If the code turns out to load it, no more than this would be found.
-            seen.insert((of, name, TakenFor::Loaded));
+            seen.insert((of, read_as(language), TakenFor::Loaded));
             if let Some(name) = of.name(&request) {
                 found.iter_mut().for_each(|finding| place(finding, &name));
                 findings.extend((!is_whole).then(|| too_large(&name)));
             }
             findings.append(&mut found);
-            for part in loaded(rights.policy, &request, language, &loads)? {
-                let (of, name, taken_for) = part.kind();
-                let is_known =
-                    [TakenFor::Code, TakenFor::Loaded].map(|more| seen.contains(&(of, name, more)));
-                if !is_known.contains(&true) && seen.insert((of, name, taken_for)) {
-                    parts.push_back(part);
-                }
-            }
+            parts.extend(loaded(rights.policy, &request, language, &loads, &mut seen)?);
             for launch in &launches {
                 for followed in launched(rights.policy, &request, launch)? {
                     match followed {
@@ -406,40 +397,46 @@ impl Part {
         Ok(Part { of, subject, is_whole: content.len() <= MAX_CODE, taken_for: TakenFor::Code })
     }
 
-    /// What it is, and as what it is read. All shells are read alike.
-    fn kind(&self) -> (Of, &'static str, TakenFor) {
-        let name = match self.subject.language.name {
-            "sh" | "zsh" => "bash",
-            name => name,
-        };
+    /// What it is, and as what it is read.
+    fn kind(&self) -> Kind {
         // The cells of a notebook are there in two forms.
-        (self.of, name, self.taken_for)
+        (self.of, read_as(self.subject.language), self.taken_for)
     }
 }
 
-/// The files of a request that a program may load as code of its own language.
+type Kind = (Of, &'static str, TakenFor);
+
+/// All shells are read alike.
+fn read_as(language: Language) -> &'static str {
+    if language.is_shell() { "bash" } else { language.name }
+}
+
+/// The files of a request that a program may load as code of its own language, but for those that were seen.
 fn loaded(
     policy: &Policy,
     request: &RunRequest,
     language: Language,
     loads: &Loads,
+    seen: &mut HashSet<Kind>,
 ) -> Result<Vec<Part>, RunError> {
     let mut parts = Vec::new();
     for (at, file) in request.execution.files.iter().enumerate() {
-        let name = file.path.as_str();
+        let (name, content) = (file.path.as_str(), file.content.as_slice());
         let taken_for = match loads.reach(language, name) {
             Some(Reach::Named) => TakenFor::Loaded,
-            Some(Reach::Possible) if may_be_code(language, name, &file.content) => TakenFor::Anything,
+            Some(Reach::Possible) if may_be_code(language, name, content) => TakenFor::Anything,
             Some(Reach::Possible) | None => continue,
         };
-        let is_scanned = language_of(name, &file.content).is_some_and(|known| reads_alike(known, language));
-        if is_scanned || is_compiled(name, &file.content) || !can_be(language, &file.content) {
-            continue;
+        let is_scanned = language_of(name, content).is_some_and(|known| reads_alike(known, language));
+        let kind = |taken_for| (Of::File(at), read_as(language), taken_for);
+        let is_seen = [TakenFor::Code, TakenFor::Loaded].map(kind).iter().any(|more| seen.contains(more));
+        let is_new = !is_scanned && !is_seen && seen.insert(kind(taken_for));
+        if is_new && !is_compiled(name, content) && can_be(language, content) {
+            let part = Part::of_file(policy, request, at, language)?;
+            // Nobody says that data is too large.
+            let is_whole = part.is_whole || taken_for == TakenFor::Anything;
+            parts.push(Part { is_whole, taken_for, ..part });
         }
-        let part = Part::of_file(policy, request, at, language)?;
-        // Nobody says that data is too large.
-        let is_whole = part.is_whole || taken_for == TakenFor::Anything;
-        parts.push(Part { is_whole, taken_for, ..part });
     }
     Ok(parts)
 }
