@@ -468,6 +468,93 @@ fn a_check_names_the_line_that_decides() {
     assert_eq!((status, said.lines().next()), (Some(2), Some("error: there is no preset 'lax'")));
 }
 
+#[test]
+fn files_and_variables_that_run_by_themselves_are_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    write("p.toml", "[policy]\npreset = 'strict'\n");
+    write("e.pth", "import os; os.system('id')\n");
+    write("z", "id\n");
+    write("js", "require('child_process').execSync('id')\n");
+    write("json", r#"{"main": "y.txt"}"#);
+    write("rb", "system('id')\n");
+    write("php", "<?php system('id');\n");
+    write("c", "int f(void) { return system(\"id\"); }\n");
+    write("rs", "fn f() { std::process::Command::new(\"id\").status().unwrap(); }\n");
+    write(
+        "data.json",
+        r#"{"path": "/etc/shadow", "text": "require the system to exec id; import the rest"}"#,
+    );
+    write("data.csv", "host,path\n169.254.169.254,/etc/passwd\nsystem,eval\n");
+    write("notes.txt", "Please include the system files, and do not load /etc/shadow.\n");
+    let check = |words: &[&str]| {
+        policy(folder.path(), &[&["check", "--config", "p.toml", "--backend", "none"], words].concat())
+    };
+    let start = "any.files.runs-at-start (high)";
+    for (words, expected) in [
+        (
+            &["python", "-c", "print(1)", "--file", "e.pth:.local/lib/python3.11/site-packages/e.pth"][..],
+            start,
+        ),
+        (&["zsh", "-c", "echo", "--file", "z:.zshenv"], start),
+        (&["node", "-c", "require('./d.txt')", "--file", "js:d.txt"], "javascript.process.spawn"),
+        (&["node", "-c", "require('./d')", "--file", "js:d"], "javascript.process.spawn"),
+        (
+            &["node", "-c", "require('./x')", "--file", "json:x/package.json", "--file", "js:x/y.txt"],
+            "javascript.process.spawn",
+        ),
+        (
+            &["ts", "-c", "const d: unknown = require('./d.txt')", "--file", "js:d.txt"],
+            "javascript.process.spawn",
+        ),
+        (&["ruby", "-c", "load './rb.txt'", "--file", "rb:rb.txt"], "ruby.process.spawn"),
+        (&["ruby", "-c", "load ['./rb', 'txt'].join('.')", "--file", "rb:rb.txt"], "ruby.process.spawn"),
+        (&["perl", "-c", "do './rb.txt'", "--file", "rb:rb.txt"], "perl.process.spawn"),
+        (&["perl", "-c", "require './rb.txt'", "--file", "rb:rb.txt"], "perl.process.spawn"),
+        (&["php", "-c", "include 'php.txt';", "--file", "php:php.txt"], "php.process.spawn"),
+        (
+            &["c", "-c", "#include \"c.txt\"\nint main(void) { return f(); }", "--file", "c:c.txt"],
+            "c.process.spawn",
+        ),
+        (
+            &["c", "-c", "#include \"e.h\"\nint main(void) { return f(); }", "--file", "c:e.h"],
+            "c.process.spawn",
+        ),
+        (
+            &["rust", "-c", "include!(\"rs.txt\");\nfn main() { f() }", "--file", "rs:rs.txt"],
+            "rust.process.spawn",
+        ),
+        (
+            &["bash", "-c", "echo", "-e", "SHELLOPTS=xtrace", "-e", "PS4=$(id)"],
+            "any.environment.runs-code (high)",
+        ),
+        (
+            &["python", "-c", "breakpoint()", "-e", "PYTHONBREAKPOINT=os.system"],
+            "any.environment.runs-code (high)",
+        ),
+        (
+            &["go", "-c", "package main\nfunc main() {}", "-e", "GOFLAGS=-toolexec=x"],
+            "any.environment.runs-code (high)",
+        ),
+    ] {
+        let (status, said) = check(words);
+        assert!(status == Some(126) || status == Some(3), "{words:?}: {status:?} {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    let data = ["--file", "data.json", "--file", "data.csv", "--file", "notes.txt"];
+    for words in [
+        &["python", "-c", "import json, re\nprint(json.load(open('data.json')), re.compile('x'))"][..],
+        &["node", "-c", "console.log(require('./data.json'), process.argv)"],
+        &["ruby", "-c", "require 'json'; puts JSON.load(File.read('data.json')), File.read('notes.txt')"],
+        &["perl", "-c", "my $n = do { 1 }; print $n;"],
+        &["c", "-c", "#include <stdio.h>\nint main(void) { puts(\"data.csv\"); }"],
+        &["bash", "-c", "cat notes.txt data.csv", "-e", "PYTHONUNBUFFERED=1", "-e", "NODE_ENV=test"],
+    ] {
+        let (status, said) = check(&[words, &data].concat());
+        assert_eq!(status, Some(0), "the control: {words:?}: {said}");
+    }
+}
+
 /// A terminal: the end for the program, and the one for who sits before it.
 fn terminal() -> (OwnedFd, File) {
     let before = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();

@@ -14,6 +14,7 @@ mod compile;
 mod deferred;
 mod error;
 mod id;
+mod loading;
 mod placement;
 mod plots;
 mod programs;

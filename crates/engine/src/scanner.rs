@@ -13,19 +13,28 @@ use sha2::{Digest, Sha256};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::admission::Rights;
+use crate::loading::{Loads, Reach, lines_that_python_runs, runs_at_start};
 use crate::recorder::Origin;
 use crate::{Engine, RunError};
 
 /// How long a thread that drives runs waits for a scan.
 const PATIENCE: Duration = Duration::from_millis(3);
-/// What is found without a scan: a file of compiled code, a variable that makes a runtime run other code, and a standard input
-/// that is run and cannot be read before.
+/// What is found without a scan: a file of compiled code, a file that a runtime looks for when it starts, a variable that makes a
+/// runtime run other code, and a standard input that is run and cannot be read before.
 const COMPILED: &str = "any.scan.compiled-file";
+const AT_START: &str = "any.files.runs-at-start";
 const ENVIRONMENT: &str = "any.environment.runs-code";
 const STREAMED: &str = "any.scan.streamed-code";
 
+/// What a scan finds where code does not parse.
+const UNREADABLE: &str = "any.scan.unreadable";
+
 /// The rules that are the engine's own, beside those of the scanner.
-pub const OWN_RULES: [&str; 3] = [COMPILED, ENVIRONMENT, STREAMED];
+pub const OWN_RULES: [&str; 4] = [COMPILED, AT_START, ENVIRONMENT, STREAMED];
+
+/// A file that may be data is not parsed if it is larger: it would take longer than many a run. One that is read by its tokens may
+/// have any size.
+const LARGEST_PARSED: usize = 64 << 10;
 
 /// How much of the name of a file is told.
 const LONGEST_NAME: usize = 100;
@@ -160,33 +169,38 @@ impl Engine {
         let mut findings: Vec<Finding> = request.sandbox.env.iter().filter_map(runs_code).collect();
         let mut parts = Vec::new();
         match &origin.cells {
-            None => parts.push(Part { of: Of::Code, subject: of(execution.code.clone()), is_whole: true }),
+            None => parts.push(Part::whole(Of::Code, of(execution.code.clone()))),
             // Each on its own, as it runs: a quotation mark in one does not turn the next into text.
             Some(cells) => {
                 for (at, cell) in cells.iter().enumerate() {
                     for text in [Some(cell.to_string()), with_commands(cell)].into_iter().flatten() {
                         let subject = of(Code::parse(text.into_bytes(), None)?);
-                        parts.push(Part { of: Of::Cell(at), subject, is_whole: true });
+                        parts.push(Part::whole(Of::Cell(at), subject));
                     }
                 }
             }
         }
         for (at, file) in execution.files.iter().enumerate() {
             let name = file.path.as_str();
+            let started = runs_at_start(name);
+            findings.extend(started.map(|language| at_start(name, language)));
             if is_compiled(name, &file.content) {
                 findings.push(compiled(name));
                 continue;
             }
-            let by_name =
-                Language::by_file_name(name).or_else(|| Language::by_file_name(&name.to_ascii_lowercase()));
-            let Some(language) = by_name.or_else(|| Language::by_first_line(&file.content)) else { continue };
-            parts.push(Part::of_file(policy, request, at, language)?);
+            let known = language_of(name, &file.content);
+            if let Some(language) = known {
+                parts.push(Part::of_file(policy, request, at, language)?);
+            }
+            if let Some(language) = started.filter(|language| known != Some(*language)) {
+                parts.push(Part::of_start_file(policy, request, at, language)?);
+            }
         }
         Ok(Material { findings, parts })
     }
 
-    /// What a scan finds in a request. What the code runs is scanned, too: files of the request and its standard input, as what
-    /// they are run as. The request comes back: its standard input may be a stream, which cannot be shared.
+    /// What a scan finds in a request. What the code runs or loads is scanned, too: files of the request and its standard input, as
+    /// what they are run as. The request comes back: its standard input may be a stream, which cannot be shared.
     ///
     /// # Errors
     /// As [`scan`](Engine::scan); or what the caller wrote cannot be read as code.
@@ -199,13 +213,23 @@ impl Engine {
         let Material { mut findings, parts } = self.subjects(origin, rights.policy, &request)?;
         let mut seen: HashSet<_> = parts.iter().map(Part::kind).collect();
         let mut parts = VecDeque::from(parts);
-        while let Some(Part { of, subject, is_whole }) = parts.pop_front() {
+        while let Some(Part { of, subject, is_whole, taken_for }) = parts.pop_front() {
+            let language = subject.language;
+            let has_files = !request.execution.files.is_empty();
+            let loads = if has_files { Loads::of(language, subject.code.bytes()) } else { Loads::default() };
             let Scanned { findings: mut found, launches } = self.scan_once(subject, rights.scans).await?;
+            let loads = loads.with(&found);
+            if !taken_for.keep(language, &mut found) {
+                continue;
+            }
+            // If the code turns out to load it, no more than this would be found.
+            seen.insert((of, read_as(language), TakenFor::Loaded));
             if let Some(name) = of.name(&request) {
                 found.iter_mut().for_each(|finding| place(finding, &name));
                 findings.extend((!is_whole).then(|| too_large(&name)));
             }
             findings.append(&mut found);
+            parts.extend(loaded(rights.policy, &request, language, &loads, &mut seen)?);
             for launch in &launches {
                 for followed in launched(rights.policy, &request, launch)? {
                     match followed {
@@ -267,6 +291,35 @@ pub(crate) struct Part {
     subject: Subject,
     /// Whether that is all of the file.
     is_whole: bool,
+    taken_for: TakenFor,
+}
+
+/// Why a part is scanned, and so what counts of that which is found in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum TakenFor {
+    /// It is code: everything.
+    Code,
+    /// The code seems to load it. It may be data that does not parse.
+    Loaded,
+    /// The code loads something, and this is not known to be anything else.
+    Anything,
+}
+
+impl TakenFor {
+    /// Keeps what counts, and says whether the part is code at all.
+    fn keep(self, language: Language, found: &mut Vec<Finding>) -> bool {
+        // What does not parse does not run. A shell runs the lines before that, and other languages are not parsed.
+        let is_parsed = is_parsed(language) && !language.is_shell();
+        if self == TakenFor::Anything && is_parsed && found.iter().any(|finding| finding.rule == UNREADABLE) {
+            return false;
+        }
+        // Data often has a text in it that code would not have. It seldom has what only a rule of one language finds.
+        let is_telling =
+            |finding: &Finding| finding.severity >= Severity::Medium && !finding.rule.starts_with("any.");
+        let is_code = self != TakenFor::Anything || found.iter().any(is_telling);
+        found.retain(|finding| self == TakenFor::Code || finding.severity >= Severity::Medium);
+        is_code
+    }
 }
 
 /// Which part of a request it is.
@@ -297,6 +350,27 @@ impl Of {
 }
 
 impl Part {
+    fn whole(of: Of, subject: Subject) -> Part {
+        Part { of, subject, is_whole: true, taken_for: TakenFor::Code }
+    }
+
+    fn of_start_file(
+        policy: &Policy,
+        request: &RunRequest,
+        at: usize,
+        language: Language,
+    ) -> Result<Part, RunError> {
+        let file = request.execution.files.get(at);
+        let part = match file.filter(|file| file.path.as_str().ends_with(".pth")) {
+            Some(file) => {
+                let lines = lines_that_python_runs(&file.content);
+                Part::of_bytes(policy, request, Of::File(at), language, &lines)?
+            }
+            None => Part::of_file(policy, request, at, language)?,
+        };
+        Ok(Part { taken_for: TakenFor::Loaded, ..part })
+    }
+
     fn of_file(
         policy: &Policy,
         request: &RunRequest,
@@ -320,18 +394,82 @@ impl Part {
         // A NUL byte does not keep a shell from running the rest.
         let text: Vec<u8> = content.iter().copied().filter(|byte| *byte != 0).take(MAX_CODE).collect();
         let subject = Subject { language, code: Code::parse(text, None)?, allowed_imports };
-        Ok(Part { of, subject, is_whole: content.len() <= MAX_CODE })
+        Ok(Part { of, subject, is_whole: content.len() <= MAX_CODE, taken_for: TakenFor::Code })
     }
 
-    /// What it is, and as what it is read. All shells are read alike.
-    fn kind(&self) -> (Of, &'static str) {
-        let name = match self.subject.language.name {
-            "sh" | "zsh" => "bash",
-            name => name,
-        };
+    /// What it is, and as what it is read.
+    fn kind(&self) -> Kind {
         // The cells of a notebook are there in two forms.
-        (self.of, name)
+        (self.of, read_as(self.subject.language), self.taken_for)
     }
+}
+
+type Kind = (Of, &'static str, TakenFor);
+
+/// All shells are read alike.
+fn read_as(language: Language) -> &'static str {
+    if language.is_shell() { "bash" } else { language.name }
+}
+
+/// The files of a request that a program may load as code of its own language, but for those that were seen.
+fn loaded(
+    policy: &Policy,
+    request: &RunRequest,
+    language: Language,
+    loads: &Loads,
+    seen: &mut HashSet<Kind>,
+) -> Result<Vec<Part>, RunError> {
+    let mut parts = Vec::new();
+    for (at, file) in request.execution.files.iter().enumerate() {
+        let (name, content) = (file.path.as_str(), file.content.as_slice());
+        let taken_for = match loads.reach(language, name) {
+            Some(Reach::Named) => TakenFor::Loaded,
+            Some(Reach::Possible) if may_be_code(language, name, content) => TakenFor::Anything,
+            Some(Reach::Possible) | None => continue,
+        };
+        let is_scanned = language_of(name, content).is_some_and(|known| reads_alike(known, language));
+        let kind = |taken_for| (Of::File(at), read_as(language), taken_for);
+        let is_seen = [TakenFor::Code, TakenFor::Loaded].map(kind).iter().any(|more| seen.contains(more));
+        let is_new = !is_scanned && !is_seen && seen.insert(kind(taken_for));
+        if is_new && !is_compiled(name, content) && can_be(language, content) {
+            let part = Part::of_file(policy, request, at, language)?;
+            // Nobody says that data is too large.
+            let is_whole = part.is_whole || taken_for == TakenFor::Anything;
+            parts.push(Part { is_whole, taken_for, ..part });
+        }
+    }
+    Ok(parts)
+}
+
+/// Whether the same is found in a file, whichever of the two it is read as.
+fn reads_alike(one: Language, other: Language) -> bool {
+    let is_c = |language: Language| matches!(language.name, "c" | "cpp");
+    one.shares_modules_with(other) || (one.is_shell() && other.is_shell()) || (is_c(one) && is_c(other))
+}
+
+/// Whether a file that is not known to be code may be, and can be read in a time that does not matter.
+fn may_be_code(language: Language, name: &str, content: &[u8]) -> bool {
+    language_of(name, content).is_none() && (!is_parsed(language) || content.len() <= LARGEST_PARSED)
+}
+
+/// Whether a scan makes syntax trees of it.
+fn is_parsed(language: Language) -> bool {
+    language.is_shell() || matches!(language.name, "python" | "javascript" | "typescript")
+}
+
+/// Whether anything in a file can be run. PHP prints what is outside of its tags.
+fn can_be(language: Language, content: &[u8]) -> bool {
+    language.name != "php" || content.windows(2).any(|bytes| bytes == b"<?")
+}
+
+/// The language that the name of a file or its first line says it is written in.
+fn language_of(name: &str, content: &[u8]) -> Option<Language> {
+    const HEADERS: [&str; 5] = ["h", "hh", "hpp", "hxx", "h++"];
+    let small = name.to_ascii_lowercase();
+    let is_header = small.rsplit_once('.').is_some_and(|(_, ending)| HEADERS.contains(&ending));
+    let by_name = Language::by_file_name(name).or_else(|| Language::by_file_name(&small));
+    let by_name = by_name.or_else(|| Language::by_name("cpp").filter(|_| is_header));
+    by_name.or_else(|| Language::by_first_line(content))
 }
 
 /// What a program runs, as far as that is a part of its request. If several files may be meant, all of them are.
@@ -397,6 +535,13 @@ fn compiled(file: &str) -> Finding {
     finding
 }
 
+fn at_start(file: &str, language: Language) -> Finding {
+    let message = format!("the file has a name that {} looks for when it starts", language.name);
+    let mut finding = without_a_scan(AT_START, message);
+    place(&mut finding, file);
+    finding
+}
+
 fn streamed(language: Language) -> Finding {
     let message =
         format!("the program runs its standard input as {}, which comes only while it runs", language.name);
@@ -405,40 +550,142 @@ fn streamed(language: Language) -> Finding {
 
 /// A variable by which a runtime, the linker or a shell is given code or a place to look for it.
 fn runs_code(variable: &EnvVar) -> Option<Finding> {
-    const NAMES: [&str; 23] = [
-        "BASH_ENV",
-        "ENV",
-        "ZDOTDIR",
-        "PROMPT_COMMAND",
-        "NODE_OPTIONS",
-        "NODE_PATH",
-        "PYTHONPATH",
-        "PYTHONHOME",
-        "PYTHONSTARTUP",
-        "PERL5OPT",
-        "PERL5LIB",
-        "PERLLIB",
-        "RUBYOPT",
-        "RUBYLIB",
-        "JAVA_TOOL_OPTIONS",
-        "JDK_JAVA_OPTIONS",
-        "_JAVA_OPTIONS",
-        "CLASSPATH",
-        "PHPRC",
-        "PHP_INI_SCAN_DIR",
-        "GCC_EXEC_PREFIX",
-        "COMPILER_PATH",
-        "PATH",
-    ];
-    const BEGINNINGS: [&str; 5] = ["LD_", "LUA_", "R_PROFILE", "R_ENVIRON", "BASH_FUNC_"];
-    let name = variable.name();
-    let is_one = NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning));
-    is_one.then(|| {
-        let message =
-            format!("a variable of the environment can make the runtime run other code: {}", shown(name));
+    is_able_to_run_code(variable.name(), variable.value()).then(|| {
+        let message = format!(
+            "a variable of the environment can make the runtime run other code: {}",
+            shown(variable.name())
+        );
         let within = Some("environment".to_owned());
         Finding { within, ..without_a_scan(ENVIRONMENT, message) }
     })
+}
+
+fn is_able_to_run_code(name: &str, value: &str) -> bool {
+    const NAMES: [&str; 45] = [
+        "PATH",
+        "HOME",
+        "ENV",
+        "SHELLOPTS",
+        "PROMPT_COMMAND",
+        "PS0",
+        "PS1",
+        "PS2",
+        "PS4",
+        "ZDOTDIR",
+        "FPATH",
+        "MODULE_PATH",
+        "BROWSER",
+        "PAGER",
+        "MANPAGER",
+        "EDITOR",
+        "VISUAL",
+        "LESSOPEN",
+        "LESSCLOSE",
+        "CLASSPATH",
+        "CPATH",
+        "C_INCLUDE_PATH",
+        "CPLUS_INCLUDE_PATH",
+        "LIBRARY_PATH",
+        "COMPILER_PATH",
+        "CC",
+        "CXX",
+        "AR",
+        "PKG_CONFIG",
+        "GCONV_PATH",
+        "GLIBC_TUNABLES",
+        "MAKEFILES",
+        "MAKEFLAGS",
+        "GIT_SSH",
+        "GIT_SSH_COMMAND",
+        "GIT_ASKPASS",
+        "GIT_EDITOR",
+        "GIT_PAGER",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_EXEC_PATH",
+        "GIT_PROXY_COMMAND",
+        "R_HOME",
+        "R_DEFAULT_PACKAGES",
+        "OPENSSL_CONF",
+        "_JAVA_OPTIONS",
+    ];
+    // Runtimes get new variables with new versions, so what begins like theirs is one of them unless it is known to be harmless.
+    const BEGINNINGS: [&str; 24] = [
+        "BASH",
+        "XDG_",
+        "LD_",
+        "PYTHON",
+        "NODE_",
+        "GO",
+        "CGO_",
+        "RUST",
+        "CARGO",
+        "RUBY",
+        "GEM_",
+        "BUNDLE",
+        "PERL",
+        "JAVA",
+        "JDK_",
+        "GCC_",
+        "PHP",
+        "LUA_",
+        "R_PROFILE",
+        "R_ENVIRON",
+        "R_LIBS",
+        "OPENSSL_ENGINES",
+        "OPENSSL_MODULES",
+        "GIT_CONFIG",
+    ];
+    if name == "PYTHONWARNINGS" {
+        // Its filters can name a class, whose module is imported.
+        return value.contains(['.', ':']);
+    }
+    let begins = |beginning: &&str| name.starts_with(*beginning);
+    NAMES.contains(&name) || (BEGINNINGS.iter().any(begins) && !is_harmless(name))
+}
+
+/// Variables of runtimes that people set and that run nothing.
+fn is_harmless(name: &str) -> bool {
+    const NAMES: [&str; 36] = [
+        "PYTHONUNBUFFERED",
+        "PYTHONHASHSEED",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONUTF8",
+        "PYTHONIOENCODING",
+        "PYTHONFAULTHANDLER",
+        "PYTHONOPTIMIZE",
+        "PYTHONDEBUG",
+        "PYTHONDEVMODE",
+        "PYTHONVERBOSE",
+        "PYTHONNOUSERSITE",
+        "PYTHONSAFEPATH",
+        "PYTHONTRACEMALLOC",
+        "PYTHONMALLOC",
+        "PYTHONASYNCIODEBUG",
+        "PYTHONINTMAXSTRDIGITS",
+        "PYTHON_COLORS",
+        "PYTHON_GIL",
+        "NODE_ENV",
+        "NODE_DEBUG",
+        "NODE_NO_WARNINGS",
+        "NODE_DISABLE_COLORS",
+        "NODE_TLS_REJECT_UNAUTHORIZED",
+        "GOMAXPROCS",
+        "GOGC",
+        "GOMEMLIMIT",
+        "GODEBUG",
+        "GOTRACEBACK",
+        "GOOS",
+        "GOARCH",
+        "RUST_BACKTRACE",
+        "RUST_LIB_BACKTRACE",
+        "RUST_LOG",
+        "RUST_MIN_STACK",
+        "CARGO_TERM_COLOR",
+        "GCC_COLORS",
+    ];
+    // They only begin like those of Go.
+    const BEGINNINGS: [&str; 2] = ["GOOGLE_", "GOAL"];
+    NAMES.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
 }
 
 fn without_a_scan(rule: &str, message: String) -> Finding {
@@ -449,10 +696,13 @@ fn without_a_scan(rule: &str, message: String) -> Finding {
 
 /// Whether a file is a program or a module that needs no source.
 fn is_compiled(name: &str, content: &[u8]) -> bool {
-    const ENDINGS: [&str; 10] =
-        [".pyc", ".pyo", ".so", ".node", ".whl", ".egg", ".pyz", ".class", ".jar", ".wasm"];
+    const ENDINGS: [&str; 14] = [
+        ".pyc", ".pyo", ".so", ".node", ".whl", ".egg", ".pyz", ".class", ".jar", ".wasm", ".zwc", ".luac",
+        ".phar", ".syso",
+    ];
     let name = name.to_ascii_lowercase();
-    ENDINGS.iter().any(|ending| name.ends_with(ending)) || content.starts_with(b"\x7fELF")
+    let begins = |magic: &[u8]| content.starts_with(magic);
+    ENDINGS.iter().any(|ending| name.ends_with(ending)) || begins(b"\x7fELF") || begins(b"\x1bLua")
 }
 
 /// A cell of a notebook with its lines of the form `!command` as the Python that runs them, if it has any.
@@ -471,4 +721,104 @@ fn with_commands(cell: &str) -> Option<String> {
 /// The name of a file in messages: short, and harmless for a terminal.
 fn shown(path: &str) -> String {
     path.chars().take(LONGEST_NAME).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_give_a_runtime_code_are_told_from_harmless_ones() {
+        for name in [
+            "SHELLOPTS",
+            "BASHOPTS",
+            "PS4",
+            "HOME",
+            "BROWSER",
+            "XDG_CONFIG_HOME",
+            "PYTHONBREAKPOINT",
+            "PYTHONUSERBASE",
+            "PYTHONPATH",
+            "NODE_OPTIONS",
+            "GOFLAGS",
+            "GOCACHEPROG",
+            "RUSTC_WRAPPER",
+            "CARGO_HOME",
+            "RUBYOPT",
+            "GEM_PATH",
+            "BUNDLE_GEMFILE",
+            "PERL5OPT",
+            "JAVA_TOOL_OPTIONS",
+            "JDK_JAVA_OPTIONS",
+            "GCC_EXEC_PREFIX",
+            "LD_PRELOAD",
+            "PHPRC",
+            "BASH_ENV",
+            "BASH_FUNC_ls",
+            "LUA_INIT",
+            "R_PROFILE_USER",
+            "CPATH",
+            "PATH",
+        ] {
+            assert!(is_able_to_run_code(name, "x"), "{name}");
+        }
+        for name in [
+            "PYTHONUNBUFFERED",
+            "PYTHONHASHSEED",
+            "PYTHONDONTWRITEBYTECODE",
+            "PYTHONUTF8",
+            "PYTHONIOENCODING",
+            "NODE_ENV",
+            "GOMAXPROCS",
+            "GOGC",
+            "RUST_BACKTRACE",
+            "RUST_LOG",
+            "GOOGLE_API_KEY",
+            "GREETING",
+            "TZ",
+            "LANG",
+            "DEBUG",
+            "PORT",
+        ] {
+            assert!(!is_able_to_run_code(name, "x"), "{name}");
+        }
+        assert!(is_able_to_run_code("PYTHONWARNINGS", "all:0:antigravity.x:0:0"));
+        assert!(!is_able_to_run_code("PYTHONWARNINGS", "ignore"));
+    }
+
+    fn found(rule: &str, severity: Severity) -> Finding {
+        Finding { severity, ..without_a_scan(rule, String::new()) }
+    }
+
+    #[test]
+    fn a_file_that_may_be_data_counts_only_if_something_in_it_is_code() {
+        let kept = |language: &str, taken_for: TakenFor, findings: &[&Finding]| {
+            let mut findings: Vec<Finding> = findings.iter().copied().cloned().collect();
+            let is_code = taken_for.keep(Language::by_name(language).unwrap(), &mut findings);
+            is_code.then_some(findings.len())
+        };
+        let unreadable = &found(UNREADABLE, Severity::Low);
+        let text = &found("any.credentials.accounts", Severity::High);
+        let spawn = &found("x.process.spawn", Severity::Medium);
+        assert_eq!(kept("ruby", TakenFor::Anything, &[text]), None);
+        assert_eq!(kept("ruby", TakenFor::Anything, &[text, spawn]), Some(2));
+        assert_eq!(kept("bash", TakenFor::Anything, &[unreadable, text, spawn]), Some(2));
+        assert_eq!(kept("python", TakenFor::Anything, &[text, spawn]), Some(2));
+        assert_eq!(kept("python", TakenFor::Anything, &[unreadable, text, spawn]), None, "it cannot run");
+        assert_eq!(kept("python", TakenFor::Loaded, &[unreadable, text]), Some(1));
+        assert_eq!(kept("python", TakenFor::Code, &[unreadable, text, spawn]), Some(3));
+    }
+
+    #[test]
+    fn large_data_is_not_parsed_and_what_is_known_to_be_code_is_not_taken_for_other_code() {
+        let may_be = |language: &str, name: &str, size: usize| {
+            may_be_code(Language::by_name(language).unwrap(), name, &vec![b'x'; size])
+        };
+        assert!(may_be("javascript", "d.csv", LARGEST_PARSED) && may_be("ruby", "d.csv", 2 << 20));
+        assert!(!may_be("javascript", "d.csv", LARGEST_PARSED + 1));
+        assert!(!may_be("javascript", "d.py", 1) && !may_be("php", "e.h", 1));
+        assert!(!can_be(Language::by_name("php").unwrap(), b"run `x`"));
+        assert!(can_be(Language::by_name("php").unwrap(), b"\x89PNG <?= `x` ?>"));
+        assert_eq!(language_of("lib/E.HPP", b"").map(|language| language.name), Some("cpp"));
+    }
 }

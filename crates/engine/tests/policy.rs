@@ -242,6 +242,89 @@ async fn files_that_the_code_runs_are_scanned_whatever_they_are_called() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn files_that_the_code_loads_are_scanned_whatever_they_are_called() {
+    let (backend, standard) = (backend(), Preset::Standard.policy());
+    let outcome = async |language: &str, code: &str, files: &[(&str, &str)]| {
+        let mut request = with_files(code, files);
+        request.execution.language = Language::by_name(language).unwrap();
+        run(&engine(&backend), &standard, request).await.unwrap()
+    };
+    for (language, code, file) in [
+        ("javascript", "require('./d.txt')", "d.txt"),
+        ("javascript", "require('./d')", "d"),
+        ("typescript", "require('./x')", "x/d.txt"),
+        ("ruby", "load './d.txt'", "d.txt"),
+        ("ruby", "load computed", "d.txt"),
+        ("perl", "do './d.txt'", "d.txt"),
+        ("c", "#include \"d.txt\"", "d.txt"),
+        ("cpp", "no word", "e.h"),
+        ("rust", "include!(\"d.txt\");", "d.txt"),
+        ("python", "exec(open('d.txt').read())", "d.txt"),
+    ] {
+        let denied = outcome(language, code, &[(file, "critical")]).await;
+        assert_eq!(denied.outcome, Outcome::Denied, "{language}: {code}");
+        assert_eq!(denied.findings[0].within.as_deref(), Some(file), "{language}: {code}");
+        assert_eq!(denied.findings.len(), 1, "{language}: {code}");
+    }
+    for code in ["include 'd.txt';", "include $computed;"] {
+        let denied = outcome("php", code, &[("d.txt", "<?= critical")]).await;
+        assert_eq!(denied.outcome, Outcome::Denied, "{code}");
+    }
+    let both = outcome("javascript", "require('./d.py')", &[("d.py", "critical")]).await;
+    assert_eq!(
+        (both.outcome, both.findings.len()),
+        (Outcome::Denied, 2),
+        "as what it is called and as what loads it"
+    );
+    let chained = [("a.txt", "load './b.txt'"), ("b.txt", "critical")];
+    assert_eq!(
+        outcome("ruby", "load './a.txt'", &chained).await.outcome,
+        Outcome::Denied,
+        "one loads the next"
+    );
+    let helper = [("helper.rb", "load './b.txt'"), ("b.txt", "critical")];
+    assert_eq!(outcome("python", "x", &helper).await.outcome, Outcome::Denied, "in the language of a file");
+    assert!(!has_run(&backend));
+    for (language, code) in [("ruby", "puts File.read('d.txt')"), ("python", "print(open('d.txt').read())")] {
+        let ran = outcome(language, code, &[("d.txt", "critical")]).await;
+        assert_eq!(ran.outcome, Outcome::Exited(0), "the control: {language}: {code}");
+    }
+    let quiet = outcome("ruby", "load './d.txt'", &[("d.txt", "low")]).await;
+    assert_eq!(quiet.findings, [], "what does not parse is no finding there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn files_that_a_runtime_looks_for_when_it_starts_are_found_and_scanned() {
+    let backend = backend();
+    let outcome = async |preset: Preset, path: &str, content: &str| {
+        run(&engine(&backend), &preset.policy(), with_files("x", &[(path, content)])).await.unwrap()
+    };
+    let pth = ".local/lib/python3.11/site-packages/e.pth";
+    for path in [pth, ".zshenv", ".bashrc", ".local/lib/python3.11/site-packages/usercustomize.py"] {
+        let denied = outcome(Preset::Strict, path, "harmless").await;
+        assert_eq!(denied.outcome, Outcome::Denied, "{path}");
+        assert_eq!(denied.findings[0].rule, "any.files.runs-at-start", "{path}");
+        assert_eq!(denied.findings[0].within.as_deref(), Some(path));
+        assert_eq!(denied.findings.len(), 1, "{path}");
+    }
+    for (path, content) in [(pth, "'''\nimport critical"), (".zshenv", "critical")] {
+        let denied = outcome(Preset::Standard, path, content).await;
+        assert_eq!(denied.findings.len(), 2, "{path}");
+        assert!(stderr(&denied).contains("(critical)"), "{}", stderr(&denied));
+    }
+    let path = outcome(Preset::Standard, pth, "/a/critical/path").await;
+    assert_eq!(path.findings.len(), 1, "such a line of it is not run");
+    assert!(!has_run(&backend));
+    for path in ["package.json", ".env"] {
+        assert_eq!(
+            outcome(Preset::Strict, path, "x").await.outcome,
+            Outcome::Exited(0),
+            "the control: {path}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn standard_input_that_the_code_runs_is_scanned() {
     let (backend, standard) = (backend(), Preset::Standard.policy());
     let outcome = async |code: &str, stdin: Stdin| {
@@ -291,14 +374,18 @@ async fn variables_that_make_a_runtime_run_other_code_are_found() {
         request.sandbox.env = EnvVar::parse_all(vec![(name.to_owned(), "v".to_owned())]).unwrap();
         request
     };
-    for name in ["BASH_ENV", "NODE_OPTIONS", "PYTHONPATH", "LD_PRELOAD"] {
+    for name in
+        ["BASH_ENV", "NODE_OPTIONS", "PYTHONPATH", "LD_PRELOAD", "SHELLOPTS", "PS4", "GOFLAGS", "HOME"]
+    {
         let denied = run(&engine(&backend), &strict, with(name)).await.unwrap();
         assert_eq!(denied.outcome, Outcome::Denied, "{name}");
         assert!(stderr(&denied).contains(name), "{}", stderr(&denied));
     }
     assert!(!has_run(&backend));
-    let harmless = run(&engine(&backend), &strict, with("GREETING")).await.unwrap();
-    assert_eq!(harmless.outcome, Outcome::Exited(0), "the control");
+    for name in ["GREETING", "PYTHONUNBUFFERED", "NODE_ENV", "RUST_LOG"] {
+        let harmless = run(&engine(&backend), &strict, with(name)).await.unwrap();
+        assert_eq!(harmless.outcome, Outcome::Exited(0), "the control: {name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
