@@ -161,6 +161,10 @@ def test_approvals(make_server: MakeServer) -> None:
     assert client.run("python", SPAWN).ok, "the decision is remembered"
     with pytest.raises(belljar.ConflictError):
         client.approvals.deny(approval.id)
+    revoked = client.approvals.revoke(approval.id, reason="no longer")
+    assert revoked.decision and "no longer" in (revoked.decision.reason or "")
+    with pytest.raises(belljar.ApprovalRequiredError):
+        client.run("python", SPAWN)
 
 
 def test_a_run_that_a_person_denies(make_server: MakeServer) -> None:

@@ -366,6 +366,10 @@ class AsyncApprovals:
         """Refuses the run; for `remember` seconds also identical ones."""
         return await self._client._perform(calls.decide(approval_id, "deny", reason, remember))
 
+    async def revoke(self, approval_id: str, *, reason: Optional[str] = None) -> Approval:
+        """Takes a decision back that still holds for later requests. A run that has begun goes on."""
+        return await self._client._perform(calls.decide(approval_id, "revoke", reason, None))
+
 
 class AsyncAudit:
     """The audit log. Records are dicts, as the server has them."""

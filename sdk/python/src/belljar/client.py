@@ -332,6 +332,10 @@ class Approvals:
         """Refuses the run; for `remember` seconds also identical ones."""
         return self._client._perform(calls.decide(approval_id, "deny", reason, remember))
 
+    def revoke(self, approval_id: str, *, reason: Optional[str] = None) -> Approval:
+        """Takes a decision back that still holds for later requests. A run that has begun goes on."""
+        return self._client._perform(calls.decide(approval_id, "revoke", reason, None))
+
 
 class Audit:
     """The audit log. Records are dicts, as the server has them."""
