@@ -472,7 +472,20 @@ async fn the_same_code_is_compiled_once() {
     let mut with_a_variable = c();
     with_a_variable.sandbox.env = EnvVar::parse_all(vec![("CPATH".into(), "/x".into())]).unwrap();
     run(&engine, with_a_variable, &mut Unobserved, pending()).await.unwrap();
-    assert_eq!(compiled_now(), 4, "what a program depends on makes it another one");
+    let output = Some(1024);
+    run(
+        &engine,
+        compiled("c", LimitsRequest { output, ..LimitsRequest::default() }),
+        &mut Unobserved,
+        pending(),
+    )
+    .await
+    .unwrap();
+    assert_eq!(
+        compiled_now(),
+        5,
+        "what a program, or what is kept of its compiler's output, depends on makes it another one"
+    );
 }
 
 #[tokio::test(start_paused = true)]

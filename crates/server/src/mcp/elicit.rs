@@ -417,6 +417,9 @@ mod tests {
             request: ApprovalRequest {
                 args: vec!["x\ny".into()],
                 env: vec!["TOKEN".into()],
+                image: Some("strange:1".into()),
+                collect: vec!["*.bin".into()],
+                waive: vec!["memory".into()],
                 files,
                 stdin,
                 ..ApprovalRequest::default()
@@ -442,6 +445,9 @@ mod tests {
             "| in\u{fffd}[2J\n",
             "\"x\\ny\"",
             "\"TOKEN\"",
+            "Image: \"strange:1\".",
+            "Files to return: \"*.bin\".",
+            "Guarantees that it does without: \"memory\".",
             "| . ./data.txt\n",
         ] {
             assert!(shown.contains(part), "{part:?}: {shown}");
