@@ -1,0 +1,244 @@
+//! How an execution begins: a box is ordered from its keeper, and its program is started or comes from a zygote.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use belljar_core::backend::BackendError;
+use belljar_core::path::Writes;
+use belljar_core::request::InputFile;
+use belljar_jail::message::{NAMESPACES, Reply};
+use belljar_jail::plan::{CgroupEntry, IdPair};
+use tokio::net::UnixDatagram;
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::calls::Calls;
+use super::errors::died;
+use super::life::{Life, Sign};
+use super::output::Output;
+use super::{NativeExecution, Shown, StartedHow, Terms, WATCH_INTERVAL, failure, hear, reported, setup};
+use crate::cgroup::BoxCgroup;
+use crate::keeper::{Keeper, OrderError, ProgramEnds};
+use crate::layout::Draft;
+use crate::program::Program;
+use crate::zygote::{Entry, Readiness, Zygote};
+
+/// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
+/// ever.
+const BUILD_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a process needs to enter a box.
+pub(crate) struct Entrance {
+    ready: Ready,
+    /// The program's ends of its streams.
+    ends: ProgramEnds,
+    group: CgroupEntry,
+    code: IdPair,
+}
+
+/// What the keeper sent for that.
+struct Ready {
+    namespaces: Vec<OwnedFd>,
+    allowed: Option<OwnedFd>,
+}
+
+impl Entrance {
+    /// Sends a child of the zygote in. Returns the listener of its filter.
+    pub(crate) async fn admit_child_of(
+        &self,
+        zygote: &Zygote,
+        readiness: Readiness,
+    ) -> Result<OwnedFd, BackendError> {
+        let Entrance { ready, ends, group, code } = self;
+        let entry = Entry {
+            code: *code,
+            namespaces: &ready.namespaces,
+            streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
+            allowed: ready.allowed.as_ref(),
+            cgroup: group,
+        };
+        zygote.bear(&entry, readiness).await
+    }
+}
+
+impl NativeExecution {
+    /// Orders the box from the keeper, and returns when its first command runs.
+    pub(crate) async fn begin(
+        keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        stdin: OwnedFd,
+        terms: Terms,
+    ) -> Result<NativeExecution, BackendError> {
+        let (mut execution, _) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
+        execution.begun().await?;
+        Ok(execution)
+    }
+
+    /// Returns when its first command runs.
+    pub(crate) async fn begun(&mut self) -> Result<(), BackendError> {
+        match tokio::time::timeout(BUILD_LIMIT, self.hear_start()).await {
+            Ok(started) => started,
+            Err(_) => Err(self.too_late()),
+        }
+    }
+
+    /// Orders the box, and returns when a zygote's child can enter it.
+    pub(crate) async fn begin_empty(
+        keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        stdin: OwnedFd,
+        terms: Terms,
+    ) -> Result<(NativeExecution, Entrance), BackendError> {
+        let (group, code) = (draft.plan.cgroup.clone(), draft.plan.identity.code);
+        let (mut execution, ends) = NativeExecution::order(keeper, draft, cgroup, stdin, terms)?;
+        match tokio::time::timeout(BUILD_LIMIT, execution.hear_ready()).await {
+            Ok(ready) => ready.map(|ready| (execution, Entrance { ready, ends, group, code })),
+            Err(_) => Err(execution.too_late()),
+        }
+    }
+
+    /// Has the keeper inspect the program that a zygote sent. Returns when it is the box's program and waits for its
+    /// code: the pipe for the code.
+    pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
+        self.keeper.say_entered().map_err(setup("have the program verified"))?;
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
+        match heard? {
+            Some((Reply::Started, beside)) => {
+                let mut beside = beside.into_iter();
+                let gate = beside.next();
+                self.program = beside.next().map(Program::at);
+                gate.ok_or_else(|| setup("open the pipe for the code")(io::ErrorKind::NotFound.into()))
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some(_) | None => Err(died()),
+        }
+    }
+
+    /// Orders the box. Also returns the program's ends of its streams.
+    pub(crate) fn order(
+        mut keeper: Keeper,
+        draft: Draft,
+        cgroup: Option<BoxCgroup>,
+        stdin: OwnedFd,
+        terms: Terms,
+    ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
+        let (output, stdout, stderr) = Output::new().map_err(setup("make pipes for stdout and stderr"))?;
+        let ends = ProgramEnds { stdin, stdout, stderr };
+        let code = draft.plan.identity.code.outside;
+        match keeper.order(draft.plan, &draft.contents, &ends) {
+            // A keeper that is already gone has reported why.
+            Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
+                return Err(setup("send the plan to the keeper")(error));
+            }
+            Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
+            Ok(()) | Err(OrderError::Unsent(_)) => {}
+        }
+        if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_cgroup()) {
+            let made = cgroup.make_now(&terms.limits).map_err(io::Error::other);
+            made.map_err(setup("make the box's cgroup"))?;
+            keeper.admit(&cgroup.entry()).map_err(|fault| failure(&fault.doing, fault.errno))?;
+        }
+        let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
+        let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
+        watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let execution = NativeExecution {
+            keeper,
+            socket: Some(socket),
+            cgroup,
+            life: Life::Running,
+            output,
+            calls: Calls::default(),
+            program: None,
+            exit_listener: false,
+            silenced: false,
+            shown: Shown::default(),
+            code,
+            source: draft.source,
+            terms,
+            how: StartedHow::default(),
+            watch,
+            waited_for: None,
+        };
+        Ok((execution, ends))
+    }
+
+    /// Has files written into the working directory by a process in the box's cgroup, so that they are charged to the
+    /// box, as in a cold run.
+    pub(crate) async fn have_written(&mut self, files: &[InputFile]) -> io::Result<()> {
+        let dir = self.shown.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        self.keeper.supply(dir.as_fd(), files)?;
+        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
+        match heard.map_err(io::Error::other)? {
+            Some((Reply::Supplied, _)) => Ok(()),
+            Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    fn too_late(&self) -> BackendError {
+        self.keeper.kill();
+        setup("build the box: it took too long")(io::ErrorKind::TimedOut.into())
+    }
+
+    async fn hear_start(&mut self) -> Result<(), BackendError> {
+        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+            Some((Reply::Started, beside)) => self.be_started(beside),
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
+            Some((Reply::Ended { status, cpu_micros, max_rss }, _)) if self.out_of_memory() => {
+                self.life.show(Sign::Reported(reported(status, cpu_micros, max_rss)));
+                Ok(())
+            }
+            Some(_) | None => Err(died()),
+        }
+    }
+
+    fn be_started(&mut self, beside: Vec<OwnedFd>) -> Result<(), BackendError> {
+        let mut beside = beside.into_iter();
+        (self.shown.dir, self.shown.meminfo) = (beside.next(), beside.next());
+        if self.terms.writes != Writes::Refused {
+            self.shown.before = beside.next();
+        }
+        let Some(listener) = beside.next() else { return Ok(()) };
+        // If its end cannot be polled for, the run ends like any other.
+        if let Some(program) = beside.next().map(Program::at).filter(Program::is_readable) {
+            self.program = Some(program);
+            self.exit_listener = true;
+        }
+        self.decide_on_calls(listener)
+    }
+
+    /// From now on decides on the calls of the program that need it.
+    pub(crate) fn decide_on_calls(&mut self, listener: OwnedFd) -> Result<(), BackendError> {
+        self.calls.listen(listener).map_err(setup("watch the program's system calls"))
+    }
+
+    /// Waits until a zygote's child can enter the box.
+    async fn hear_ready(&mut self) -> Result<Ready, BackendError> {
+        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+            Some((Reply::Ready, beside)) => {
+                let mut beside = beside.into_iter();
+                (self.shown.dir, self.shown.meminfo) = (beside.next(), beside.next());
+                let namespaces: Vec<_> = beside.by_ref().take(NAMESPACES.len()).collect();
+                Ok(Ready { namespaces, allowed: beside.next() })
+            }
+            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some(_) | None => Err(died()),
+        }
+    }
+
+    fn out_of_memory(&self) -> bool {
+        matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
+    }
+}
+
+/// The socket keeps message boundaries, like a datagram socket; polling it needs no more than that.
+fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
+    let socket = std::os::unix::net::UnixDatagram::from(keeper.share_socket()?);
+    socket.set_nonblocking(true)?;
+    UnixDatagram::from_std(socket)
+}
