@@ -19,7 +19,7 @@ const HEAD: usize = 5;
 
 /// What to start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct StartProgram {
     /// The words of the program's command.
     pub(crate) command: Vec<String>,
     pub(crate) env: Vec<(String, String)>,
@@ -28,10 +28,10 @@ pub(crate) struct Order {
     pub(crate) gate: Option<String>,
 }
 
-impl Order {
+impl StartProgram {
     /// The same, to be parked.
-    pub(crate) fn with_gate(self, source: &str) -> Order {
-        Order { gate: Some(source.to_owned()), ..self }
+    pub(crate) fn with_gate(self, source: &str) -> StartProgram {
+        StartProgram { gate: Some(source.to_owned()), ..self }
     }
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct LeavingFile {
 /// To PID 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Told {
-    Order(Order),
+    StartProgram(StartProgram),
     Supply(Supply),
     /// A piece of the contents of the files.
     Content(Vec<u8>),
@@ -165,7 +165,7 @@ pub(crate) enum Said {
 impl Told {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
-            Told::Order(order) => with_json(1, order),
+            Told::StartProgram(order) => with_json(1, order),
             Told::Supply(supply) => with_json(2, supply),
             Told::Content(bytes) => with_bytes(3, bytes),
             Told::Stdin(bytes) => with_bytes(4, bytes),
@@ -178,7 +178,7 @@ impl Told {
 
     fn decode(tag: u8, body: &[u8]) -> io::Result<Told> {
         Ok(match tag {
-            1 => Told::Order(from_json(body)?),
+            1 => Told::StartProgram(from_json(body)?),
             2 => Told::Supply(from_json(body)?),
             3 => Told::Content(body.to_vec()),
             4 => Told::Stdin(body.to_vec()),

@@ -13,7 +13,7 @@ use belljar_host::program;
 
 use crate::container::{CODE_ID, ContainerSpec, Overlay, is_emulator};
 use crate::extras::Extras;
-use crate::frame::{Collect, GivenFile, LONGEST, Order, Supply, Told};
+use crate::frame::{Collect, GivenFile, LONGEST, StartProgram, Supply, Told};
 use crate::image::Image;
 use crate::init::ground;
 use crate::inside;
@@ -22,7 +22,7 @@ use crate::runtimes::Runtime;
 /// Everything that a run needs, before anything is made for it.
 pub(crate) struct Job {
     pub(crate) spec: ContainerSpec,
-    pub(crate) order: Order,
+    pub(crate) order: StartProgram,
     pub(crate) supply: Supply,
     /// The files for the container's disk, the code first.
     pub(crate) contents: Vec<Vec<u8>>,
@@ -96,7 +96,7 @@ fn order(
     image: &Image,
     runtime: &Runtime,
     source: &BoxPath,
-) -> Order {
+) -> StartProgram {
     let places = inside::places(sandbox);
     let found = belljar_host::runtimes::Runtime {
         label: runtime.label.clone(),
@@ -107,7 +107,7 @@ fn order(
     let command = program::command(sandbox, execution, &found, source, &places);
     let text = |bytes: &Vec<u8>| String::from_utf8_lossy(bytes).into_owned();
     let env = command.env.iter().map(text).collect();
-    Order {
+    StartProgram {
         command: command.argv.iter().map(text).collect(),
         env: environment(sandbox, image, env),
         cwd: places.cwd.to_string_lossy().into_owned(),

@@ -194,7 +194,7 @@ impl Docker {
         gate.into_iter().for_each(|gate| container.hold(Arc::new(gate)));
         let channel =
             InitChannel::new(container.attach().await.map_err(errors::api("attach to the container"))?);
-        channel.tell(&Told::Order(order));
+        channel.tell(&Told::StartProgram(order));
         channel.tell_raw(Job::supplies(supply, &contents));
         channel.feed(execution.stdin).map_err(errors::setup("feed stdin"))?;
         container.start().await.map_err(errors::api("start the container"))?;
@@ -269,7 +269,7 @@ impl Docker {
         let container = make(&api, format!("belljar-wait-{}", unique()), &spec, lease).await?;
         let failed = errors::api("start a parked container");
         let mut channel = InitChannel::new(container.attach().await.map_err(&failed)?);
-        channel.tell(&Told::Order(order.clone()));
+        channel.tell(&Told::StartProgram(order.clone()));
         container.start().await.map_err(&failed)?;
         match tokio::time::timeout(BUILD_LIMIT, channel.hear()).await {
             Ok(Ok(Some(Said::Parked))) => {}

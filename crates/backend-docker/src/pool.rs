@@ -14,7 +14,7 @@ use belljar_core::request::{InputFile, Network};
 use tokio::sync::Notify;
 
 use crate::container::{Container, ContainerSpec};
-use crate::frame::Order;
+use crate::frame::StartProgram;
 use crate::init_channel::InitChannel;
 
 /// For how long a run that found no parked container raises the target by one.
@@ -40,7 +40,7 @@ pub(crate) struct Parked {
     pub(crate) container: Container,
     pub(crate) channel: InitChannel,
     pub(crate) spec: ContainerSpec,
-    pub(crate) order: Order,
+    pub(crate) order: StartProgram,
     pub(crate) since: Instant,
 }
 
@@ -94,7 +94,12 @@ impl Pool {
     }
 
     /// Takes one that was made from the same description, and says whether there was any.
-    pub(crate) fn take(&self, language: Language, spec: &ContainerSpec, order: &Order) -> Option<Parked> {
+    pub(crate) fn take(
+        &self,
+        language: Language,
+        spec: &ContainerSpec,
+        order: &StartProgram,
+    ) -> Option<Parked> {
         let mut languages = self.lock();
         let of_language = languages.iter_mut().find(|of_language| of_language.status.language == language)?;
         let fits = |parked: &Parked| parked.spec == *spec && parked.order == *order;

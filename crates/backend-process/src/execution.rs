@@ -22,7 +22,7 @@ use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::order::{Order, Said, Stop};
+use crate::order::{Said, Stop, SupervisorOrder};
 use crate::scratch::Scratch;
 use crate::supervisor::SUPERVISOR;
 
@@ -84,7 +84,7 @@ const UNKNOWN_END: Ended =
 impl Supervised {
     /// Starts the program.
     pub(crate) async fn begin(
-        order: &Order,
+        order: &SupervisorOrder,
         scratch: Scratch,
         stdin: OwnedFd,
         terms: Terms,
@@ -286,7 +286,7 @@ impl Supervisor {
         Ok(Supervisor { pidfd, socket: Some(UnixDatagram::from_std(socket)?) })
     }
 
-    fn order(&self, order: &Order, streams: [OwnedFd; 3]) -> io::Result<()> {
+    fn order(&self, order: &SupervisorOrder, streams: [OwnedFd; 3]) -> io::Result<()> {
         let bytes = codec::encode(order);
         let mut payload = File::from(rustix::fs::memfd_create("order", MemfdFlags::CLOEXEC)?);
         payload.write_all(&bytes)?;

@@ -33,7 +33,7 @@ use belljar_host::stdin;
 use belljar_jail::plan::Resource;
 
 use crate::execution::{Supervised, Terms, setup};
-use crate::order::{Order, Watch};
+use crate::order::{SupervisorOrder, Watch};
 use crate::scratch::{Scratch, Uncopied};
 
 /// What the backends need to know about their caller's environment, which they do not read themselves.
@@ -141,8 +141,8 @@ impl Subprocess {
         source: &BoxPath,
         places: &Places,
         scratch: &Scratch,
-    ) -> Order {
-        Order {
+    ) -> SupervisorOrder {
+        SupervisorOrder {
             command: command(sandbox, execution, runtime, source, places),
             scratch: scratch.root().to_owned(),
             watch: (self.name == BackendName::Process).then(|| watch(sandbox, execution)),

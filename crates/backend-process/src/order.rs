@@ -7,7 +7,7 @@ use belljar_jail::plan::{Command, Resource};
 
 /// What a supervisor is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Order {
+pub(crate) struct SupervisorOrder {
     /// The program.
     pub(crate) command: Command,
     /// The directory that is removed at the end.
@@ -46,15 +46,19 @@ pub(crate) enum Stop {
     Pids,
 }
 
-impl Coded for Order {
+impl Coded for SupervisorOrder {
     fn put(&self, bytes: &mut Vec<u8>) {
         self.command.put(bytes);
         self.scratch.put(bytes);
         self.watch.put(bytes);
     }
 
-    fn take(bytes: &mut &[u8]) -> Result<Order, Malformed> {
-        Ok(Order { command: Coded::take(bytes)?, scratch: Coded::take(bytes)?, watch: Coded::take(bytes)? })
+    fn take(bytes: &mut &[u8]) -> Result<SupervisorOrder, Malformed> {
+        Ok(SupervisorOrder {
+            command: Coded::take(bytes)?,
+            scratch: Coded::take(bytes)?,
+            watch: Coded::take(bytes)?,
+        })
     }
 }
 
@@ -140,7 +144,7 @@ mod tests {
         };
         let watch = Watch { rlimits: vec![(Resource::Data, 1)], memory: 2, pids: 3, cpu_micros: Some(4) };
         for watch in [Some(watch), None] {
-            let order = Order { command: command.clone(), scratch: "/tmp/x".into(), watch };
+            let order = SupervisorOrder { command: command.clone(), scratch: "/tmp/x".into(), watch };
             assert_eq!(decode(&encode(&order)), Ok(order));
         }
         let failed = Said::Failed { doing: "start it".into(), errno: 2 };

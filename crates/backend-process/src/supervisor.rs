@@ -19,7 +19,7 @@ use belljar_jail::{codec, leash, used_by_children};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 
-use crate::order::{Order, Said, Stop, Watch};
+use crate::order::{Said, Stop, SupervisorOrder, Watch};
 use crate::{scratch, tree};
 
 /// The name under which the binary starts itself again as a supervisor.
@@ -56,7 +56,7 @@ struct Streams {
     stderr: OwnedFd,
 }
 
-fn receive(caller: &OwnedFd) -> io::Result<Option<(Order, Streams)>> {
+fn receive(caller: &OwnedFd) -> io::Result<Option<(SupervisorOrder, Streams)>> {
     let Some((request, descriptors)) = message::receive(caller)? else { return Ok(None) };
     let Request::Make { plan_length, .. } = request else { return Ok(None) };
     let mut descriptors = descriptors.into_iter();
@@ -70,7 +70,7 @@ fn receive(caller: &OwnedFd) -> io::Result<Option<(Order, Streams)>> {
 
 struct Supervisor {
     caller: OwnedFd,
-    order: Order,
+    order: SupervisorOrder,
     /// Closed when the program has them.
     streams: Option<Streams>,
     stop: Stop,

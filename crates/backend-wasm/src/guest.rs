@@ -35,12 +35,12 @@ pub(crate) struct Program {
     pub(crate) id: String,
     pub(crate) module: InstancePre<Guest>,
     pub(crate) system: System,
-    pub(crate) terms: Terms,
+    pub(crate) terms: GuestTerms,
 }
 
 /// A program's limits, and what to collect.
 #[derive(Debug)]
-pub(crate) struct Terms {
+pub(crate) struct GuestTerms {
     pub(crate) cpu_time: Option<Duration>,
     pub(crate) cpus: Cpus,
     pub(crate) collect: Collect,
@@ -149,7 +149,7 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(terms: &Terms) -> Watch {
+    fn new(terms: &GuestTerms) -> Watch {
         let milli = terms.cpus.milli();
         let rate = (milli < 1000).then(|| f64::from(milli) / 1000.0);
         Watch { began: Instant::now(), cpu_time: terms.cpu_time, rate }

@@ -30,7 +30,7 @@ use belljar_core::request::{BackendName, Network};
 use wasmtime::{InstancePre, Linker};
 
 use execution::WasmExecution;
-use guest::{Collect, Guest, Program, Terms};
+use guest::{Collect, Guest, GuestTerms, Program};
 use link::Link;
 use machine::Machine;
 
@@ -86,7 +86,7 @@ impl Wasm {
             source: draft.source.to_string(),
             room: execution.limits.collected.get(),
         };
-        let terms = Terms { cpu_time: execution.limits.cpu_time, cpus: sandbox.limits.cpus, collect };
+        let terms = GuestTerms { cpu_time: execution.limits.cpu_time, cpus: sandbox.limits.cpus, collect };
         let program = Program { id: execution.id, module, system: draft.system, terms };
         guest::start(machine, program, Arc::clone(&link))
             .map_err(|source| setup("start the program's thread", source))?;

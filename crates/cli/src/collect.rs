@@ -30,12 +30,12 @@ pub(crate) enum Existing {
 #[error("'{}' was not written: {why}", path.escape_debug())]
 pub(crate) struct Unwritten {
     path: String,
-    pub(crate) why: Refusal,
+    pub(crate) why: WhyUnwritten,
 }
 
 /// Why a file is not written, although it could be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum WhyUnwritten {
     #[error("it exists already")]
     Exists,
     #[error("a directory has that name")]
@@ -74,7 +74,7 @@ pub(crate) fn write_beneath(
 
 /// Why one file was not written.
 enum Failure {
-    Refused(Refusal),
+    Refused(WhyUnwritten),
     System(io::Error),
 }
 
@@ -109,15 +109,15 @@ fn write_one(root: &OwnedFd, path: &str, content: &[u8], existing: Existing) -> 
     }
 }
 
-fn acceptable(path: &str) -> Result<BoxPath, Refusal> {
+fn acceptable(path: &str) -> Result<BoxPath, WhyUnwritten> {
     // A name that is not UTF-8 arrives with replacement characters, which other names may have in the same places.
     if path.chars().any(|c| c.is_control() || c == char::REPLACEMENT_CHARACTER) {
-        return Err(Refusal::Unprintable);
+        return Err(WhyUnwritten::Unprintable);
     }
-    let parsed = BoxPath::parse(path).map_err(|invalid| Refusal::Path(invalid.message))?;
+    let parsed = BoxPath::parse(path).map_err(|invalid| WhyUnwritten::Path(invalid.message))?;
     let is_version_control = |name: &str| VERSION_CONTROL.iter().any(|own| name.eq_ignore_ascii_case(own));
     if parsed.as_str().split('/').any(is_version_control) {
-        return Err(Refusal::VersionControl);
+        return Err(WhyUnwritten::VersionControl);
     }
     Ok(parsed)
 }
@@ -128,7 +128,7 @@ fn enter(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
         Err(errno) => return Err(errno.into()),
     }
     match openat(parent, name, DIRECTORY, Mode::empty()) {
-        Err(Errno::NOTDIR | Errno::LOOP) => Err(Failure::Refused(Refusal::InTheWay)),
+        Err(Errno::NOTDIR | Errno::LOOP) => Err(Failure::Refused(WhyUnwritten::InTheWay)),
         opened => Ok(opened?),
     }
 }
@@ -136,7 +136,7 @@ fn enter(parent: &OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
 /// Writes a file that does not exist. `O_EXCL` fails for a link, too, wherever that leads.
 fn create(parent: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Failure> {
     let file = match openat(parent, name, NEW_FILE, Mode::from_raw_mode(0o666)) {
-        Err(Errno::EXIST) => return Err(Failure::Refused(Refusal::Exists)),
+        Err(Errno::EXIST) => return Err(Failure::Refused(WhyUnwritten::Exists)),
         opened => opened?,
     };
     File::from(file).write_all(content).map_err(|cause| {
@@ -153,7 +153,7 @@ fn replace(parent: &OwnedFd, name: &str, content: &[u8]) -> Result<(), Failure> 
     let file = openat(parent, &aside, NEW_FILE, Mode::from_raw_mode(0o666))?;
     let written = File::from(file).write_all(content).map_err(Failure::from);
     let placed = written.and_then(|()| match renameat(parent.as_fd(), &aside, parent.as_fd(), name) {
-        Err(Errno::ISDIR) => Err(Failure::Refused(Refusal::IsDirectory)),
+        Err(Errno::ISDIR) => Err(Failure::Refused(WhyUnwritten::IsDirectory)),
         renamed => Ok(renamed?),
     });
     if placed.is_err() {
@@ -173,7 +173,7 @@ mod tests {
         CollectedFile { path: path.into(), content: b"new".to_vec() }
     }
 
-    fn refusals(directory: &Path, paths: &[&str], existing: Existing) -> Vec<Refusal> {
+    fn refusals(directory: &Path, paths: &[&str], existing: Existing) -> Vec<WhyUnwritten> {
         let files: Vec<_> = paths.iter().map(|path| file(path)).collect();
         write_beneath(directory, &files, existing).unwrap().into_iter().map(|one| one.why).collect()
     }
@@ -227,7 +227,7 @@ mod tests {
         fs::create_dir(&target).unwrap();
         symlink(&outside, target.join("b")).unwrap();
         for existing in [Existing::Keep, Existing::Replace] {
-            assert_eq!(refusals(&target, &["b/c.txt"], existing), [Refusal::InTheWay]);
+            assert_eq!(refusals(&target, &["b/c.txt"], existing), [WhyUnwritten::InTheWay]);
         }
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
@@ -237,7 +237,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in [".git/config", "a/.git/hooks/pre-commit", ".git", ".GIT/config", ".hg/hgrc", ".svn/x"] {
             let refused = refusals(folder.path(), &[path], Existing::Replace);
-            assert_eq!(refused, [Refusal::VersionControl], "{path}");
+            assert_eq!(refused, [WhyUnwritten::VersionControl], "{path}");
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         let others = [".gitignore", ".github/workflows/x.yml", "git/config"];
@@ -249,7 +249,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let names = ["a\nb", "\u{1b}[2J", "a\u{7f}", "\u{9b}1m", "\u{fffd}", "d\u{fffd}/x"];
         for name in names {
-            assert_eq!(refusals(folder.path(), &[name], Existing::Keep), [Refusal::Unprintable], "{name:?}");
+            assert_eq!(
+                refusals(folder.path(), &[name], Existing::Keep),
+                [WhyUnwritten::Unprintable],
+                "{name:?}"
+            );
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
         assert_eq!(refusals(folder.path(), &["é ü"], Existing::Keep), [], "the control");
@@ -269,8 +273,8 @@ mod tests {
     fn a_folder_in_the_way_is_kept_and_nothing_else_is_left() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("a")).unwrap();
-        assert_eq!(refusals(folder.path(), &["a"], Existing::Keep), [Refusal::Exists]);
-        assert_eq!(refusals(folder.path(), &["a"], Existing::Replace), [Refusal::IsDirectory]);
+        assert_eq!(refusals(folder.path(), &["a"], Existing::Keep), [WhyUnwritten::Exists]);
+        assert_eq!(refusals(folder.path(), &["a"], Existing::Replace), [WhyUnwritten::IsDirectory]);
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

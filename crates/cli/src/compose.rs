@@ -11,7 +11,7 @@ use belljar_engine::{Absent, Deferred, Engine, Prepared, Unprepared, Unread};
 use belljar_jail::Standby;
 use belljar_native::{Native, PoolSettings};
 use belljar_process::Subprocess;
-use belljar_transpile::{Budget, Refusal};
+use belljar_transpile::{Budget, TranspileError};
 
 use crate::docker::Audience;
 use crate::settings::Host;
@@ -115,7 +115,9 @@ fn prepare(unread: &Unread<'_>) -> Result<Prepared, Unprepared> {
     let (prepared, usage) = belljar_transpile::prepare(preparation, name, text, budget);
     match prepared {
         Ok(belljar_transpile::Prepared { name, text }) => Ok(Prepared { name, text, usage }),
-        Err(Refusal::Syntax(message)) => Err(Unprepared { outcome: Outcome::Exited(1), message, usage }),
-        Err(Refusal::Limit(outcome)) => Err(Unprepared { outcome, message: String::new(), usage }),
+        Err(TranspileError::Syntax(message)) => {
+            Err(Unprepared { outcome: Outcome::Exited(1), message, usage })
+        }
+        Err(TranspileError::Limit(outcome)) => Err(Unprepared { outcome, message: String::new(), usage }),
     }
 }

@@ -32,7 +32,7 @@ use crate::approvals::configured::for_command;
 use crate::args::{RunArgs, Verbosity};
 use crate::audit::configured::Planned;
 use crate::cancel::Signals;
-use crate::collect::{Existing, Refusal, Unwritten, write_beneath};
+use crate::collect::{Existing, Unwritten, WhyUnwritten, write_beneath};
 use crate::configuration::{Configuration, FolderFile};
 use crate::mistaken::module_for_memory;
 use crate::output::PassThrough;
@@ -366,7 +366,7 @@ fn bring_back(
     for line in named(&unwritten) {
         problem::warn(&line, verbosity);
     }
-    if unwritten.iter().any(|one| one.why == Refusal::Exists) {
+    if unwritten.iter().any(|one| one.why == WhyUnwritten::Exists) {
         problem::warn("existing files are replaced only with --overwrite", verbosity);
     }
     Ok(())
@@ -381,7 +381,7 @@ fn named(unwritten: &[Unwritten]) -> Vec<String> {
 }
 
 fn nothing_written(unwritten: &[Unwritten]) -> Problem {
-    let hint = match unwritten.iter().any(|one| one.why == Refusal::Exists) {
+    let hint = match unwritten.iter().any(|one| one.why == WhyUnwritten::Exists) {
         true => "replace existing files with --overwrite, or choose another directory with --collect-to",
         false => "choose other files with --collect, or get them in the result with --json",
     };

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use belljar_wire::{Code, Problem, Readable, Refusal, from_json};
+use belljar_wire::{Code, Problem, Readable, ServerRefusal, from_json};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -135,13 +135,15 @@ impl Server {
     }
 
     async fn refused(&self, response: Response<Incoming>) -> ClientError {
-        let code = Refusal::code_of(response.status().as_u16());
+        let code = ServerRefusal::code_of(response.status().as_u16());
         let wait = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let body = match self.collect(response.into_body()).await {
             Ok(body) => body,
             Err(error) => return error,
         };
-        let Some(Refusal(problem)) = Refusal::read(&body, code) else { return self.not_belljar() };
+        let Some(ServerRefusal(problem)) = ServerRefusal::read(&body, code) else {
+            return self.not_belljar();
+        };
         let retry_after = wait.map(Duration::from_secs).filter(|_| problem.error.code == Code::Busy);
         let problem = Box::new(Problem { retry_after, ..problem });
         ClientError::Refused { address: self.address.clone(), problem }

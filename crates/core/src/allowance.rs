@@ -77,7 +77,7 @@ pub struct Ceilings {
 /// A request that is not allowed: which field asks for too much, and what is allowed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Refusal {
+pub struct NotAllowed {
     /// The field at fault.
     pub field: Field,
     /// What is not allowed, in words for the caller.
@@ -119,7 +119,7 @@ impl Allowance {
     ///
     /// # Errors
     /// The first thing in it that is not allowed.
-    pub fn permits(&self, request: &RunRequest) -> Result<(), Refusal> {
+    pub fn permits(&self, request: &RunRequest) -> Result<(), NotAllowed> {
         let (sandbox, execution) = (&request.sandbox, &request.execution);
         self.language(execution.language)?;
         self.backend(sandbox.backend)?;
@@ -138,7 +138,7 @@ impl Allowance {
     ///
     /// # Errors
     /// It may not; the hint lists those that may.
-    pub fn language(&self, language: Language) -> Result<(), Refusal> {
+    pub fn language(&self, language: Language) -> Result<(), NotAllowed> {
         self.languages.permit(&language.name).map_err(|allowed| {
             refusal(
                 Field::Language,
@@ -152,7 +152,7 @@ impl Allowance {
     ///
     /// # Errors
     /// It may not; the hint lists those that may.
-    pub fn backend(&self, choice: BackendChoice) -> Result<(), Refusal> {
+    pub fn backend(&self, choice: BackendChoice) -> Result<(), NotAllowed> {
         let BackendChoice::Named(name) = choice else { return Ok(()) };
         self.backends.permit(&name).map_err(|allowed| {
             refusal(
@@ -163,7 +163,7 @@ impl Allowance {
         })
     }
 
-    fn waiver(&self, guarantee: Guarantee) -> Result<(), Refusal> {
+    fn waiver(&self, guarantee: Guarantee) -> Result<(), NotAllowed> {
         self.waivers.permit(&guarantee).map_err(|allowed| {
             refusal(
                 Field::Waive,
@@ -196,7 +196,7 @@ impl Networks {
         self.permit(wanted).is_ok()
     }
 
-    fn permit(&self, wanted: &Network) -> Result<(), Refusal> {
+    fn permit(&self, wanted: &Network) -> Result<(), NotAllowed> {
         let allowed = match (self, wanted) {
             (Networks::Full, _) | (_, Network::None) => return Ok(()),
             (Networks::Hosts(allowed), Network::Allow(hosts))
@@ -213,7 +213,7 @@ impl Networks {
 }
 
 impl Workspaces {
-    fn permit(&self, workspace: &Workspace) -> Result<(), Refusal> {
+    fn permit(&self, workspace: &Workspace) -> Result<(), NotAllowed> {
         let Workspaces::Beneath(roots) = self else { return Ok(()) };
         let path = workspace.as_path();
         if roots.iter().any(|root| is_beneath(path, root)) {
@@ -248,7 +248,7 @@ impl Ceilings {
         self.compile_memory.or(self.memory)
     }
 
-    fn permit(&self, sandbox: &BoxLimits, execution: &ExecutionLimits) -> Result<(), Refusal> {
+    fn permit(&self, sandbox: &BoxLimits, execution: &ExecutionLimits) -> Result<(), NotAllowed> {
         below(Field::Timeout, execution.timeout, self.timeout, |time| show_duration(*time))?;
         if let Some(asked) = execution.cpu_time {
             below(Field::CpuTime, asked, self.cpu_time, |time| show_duration(*time))?;
@@ -260,7 +260,7 @@ impl Ceilings {
         below(Field::Output, execution.output, self.output, Bytes::to_string)
     }
 
-    fn permit_compiler(&self, limits: &CompileLimits) -> Result<(), Refusal> {
+    fn permit_compiler(&self, limits: &CompileLimits) -> Result<(), NotAllowed> {
         let (timeout, memory) = (limits.timeout, limits.sandbox.memory);
         below(Field::CompileTimeout, timeout, self.of_compile_timeout(), |time| show_duration(*time))?;
         below(Field::CompileMemory, memory, self.of_compile_memory(), Bytes::to_string)
@@ -272,7 +272,7 @@ fn below<T: PartialOrd>(
     asked: T,
     ceiling: Option<T>,
     show: impl Fn(&T) -> String,
-) -> Result<(), Refusal> {
+) -> Result<(), NotAllowed> {
     match ceiling {
         Some(ceiling) if asked > ceiling => Err(refusal(
             field,
@@ -283,8 +283,8 @@ fn below<T: PartialOrd>(
     }
 }
 
-fn refusal(field: Field, message: String, hint: String) -> Refusal {
-    Refusal { field, message, hint }
+fn refusal(field: Field, message: String, hint: String) -> NotAllowed {
+    NotAllowed { field, message, hint }
 }
 
 fn listed(items: &[impl fmt::Display]) -> String {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use belljar_core::Invalid;
-use belljar_core::allowance::Refusal;
+use belljar_core::allowance::NotAllowed;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::{Guarantee, Unmet};
 use belljar_core::limits::Bytes;
@@ -18,7 +18,7 @@ pub enum RunError {
     Invalid(#[from] Invalid),
     /// The caller may not ask for that.
     #[error(transparent)]
-    Forbidden(#[from] Refusal),
+    Forbidden(#[from] NotAllowed),
     /// Every slot is taken and the queue is full.
     #[error("all slots are busy, and {waiting} requests are already queued")]
     Busy {

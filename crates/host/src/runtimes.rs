@@ -178,9 +178,9 @@ impl Runtimes {
         paths.filter(|path| is_program(path))
     }
 
-    fn examine(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+    fn examine(&self, language: Language, candidate: &Path) -> Result<Runtime, UnusableProgram> {
         if !candidate.is_absolute() || !is_program(candidate) {
-            return Err(Refusal::NoProgram { path: candidate.to_owned() });
+            return Err(UnusableProgram::NoProgram { path: candidate.to_owned() });
         }
         let key = cache::Key::of(language, candidate, &self.settings);
         if let Some(runtime) = self.cache.as_ref().and_then(|cache| cache.load(&key)) {
@@ -193,7 +193,7 @@ impl Runtimes {
         Ok(runtime)
     }
 
-    fn inspect(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+    fn inspect(&self, language: Language, candidate: &Path) -> Result<Runtime, UnusableProgram> {
         let behind = shim::chosen(candidate, &self.settings);
         if let Some(runtime) = behind.and_then(|program| self.interview(language, &program).ok()) {
             return Ok(runtime);
@@ -201,11 +201,11 @@ impl Runtimes {
         self.interview(language, candidate)
     }
 
-    fn interview(&self, language: Language, candidate: &Path) -> Result<Runtime, Refusal> {
+    fn interview(&self, language: Language, candidate: &Path) -> Result<Runtime, UnusableProgram> {
         let text = ask::ask(candidate, language.runtime.ask, &self.settings)
-            .map_err(|source| Refusal::NoAnswer { path: candidate.to_owned(), source })?;
+            .map_err(|source| UnusableProgram::NoAnswer { path: candidate.to_owned(), source })?;
         let answered = Answered::read(language.runtime.answer, &text)
-            .ok_or_else(|| Refusal::UnclearAnswer { path: candidate.to_owned() })?;
+            .ok_or_else(|| UnusableProgram::UnclearAnswer { path: candidate.to_owned() })?;
         let program = real_program(candidate, &answered)?;
         let mut reach = Reach::new(self.settings.home.as_deref());
         for path in &answered.places {
@@ -228,7 +228,7 @@ fn chosen<T>(among: &[(Language, T)], language: Language) -> Option<&T> {
 }
 
 /// The executable behind a candidate.
-fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, Refusal> {
+fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, UnusableProgram> {
     if let Some(told) = &answered.executable {
         return Ok(with_real_parent(told));
     }
@@ -241,7 +241,7 @@ fn real_program(candidate: &Path, answered: &Answered) -> Result<PathBuf, Refusa
     if reach::is_in_base_system(&program) || !is_script(&program) {
         return Ok(program);
     }
-    Err(Refusal::Opaque { path: candidate.to_owned() })
+    Err(UnusableProgram::Opaque { path: candidate.to_owned() })
 }
 
 /// The path with everything resolved except its last part: in a virtual environment that is a link, and must stay one.
@@ -277,7 +277,7 @@ fn is_script(path: &Path) -> bool {
 
 /// Why a program that was found cannot be used.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum UnusableProgram {
     #[error("{} is not a program that can be run", path.display())]
     NoProgram { path: PathBuf },
     #[error("{} did not report its version: {source}", path.display())]
@@ -292,17 +292,19 @@ enum Refusal {
     Unreadable { path: PathBuf },
 }
 
-impl Refusal {
+impl UnusableProgram {
     fn into_error(self, language: Language) -> BackendError {
         let hint = match &self {
-            Refusal::NoProgram { .. } => "correct the path in the configuration, or remove it".to_owned(),
-            Refusal::Unreadable { path } => format!("chmod -R o+rX {}", path.display()),
-            Refusal::TooBroad { .. } => {
+            UnusableProgram::NoProgram { .. } => {
+                "correct the path in the configuration, or remove it".to_owned()
+            }
+            UnusableProgram::Unreadable { path } => format!("chmod -R o+rX {}", path.display()),
+            UnusableProgram::TooBroad { .. } => {
                 format!("install it in its own directory, or {}", how_to_get(language))
             }
-            Refusal::NoAnswer { .. } | Refusal::UnclearAnswer { .. } | Refusal::Opaque { .. } => {
-                how_to_get(language)
-            }
+            UnusableProgram::NoAnswer { .. }
+            | UnusableProgram::UnclearAnswer { .. }
+            | UnusableProgram::Opaque { .. } => how_to_get(language),
         };
         let message = format!("the runtime for {language} cannot be used: {self}");
         BackendError::Unusable { field: Field::Language, message, hint }

@@ -9,12 +9,12 @@ use std::time::{Duration, SystemTime};
 
 use belljar_core::finding::{Finding, Position, Severity};
 use belljar_ledger::approvals::{
-    ApprovalError, Approvals, FILE, Found, Listed, Own, Ruling, Settled, Submission, Submitted, Terms,
+    ApprovalError, ApprovalTerms, Approvals, FILE, Found, Listed, Own, Ruling, Settled, Submission, Submitted,
 };
 use belljar_wire::{ApprovalPolicy, ApprovalRequest, ApprovalStatus, Code, Problem};
 
 const HOUR: Duration = Duration::from_secs(3600);
-const TERMS: Terms = Terms { expire: HOUR, remember: HOUR, own: Own::Refused };
+const TERMS: ApprovalTerms = ApprovalTerms { expire: HOUR, remember: HOUR, own: Own::Refused };
 
 fn open(dir: &Path) -> Approvals {
     Approvals::open(dir, TERMS).unwrap()
@@ -215,7 +215,7 @@ fn nobody_decides_about_a_run_of_their_own_unless_that_is_allowed() {
     for approve in [true, false] {
         assert_eq!(code_of(strict.decide(&id, &ruling(approve, "ci"), now).unwrap_err()), Code::Forbidden);
     }
-    let lenient = Approvals::open(dir.path(), Terms { own: Own::Allowed, ..TERMS }).unwrap();
+    let lenient = Approvals::open(dir.path(), ApprovalTerms { own: Own::Allowed, ..TERMS }).unwrap();
     assert!(lenient.decide(&id, &ruling(true, "ci"), now).is_ok());
     let other = pending(strict.submit(&run("other", "a"), now).unwrap());
     assert!(strict.decide(&other, &ruling(true, "ci"), now).is_ok());
@@ -447,7 +447,7 @@ fn terms_that_are_replaced_hold_at_once() {
     let (dir, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
     let store = open(dir.path());
     let decide = |own| {
-        store.replace_terms(Terms { own, ..store.terms() });
+        store.replace_terms(ApprovalTerms { own, ..store.terms() });
         let id = pending(store.submit(&run("ci", &format!("{own:?}()")), now).unwrap());
         store.decide(&id, &ruling(true, "ci"), now).map(drop).map_err(code_of)
     };

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime};
 use belljar_core::policy::{Action, Decision};
 use belljar_core::request::BackendName;
 use belljar_engine::{Answer, Approver, Ask, Origin, Pending, Verdict};
-use belljar_ledger::approvals::{Abandoned, Approvals, Own, Ruling, Terms, Waiting};
+use belljar_ledger::approvals::{Abandoned, ApprovalTerms, Approvals, Own, Ruling, Waiting};
 use belljar_wire::{ApprovalStatus, Local, RunRequest};
 use tokio::runtime::{Builder, Runtime};
 
-const TERMS: Terms =
-    Terms { expire: Duration::from_secs(3600), remember: Duration::from_secs(60), own: Own::Refused };
+const TERMS: ApprovalTerms =
+    ApprovalTerms { expire: Duration::from_secs(3600), remember: Duration::from_secs(60), own: Own::Refused };
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -87,7 +87,7 @@ fn all_that_wait_are_told_what_another_process_decided() {
 #[test]
 fn what_nobody_decides_is_denied_when_it_expires() {
     let dir = tempfile::tempdir().unwrap();
-    let terms = Terms { expire: Duration::from_secs(1), ..TERMS };
+    let terms = ApprovalTerms { expire: Duration::from_secs(1), ..TERMS };
     let waiting = Waiting::start(dir.path(), terms, Abandoned::Cancel).unwrap();
     let asked = pending(&waiting, "1");
     let verdict = told(asked.decided);

@@ -39,7 +39,7 @@ pub struct Prepared {
 
 /// Why code cannot be prepared. For the caller either is an ordinary ending of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum TranspileError {
     /// It does not parse; or it cannot, within limits that are far from anything that a person writes. For stderr: one
     /// paragraph for each error, with the position and the reason, the line, and a mark under it.
     Syntax(String),
@@ -67,7 +67,7 @@ pub fn prepare(
     name: &str,
     text: &[u8],
     budget: Budget,
-) -> (Result<Prepared, Refusal>, Usage) {
+) -> (Result<Prepared, TranspileError>, Usage) {
     match preparation {
         Preparation::None => (Ok(unchanged(name, text)), Usage::default()),
         Preparation::DetectModule => {
@@ -108,18 +108,18 @@ fn mentions_module_syntax(text: &[u8]) -> bool {
         || text.windows(5).any(|word| word == b"await")
 }
 
-fn strip_types(name: &str, text: &[u8], budget: Budget) -> (Result<Prepared, Refusal>, Usage) {
+fn strip_types(name: &str, text: &[u8], budget: Budget) -> (Result<Prepared, TranspileError>, Usage) {
     if let Err(invalid) = str::from_utf8(text) {
         let message = format!("{name}: the code is not UTF-8: byte {} is wrong\n", invalid.valid_up_to() + 1);
-        return (Err(Refusal::Syntax(message)), Usage::default());
+        return (Err(TranspileError::Syntax(message)), Usage::default());
     }
     let (reply, usage) = worker::ask(Task::StripTypes, name, text, budget);
     let prepared = match reply {
         Ok(Reply::Script(text)) => Ok(Prepared { name: stripped_name(name, "js"), text }),
         Ok(Reply::Module(text)) => Ok(Prepared { name: stripped_name(name, "mjs"), text }),
-        Ok(Reply::Errors(message)) => Err(Refusal::Syntax(message)),
-        Err(Failure::Limit(outcome)) => Err(Refusal::Limit(outcome)),
-        Err(failure @ Failure::Worker(_)) => Err(Refusal::Syntax(format!("{name}: {failure}\n"))),
+        Ok(Reply::Errors(message)) => Err(TranspileError::Syntax(message)),
+        Err(Failure::Limit(outcome)) => Err(TranspileError::Limit(outcome)),
+        Err(failure @ Failure::Worker(_)) => Err(TranspileError::Syntax(format!("{name}: {failure}\n"))),
     };
     (prepared, usage)
 }

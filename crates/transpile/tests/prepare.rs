@@ -10,7 +10,7 @@ use belljar_core::language::Preparation;
 use belljar_core::limits::Bytes;
 use belljar_core::outcome::{Outcome, TimeLimit, Usage};
 use belljar_core::request::MAX_CODE;
-use belljar_transpile::{Budget, Prepared, Refusal, prepare};
+use belljar_transpile::{Budget, Prepared, TranspileError, prepare};
 use belljar_worker::run_as_worker;
 use libtest_mimic::{Arguments, Failed, Trial};
 use proptest::prelude::*;
@@ -64,18 +64,18 @@ fn detect(name: &str, text: &str) -> String {
     prepared.name
 }
 
-fn strip(text: &str) -> Result<Prepared, Refusal> {
+fn strip(text: &str) -> Result<Prepared, TranspileError> {
     strip_within(text, AMPLE).0
 }
 
-fn strip_within(text: &str, budget: Budget) -> (Result<Prepared, Refusal>, Usage) {
+fn strip_within(text: &str, budget: Budget) -> (Result<Prepared, TranspileError>, Usage) {
     prepare(Preparation::StripTypes, "main.ts", text.as_bytes(), budget)
 }
 
 /// The message for code that does not parse.
 fn fault(text: &str) -> String {
     match strip(text) {
-        Err(Refusal::Syntax(message)) => message,
+        Err(TranspileError::Syntax(message)) => message,
         other => panic!("no syntax error: {other:?}"),
     }
 }
@@ -222,7 +222,7 @@ fn errors_are_capped() {
 fn text_that_is_not_utf8_is_an_error_with_its_place() {
     let (refused, _) = prepare(Preparation::StripTypes, "main.ts", b"let x = '\xff'", AMPLE);
     let message = "main.ts: the code is not UTF-8: byte 10 is wrong\n".to_owned();
-    assert_eq!(refused, Err(Refusal::Syntax(message)));
+    assert_eq!(refused, Err(TranspileError::Syntax(message)));
 }
 
 fn run_time_errors_name_the_line_of_the_typescript() {
@@ -329,20 +329,26 @@ fn greedy(levels: usize) -> String {
 fn a_parser_has_the_limits_of_the_run() {
     let small = Budget { memory: Bytes::new(64 << 20), ..AMPLE };
     assert!(strip_within("let x: number = 1", small).0.is_ok(), "the control");
-    assert!(strip_within(&greedy(8), small).0 != Err(Refusal::Limit(Outcome::OutOfMemory)), "the control");
+    assert!(
+        strip_within(&greedy(8), small).0 != Err(TranspileError::Limit(Outcome::OutOfMemory)),
+        "the control"
+    );
     let (refused, usage) = strip_within(&greedy(24), small);
-    let ended = [Refusal::Limit(Outcome::OutOfMemory), Refusal::Syntax(TOO_LONG.to_owned())];
+    let ended = [TranspileError::Limit(Outcome::OutOfMemory), TranspileError::Syntax(TOO_LONG.to_owned())];
     // An unoptimised build may run out of CPU time before it has used that much memory.
     assert!(refused.as_ref().is_err_and(|refusal| ended.contains(refusal)), "{refused:?}");
-    assert!(cfg!(debug_assertions) || refused == Err(Refusal::Limit(Outcome::OutOfMemory)), "{usage:?}");
+    assert!(
+        cfg!(debug_assertions) || refused == Err(TranspileError::Limit(Outcome::OutOfMemory)),
+        "{usage:?}"
+    );
     let large: String = "let a = 1;\n".repeat(100_000);
     let tiny = Budget { memory: Bytes::new(8 << 20), ..AMPLE };
-    assert_eq!(strip_within(&large, tiny).0, Err(Refusal::Limit(Outcome::OutOfMemory)));
+    assert_eq!(strip_within(&large, tiny).0, Err(TranspileError::Limit(Outcome::OutOfMemory)));
     let limit = Duration::from_millis(50);
     let (refused, _) = strip_within(&greedy(40), Budget { cpu_time: Some(limit), ..AMPLE });
-    assert_eq!(refused, Err(Refusal::Limit(Outcome::TimedOut(TimeLimit::Cpu(limit)))));
+    assert_eq!(refused, Err(TranspileError::Limit(Outcome::TimedOut(TimeLimit::Cpu(limit)))));
     let (refused, _) = strip_within(&greedy(40), Budget { timeout: limit, ..AMPLE });
-    assert_eq!(refused, Err(Refusal::Limit(Outcome::TimedOut(TimeLimit::Wall(limit)))));
+    assert_eq!(refused, Err(TranspileError::Limit(Outcome::TimedOut(TimeLimit::Wall(limit)))));
 }
 
 const TOO_LONG: &str = "main.ts: the code takes too long to parse\n";
@@ -412,7 +418,7 @@ fn no_text_makes_preparation_panic() {
     let texts = prop::collection::vec(words, 0..40).prop_map(|words| words.join(" "));
     let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&texts, |text| {
-        if let Err(Refusal::Syntax(message)) = strip(&text) {
+        if let Err(TranspileError::Syntax(message)) = strip(&text) {
             // A panic inside of a worker would come out as this.
             prop_assert!(!message.contains("could not be run"), "{}", message);
         }

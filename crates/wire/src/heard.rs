@@ -58,7 +58,7 @@ impl Heard {
             "stdout" => Heard::Stdout(from_json::<OutputText>(data)?.text),
             "stderr" => Heard::Stderr(from_json::<OutputText>(data)?.text),
             "end" => Heard::End(Box::new(from_json(data)?)),
-            "error" => Heard::Error(Refusal::read(data, Code::Internal).ok_or("it is not an error")?.0),
+            "error" => Heard::Error(ServerRefusal::read(data, Code::Internal).ok_or("it is not an error")?.0),
             other => Heard::Other(other.to_owned()),
         })
     }
@@ -66,7 +66,7 @@ impl Heard {
 
 /// An error object of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal(pub Problem);
+pub struct ServerRefusal(pub Problem);
 
 /// The error object, as far as every version has it.
 #[derive(Deserialize)]
@@ -83,10 +83,10 @@ struct SaidFault {
     field: Option<String>,
 }
 
-impl Refusal {
+impl ServerRefusal {
     /// Reads an error object; `otherwise` is its code if this version does not know the one that it has.
     #[must_use]
-    pub fn read(json: &[u8], otherwise: Code) -> Option<Refusal> {
+    pub fn read(json: &[u8], otherwise: Code) -> Option<ServerRefusal> {
         let SaidFault { code, message, hint, field } = from_json::<Said>(json).ok()?.error;
         let known = |code: String| {
             let word: StrDeserializer<'_, ValueError> = code.as_str().into_deserializer();
@@ -94,7 +94,7 @@ impl Refusal {
         };
         let code = code.and_then(known).unwrap_or(otherwise);
         let Problem { error, .. } = Problem::new(code, message, hint);
-        Some(Refusal(Problem { error: Fault { field, ..error }, retry_after: None }))
+        Some(ServerRefusal(Problem { error: Fault { field, ..error }, retry_after: None }))
     }
 
     /// The code that a status of HTTP stands for.
@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn an_error_has_the_code_that_it_says_or_that_of_its_status() {
-        let read = |json: &str| Refusal::read(json.as_bytes(), Code::Conflict).map(|refusal| refusal.0.error);
+        let read =
+            |json: &str| ServerRefusal::read(json.as_bytes(), Code::Conflict).map(|refusal| refusal.0.error);
         let known =
             read(r#"{"error": {"code": "busy", "message": "m", "hint": "h", "field": "f"}}"#).unwrap();
         assert_eq!(
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!((strange.code, strange.field), (Code::Conflict, None));
         assert_eq!(read("<html>"), None);
         for code in [Code::Unauthorized, Code::NotFound, Code::Busy, Code::Internal, Code::GuaranteeUnmet] {
-            assert_eq!(Refusal::code_of(Problem::new(code, "", "").status()), code);
+            assert_eq!(ServerRefusal::code_of(Problem::new(code, "", "").status()), code);
         }
     }
 }

@@ -31,7 +31,7 @@ pub use audit::{
 };
 pub use cost::{MAX_VALUES, cost};
 pub use decision::Decision;
-pub use heard::{Heard, Readable, Refusal, from_json};
+pub use heard::{Heard, Readable, ServerRefusal, from_json};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };

@@ -1,7 +1,7 @@
 use std::error::Error;
 use std::time::Duration;
 
-use belljar_core::allowance::Refusal;
+use belljar_core::allowance::NotAllowed;
 use belljar_core::backend::BackendError;
 use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
@@ -99,8 +99,8 @@ impl From<Invalid> for Problem {
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Problem {
+impl From<NotAllowed> for Problem {
+    fn from(refusal: NotAllowed) -> Problem {
         Problem::new(Code::Forbidden, refusal.message, refusal.hint).at(refusal.field)
     }
 }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn what_is_not_allowed_and_what_has_to_wait_have_their_codes_and_statuses() {
-        let refusal = Refusal { field: Field::Memory, message: "at most 64M".into(), hint: "less".into() };
+        let refusal = NotAllowed { field: Field::Memory, message: "at most 64M".into(), hint: "less".into() };
         let forbidden = Problem::from(RunError::from(refusal));
         assert_eq!((forbidden.error.code, forbidden.status()), (Code::Forbidden, 403));
         assert_eq!(forbidden.error.field.as_deref(), Some("limits.memory_bytes"));

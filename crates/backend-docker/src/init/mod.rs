@@ -22,7 +22,9 @@ use std::process::ExitCode;
 
 use belljar_core::request::Glob;
 
-use crate::frame::{Collect, GivenFile, LONGEST, LeavingFile, Order, Said, Supply, Surroundings, Told};
+use crate::frame::{
+    Collect, GivenFile, LONGEST, LeavingFile, Said, StartProgram, Supply, Surroundings, Told,
+};
 use crate::inside::SANDBOX;
 use belljar_jail::seccomp::Listener;
 use ground::OWN;
@@ -91,7 +93,7 @@ impl Read for Unbuffered<'_> {
 fn serve(line: &mut Line, seen: &Surroundings, listener: Option<Listener>) -> io::Result<()> {
     loop {
         match line.hear()? {
-            Some(Told::Order(order)) => return conduct(line, &order, listener),
+            Some(Told::StartProgram(order)) => return conduct(line, &order, listener),
             Some(Told::Question(question)) => {
                 let found = question::while_allowing(listener.as_ref(), || question::answer(&question));
                 line.say(&Said::Found(found))?;
@@ -108,7 +110,7 @@ fn serve(line: &mut Line, seen: &Surroundings, listener: Option<Listener>) -> io
 }
 
 /// One program, from its order to its last file.
-fn conduct(line: &mut Line, order: &Order, listener: Option<Listener>) -> io::Result<()> {
+fn conduct(line: &mut Line, order: &StartProgram, listener: Option<Listener>) -> io::Result<()> {
     let mut tree = Tree::new(order, listener)?;
     if let Some(source) = &order.gate {
         let Some(()) = step(line, "boot the runtime", |_| tree.park(source))? else { return Ok(()) };
@@ -155,7 +157,7 @@ fn supplied(line: &mut Line) -> io::Result<Option<Supply>> {
 }
 
 /// Writes the files of the run as they arrive. Returns the code, if it also goes through a pipe.
-fn take_files(line: &mut Line, order: &Order, supply: &Supply) -> io::Result<Vec<u8>> {
+fn take_files(line: &mut Line, order: &StartProgram, supply: &Supply) -> io::Result<Vec<u8>> {
     let mut contents = Contents { line, piece: Vec::new() };
     let mut code = Vec::new();
     for (index, file) in supply.files.iter().enumerate() {

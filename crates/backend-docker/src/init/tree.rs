@@ -21,7 +21,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use super::confine::confined;
 use super::counters::{Counters, Usage};
 use super::{Line, Unbuffered};
-use crate::frame::{End, LONGEST, Order, Said, Told};
+use crate::frame::{End, LONGEST, Said, StartProgram, Told};
 
 /// How often the counters are read.
 const LOOK: Duration = Duration::from_millis(20);
@@ -34,7 +34,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(20);
 
 /// The program of a run, and its descendants.
 pub(super) struct Tree<'a> {
-    order: &'a Order,
+    order: &'a StartProgram,
     leader: Option<Pid>,
     /// The write ends for the program, until it has them.
     ends: Option<(PipeWriter, PipeWriter)>,
@@ -78,7 +78,7 @@ struct Feed {
 }
 
 impl<'a> Tree<'a> {
-    pub(super) fn new(order: &'a Order, listener: Option<Listener>) -> io::Result<Tree<'a>> {
+    pub(super) fn new(order: &'a StartProgram, listener: Option<Listener>) -> io::Result<Tree<'a>> {
         let ((stdout, out), (stderr, err)) = (io::pipe()?, io::pipe()?);
         let (deaths, bell) = UnixStream::pair()?;
         deaths.set_nonblocking(true)?;
@@ -263,7 +263,11 @@ impl<'a> Tree<'a> {
                 Told::Stdin(bytes) => self.stdin.waiting.extend(bytes),
                 Told::StdinEnd => self.stdin.complete = true,
                 Told::Kill => self.kill(),
-                Told::Order(_) | Told::Supply(_) | Told::Content(_) | Told::Question(_) | Told::Look => {
+                Told::StartProgram(_)
+                | Told::Supply(_)
+                | Told::Content(_)
+                | Told::Question(_)
+                | Told::Look => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             }

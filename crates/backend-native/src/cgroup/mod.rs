@@ -99,7 +99,7 @@ impl Cgroups {
             Some(hierarchies) => V1::probe(&hierarchies).map(Cgroups::V1),
             None => V2::probe(&mounts, parent, settings).map(Cgroups::V2),
         };
-        found.unwrap_or_else(|Refusal { why, fix }| Cgroups::Unavailable { why, fix })
+        found.unwrap_or_else(|RejectedWay { why, fix }| Cgroups::Unavailable { why, fix })
     }
 
     fn unreadable(file: &str, error: &io::Error) -> Cgroups {
@@ -261,7 +261,7 @@ impl Verdicts {
 
 /// Why a way to make cgroups was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
+struct RejectedWay {
     why: String,
     fix: String,
 }

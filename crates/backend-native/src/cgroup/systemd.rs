@@ -300,14 +300,14 @@ enum Reply {
 /// A message from the other side.
 struct Incoming {
     kind: u8,
-    order: Order,
+    order: ByteOrder,
     /// From the first byte of the message to the end of its header fields.
     header: Vec<u8>,
     body: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
-enum Order {
+enum ByteOrder {
     Little,
     Big,
 }
@@ -320,8 +320,8 @@ impl Incoming {
         let mut header = vec![0; FIXED];
         stream.read_exact(&mut header)?;
         let order = match header[0] {
-            b'l' => Order::Little,
-            b'B' => Order::Big,
+            b'l' => ByteOrder::Little,
+            b'B' => ByteOrder::Big,
             _ => return Err(malformed("a message of unknown byte order")),
         };
         let mut fixed = Unmarshal { order, bytes: &header, at: 4 };
@@ -387,7 +387,7 @@ struct Fields {
 }
 
 struct Unmarshal<'a> {
-    order: Order,
+    order: ByteOrder,
     bytes: &'a [u8],
     at: usize,
 }
@@ -413,8 +413,8 @@ impl Unmarshal<'_> {
         let mut bytes = [0; 4];
         bytes.copy_from_slice(self.take(4)?);
         Ok(match self.order {
-            Order::Little => u32::from_le_bytes(bytes),
-            Order::Big => u32::from_be_bytes(bytes),
+            ByteOrder::Little => u32::from_le_bytes(bytes),
+            ByteOrder::Big => u32::from_be_bytes(bytes),
         })
     }
 

@@ -11,7 +11,7 @@ use belljar_host::sockets::BUFFERS_LIMIT;
 
 use super::mounts::{self, Kind, Mount};
 use super::{
-    BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, Refusal,
+    BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, RejectedWay,
     Verdicts, Version, chain, read_key, read_number,
 };
 
@@ -45,8 +45,8 @@ pub(super) fn find(mounts: &[Mount], parent: &str) -> Option<Vec<Group>> {
 }
 
 impl V1 {
-    pub(super) fn probe(found: &[Group]) -> Result<V1, Refusal> {
-        let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
+    pub(super) fn probe(found: &[Group]) -> Result<V1, RejectedWay> {
+        let refused = |error: CgroupError| RejectedWay { fix: remedy(&error).into(), why: chain(&error) };
         let mut obstacle = None;
         let name = BoxName::next()
             .map_err(|source| refused(CgroupError::Read { file: "/proc/self/stat".into(), source }))?;

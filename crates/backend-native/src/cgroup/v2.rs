@@ -22,7 +22,7 @@ use rustix::process::{Pid, geteuid, getpid};
 use super::mounts::{self, Kind, Mount, Writable};
 use super::systemd::{Manager, Scope, ScopeError};
 use super::{
-    BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, Refusal,
+    BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, RejectedWay,
     Settings, Verdicts, Version, chain, make_box_dir, make_parent_dir, members, name, read_key, read_number,
     sweep_boxes, write_value,
 };
@@ -74,9 +74,9 @@ const WANTED: [Controller; 3] = [Controller::Memory, Controller::Pids, Controlle
 
 impl V2 {
     /// Tries each way to get a cgroup for boxes, the best first. If all fail, says why for each.
-    pub(super) fn probe(mounts: &[Mount], parent: &str, settings: &Settings) -> Result<V2, Refusal> {
+    pub(super) fn probe(mounts: &[Mount], parent: &str, settings: &Settings) -> Result<V2, RejectedWay> {
         let scene = Scene::look(mounts, settings)?;
-        let mut refusals: Vec<Refusal> = Vec::new();
+        let mut refusals: Vec<RejectedWay> = Vec::new();
         for claim in scene.claims() {
             match scene.settle(claim).and_then(|ground| V2::prove(ground, parent)) {
                 Ok(v2) => return Ok(v2),
@@ -85,7 +85,7 @@ impl V2 {
         }
         let fix = refusals.last().map(|refusal| refusal.fix.clone()).unwrap_or_default();
         let reasons: Vec<String> = refusals.into_iter().map(|refusal| refusal.why).collect();
-        Err(Refusal { why: reasons.join("; "), fix })
+        Err(RejectedWay { why: reasons.join("; "), fix })
     }
 
     /// The same cgroup as an earlier probe found, without setting every limit again. `base` is where it was; a scope is
@@ -95,7 +95,7 @@ impl V2 {
         base: &Path,
         parent: &str,
         settings: &Settings,
-    ) -> Result<V2, Refusal> {
+    ) -> Result<V2, RejectedWay> {
         let ground = match claim {
             Claim::Top => Ground { claim, base: base.to_owned() },
             Claim::Own | Claim::Scope => {
@@ -109,20 +109,20 @@ impl V2 {
                 ground.base.display(),
                 base.display()
             );
-            return Err(Refusal { why, fix: String::new() });
+            return Err(RejectedWay { why, fix: String::new() });
         }
         let v2 = V2 { parent: ground.base.join(parent), ground, verdicts: Verdicts::by_asking(kept) };
         Ok(v2)
     }
 
-    fn prove(ground: Ground, parent: &str) -> Result<V2, Refusal> {
+    fn prove(ground: Ground, parent: &str) -> Result<V2, RejectedWay> {
         let unknown = Standing::Unmet { why: String::new(), fix: String::new() };
         let mut v2 = V2 {
             parent: ground.base.join(parent),
             ground,
             verdicts: Verdicts::by_asking(|_| unknown.clone()),
         };
-        let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
+        let refused = |error: CgroupError| RejectedWay { fix: remedy(&error).into(), why: chain(&error) };
         let name = BoxName::next().map_err(|error| unreadable("/proc/self/stat", &error))?;
         let trial = v2.make(&name).map_err(refused)?;
         v2.enable_controllers();
@@ -132,7 +132,7 @@ impl V2 {
         trial.remove().map_err(refused)?;
         if v2.verdicts.kept().is_empty() {
             let Standing::Unmet { why, fix } = v2.verdicts.memory else { return Ok(v2) };
-            return Err(Refusal { why, fix });
+            return Err(RejectedWay { why, fix });
         }
         Ok(v2)
     }
@@ -195,10 +195,10 @@ struct Scene {
 }
 
 impl Scene {
-    fn look(mounts: &[Mount], settings: &Settings) -> Result<Scene, Refusal> {
+    fn look(mounts: &[Mount], settings: &Settings) -> Result<Scene, RejectedWay> {
         let Some(mount) = mounts::preferred(mounts.iter().filter(|mount| mount.kind == Kind::V2)) else {
             let fix = "mount -t cgroup2 none /sys/fs/cgroup".into();
-            return Err(Refusal { why: "no cgroup hierarchy is mounted".into(), fix });
+            return Err(RejectedWay { why: "no cgroup hierarchy is mounted".into(), fix });
         };
         if mount.writable == Writable::No {
             return Err(read_only(&mount.point));
@@ -227,14 +227,14 @@ impl Scene {
         }
     }
 
-    fn settle(&self, claim: Claim) -> Result<Ground, Refusal> {
+    fn settle(&self, claim: Claim) -> Result<Ground, RejectedWay> {
         match (claim, &self.own) {
             (Claim::Top, _) => Ok(Ground { claim, base: self.mount.point.clone() }),
             (Claim::Own, Some(own)) => take_leaf(own).map(|()| Ground { claim, base: own.clone() }),
             (Claim::Own, None) => {
                 let why =
                     format!("the cgroup of this process is not visible under {}", self.mount.point.display());
-                Err(Refusal {
+                Err(RejectedWay {
                     why,
                     fix: "mount the whole hierarchy: mount -t cgroup2 none /sys/fs/cgroup".into(),
                 })
@@ -247,7 +247,7 @@ impl Scene {
     }
 
     /// Has the user's manager make a scope around this process, unless it has already.
-    fn enter_scope(&self) -> Result<PathBuf, Refusal> {
+    fn enter_scope(&self) -> Result<PathBuf, RejectedWay> {
         let scope = our_scope().map_err(|error| unreadable("/proc/self/stat", &error))?;
         if let Some(base) = self.base_of(&scope) {
             return Ok(base);
@@ -260,7 +260,7 @@ impl Scene {
             Ok(()) => format!("systemd accepted {} but did not move this process there", scope.unit),
             Err(error) => chain(&error),
         };
-        Err(Refusal { why, fix: NO_SCOPE.into() })
+        Err(RejectedWay { why, fix: NO_SCOPE.into() })
     }
 
     /// systemd accepts a job first and moves us a moment later. If it refused because another thread of ours asked for
@@ -301,7 +301,7 @@ const NO_SCOPE: &str = "systemd-run --user --scope -p Delegate=yes belljar run â
                         on a console or by ssh, or run: loginctl enable-linger";
 
 /// Moves this process out of the way of its boxes.
-fn take_leaf(base: &Path) -> Result<(), Refusal> {
+fn take_leaf(base: &Path) -> Result<(), RejectedWay> {
     let leaf = base.join(LEAF);
     if members(&leaf).contains(&getpid()) {
         return Ok(());
@@ -315,9 +315,9 @@ fn take_leaf(base: &Path) -> Result<(), Refusal> {
              < {0}/cgroup.procs",
             base.display()
         );
-        return Err(Refusal { why, fix });
+        return Err(RejectedWay { why, fix });
     }
-    let refused = |error: CgroupError| Refusal { fix: remedy(&error).into(), why: chain(&error) };
+    let refused = |error: CgroupError| RejectedWay { fix: remedy(&error).into(), why: chain(&error) };
     make_parent_dir(&leaf).map_err(refused)?;
     let file = leaf.join("cgroup.procs");
     write_value(&file, "0")
@@ -325,7 +325,7 @@ fn take_leaf(base: &Path) -> Result<(), Refusal> {
 }
 
 /// A process of another pid namespace is listed as 0.
-fn others_in(base: &Path) -> Result<usize, Refusal> {
+fn others_in(base: &Path) -> Result<usize, RejectedWay> {
     let file = base.join("cgroup.procs");
     let text = fs::read_to_string(&file).map_err(|error| unreadable(&file.display().to_string(), &error))?;
     let ours = Pid::as_raw(Some(getpid())).to_string();
@@ -465,12 +465,12 @@ const WRITABLE_MOUNT: &str = "in a container: start it with --security-opt writa
                               `mount -o remount,rw,bind /sys/fs/cgroup` before belljar, as the image of \
                               deploy/Dockerfile does";
 
-fn read_only(mount: &Path) -> Refusal {
-    Refusal { why: format!("{} is mounted read-only", mount.display()), fix: WRITABLE_MOUNT.into() }
+fn read_only(mount: &Path) -> RejectedWay {
+    RejectedWay { why: format!("{} is mounted read-only", mount.display()), fix: WRITABLE_MOUNT.into() }
 }
 
-fn unreadable(file: &str, error: &io::Error) -> Refusal {
-    Refusal {
+fn unreadable(file: &str, error: &io::Error) -> RejectedWay {
+    RejectedWay {
         why: format!("{file} cannot be read: {error}"),
         fix: "mount /proc and the cgroup hierarchy".into(),
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use belljar_core::limits::parse_duration;
 use belljar_engine::{Answer, Approver, Ask, Unapprovable};
-use belljar_ledger::approvals::{Abandoned, Approvals, Own, Polling, Terms, Waiting};
+use belljar_ledger::approvals::{Abandoned, ApprovalTerms, Approvals, Own, Polling, Waiting};
 use belljar_wire::{Code, Problem};
 use serde::Deserialize;
 
@@ -52,7 +52,7 @@ impl fmt::Debug for Hidden {
 pub(crate) struct Configured {
     /// How long an answer waits for a decision.
     pub(crate) wait: Duration,
-    pub(crate) terms: Terms,
+    pub(crate) terms: ApprovalTerms,
     pub(crate) hook: Option<Hook>,
 }
 
@@ -69,7 +69,7 @@ impl Configured {
         let own = if table.allow_own || settings.keys.is_empty() { Own::Allowed } else { Own::Refused };
         Ok(Configured {
             wait: wait.unwrap_or(USUAL_WAIT),
-            terms: Terms {
+            terms: ApprovalTerms {
                 expire: expire.unwrap_or(USUAL_EXPIRY),
                 remember: remember.unwrap_or(USUAL_MEMORY),
                 own,

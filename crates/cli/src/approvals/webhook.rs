@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use belljar_ledger::approvals::{ApprovalError, Approvals, Notice, Terms};
+use belljar_ledger::approvals::{ApprovalError, ApprovalTerms, Approvals, Notice};
 use belljar_wire::{ApprovalSummary, Code, Problem, moment};
 use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full, Limited};
@@ -117,7 +117,7 @@ pub(crate) struct Webhook {
 }
 
 impl Webhook {
-    pub(crate) fn start(hook: Hook, dir: &Path, terms: Terms) -> Result<Webhook, Problem> {
+    pub(crate) fn start(hook: Hook, dir: &Path, terms: ApprovalTerms) -> Result<Webhook, Problem> {
         let store = Approvals::open(dir, terms)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|cause| cannot_start(&cause))?;

@@ -103,7 +103,7 @@ fn find_or_start(
     verbosity: Verbosity,
     environment: Environment<'_>,
 ) -> Result<PathBuf, Failure> {
-    let order = Order::read(args, verbosity, environment)?;
+    let order = WantedServer::read(args, verbosity, environment)?;
     // Whoever listens in a directory of somebody else's is not asked.
     trusted_directory(&order.socket)?;
     if is_served(&order.socket)? {
@@ -118,7 +118,7 @@ fn find_or_start(
 }
 
 /// The server that is wanted.
-struct Order {
+struct WantedServer {
     program: PathBuf,
     words: Vec<OsString>,
     variables: Vec<(OsString, OsString)>,
@@ -127,8 +127,12 @@ struct Order {
     is_ours_to_name: bool,
 }
 
-impl Order {
-    fn read(args: &ServeArgs, verbosity: Verbosity, environment: Environment<'_>) -> Result<Order, Problem> {
+impl WantedServer {
+    fn read(
+        args: &ServeArgs,
+        verbosity: Verbosity,
+        environment: Environment<'_>,
+    ) -> Result<WantedServer, Problem> {
         let program = std::env::current_exe().map_err(|cause| {
             let message = format!("cannot find the program to start: {cause}");
             Problem::new(Code::Internal, message, "start it by its path")
@@ -157,7 +161,7 @@ impl Order {
             Verbosity::Normal => {}
             Verbosity::Verbose => words.push("--verbose".into()),
         }
-        Ok(Order { program, words, variables, socket, is_ours_to_name })
+        Ok(WantedServer { program, words, variables, socket, is_ours_to_name })
     }
 
     /// A file that belongs to the socket.

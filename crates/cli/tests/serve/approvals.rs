@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime};
 
-use belljar_ledger::approvals::{Approvals, Own, Submission, Submitted, Terms};
+use belljar_ledger::approvals::{ApprovalTerms, Approvals, Own, Submission, Submitted};
 use belljar_wire::{ApprovalPolicy, ApprovalRequest};
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ impl Asking {
 
     /// What another process asks for.
     fn submit(&self, caller: &str, code: &str) -> String {
-        let terms = Terms { expire: HOUR, remember: HOUR, own: Own::Refused };
+        let terms = ApprovalTerms { expire: HOUR, remember: HOUR, own: Own::Refused };
         let store = Approvals::open(&self.state, terms).unwrap();
         let run = Submission {
             digest: [u8::try_from(code.len()).unwrap(); 32],

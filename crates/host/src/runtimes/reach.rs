@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
-use super::{Refusal, is_home};
+use super::{UnusableProgram, is_home};
 
 /// What every box sees of the host, read-only, as far as it exists. Not included: `/usr/local`, `/opt`, `/var`, `/srv`,
 /// `/home`, `/root`, `/run`, `/sys`, `/boot`, and everything in `/etc` except these. `docs/packages.md` says for each part
@@ -124,7 +124,7 @@ impl<'a> Reach<'a> {
     }
 
     /// Adds a path that the runtime says it needs. If it does not exist, it is not needed.
-    pub(super) fn add_needed(&mut self, path: &Path) -> Result<(), Refusal> {
+    pub(super) fn add_needed(&mut self, path: &Path) -> Result<(), UnusableProgram> {
         let Ok(real) = path.canonicalize() else { return Ok(()) };
         if real == Path::new("/usr") {
             return Ok(());
@@ -137,7 +137,7 @@ impl<'a> Reach<'a> {
             self.add_parts(&real);
             self.add_parts(path);
         } else if self.is_too_broad(&real) {
-            return Err(Refusal::TooBroad { path: real });
+            return Err(UnusableProgram::TooBroad { path: real });
         } else {
             self.show_readable(&real)?;
             self.show(path);
@@ -156,15 +156,19 @@ impl<'a> Reach<'a> {
     }
 
     /// Adds the program itself, and every link on the way to it.
-    pub(super) fn add_program(&mut self, program: &Path) -> Result<(), Refusal> {
+    pub(super) fn add_program(&mut self, program: &Path) -> Result<(), UnusableProgram> {
         for hop in links(program) {
             self.show(&hop);
         }
         let Ok(real) = program.canonicalize() else {
-            return Err(Refusal::NoProgram { path: program.to_owned() });
+            return Err(UnusableProgram::NoProgram { path: program.to_owned() });
         };
         self.show(&real);
-        if may_read(&real, Needs::Execution) { Ok(()) } else { Err(Refusal::Unreadable { path: real }) }
+        if may_read(&real, Needs::Execution) {
+            Ok(())
+        } else {
+            Err(UnusableProgram::Unreadable { path: real })
+        }
     }
 
     /// Everything, parents first, none inside another.
@@ -192,10 +196,10 @@ impl<'a> Reach<'a> {
         }
     }
 
-    fn show_readable(&mut self, path: &Path) -> Result<(), Refusal> {
+    fn show_readable(&mut self, path: &Path) -> Result<(), UnusableProgram> {
         let needs = if path.is_dir() { Needs::Entry } else { Needs::Reading };
         if !may_read(path, needs) {
-            return Err(Refusal::Unreadable { path: path.to_owned() });
+            return Err(UnusableProgram::Unreadable { path: path.to_owned() });
         }
         self.show(path);
         Ok(())

@@ -22,7 +22,7 @@ mod waiting;
 pub use error::ApprovalError;
 pub use notice::Notice;
 pub use polling::Polling;
-pub use store::{Approvals, Found, Listed, Own, Ruling, Settled, Submission, Submitted, Terms};
+pub use store::{ApprovalTerms, Approvals, Found, Listed, Own, Ruling, Settled, Submission, Submitted};
 pub use waiting::{Abandoned, Waiting};
 
 /// The file that has the approvals, in the state directory.

@@ -49,12 +49,12 @@ const STATUS: &str = "CASE WHEN status = 'pending' AND expires <= :now THEN 'exp
 #[derive(Debug)]
 pub struct Approvals {
     db: Mutex<Connection>,
-    terms: Mutex<Terms>,
+    terms: Mutex<ApprovalTerms>,
 }
 
 /// What holds for approvals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct ApprovalTerms {
     /// How long there is to decide.
     pub expire: Duration,
     /// For how long a decision may be remembered, at most.
@@ -154,7 +154,7 @@ impl Approvals {
     ///
     /// # Errors
     /// That the file cannot be opened, or is not one of approvals.
-    pub fn open(dir: &Path, terms: Terms) -> Result<Approvals, ApprovalError> {
+    pub fn open(dir: &Path, terms: ApprovalTerms) -> Result<Approvals, ApprovalError> {
         let dir = dir.canonicalize().map_err(file("find", dir))?;
         let path = dir.join(FILE);
         make_private(&path).map_err(file("make", &path))?;
@@ -166,12 +166,12 @@ impl Approvals {
 
     /// What holds for them.
     #[must_use]
-    pub fn terms(&self) -> Terms {
+    pub fn terms(&self) -> ApprovalTerms {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on this holds for them, as a configuration that was reloaded says.
-    pub fn replace_terms(&self, terms: Terms) {
+    pub fn replace_terms(&self, terms: ApprovalTerms) {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner) = terms;
     }
 
@@ -204,7 +204,7 @@ impl Approvals {
     /// # Errors
     /// There is no such approval, it is settled, or it is one's own.
     pub fn decide(&self, id: &str, ruling: &Ruling, now: SystemTime) -> Result<Found, ApprovalError> {
-        let Terms { remember, own, .. } = self.terms();
+        let ApprovalTerms { remember, own, .. } = self.terms();
         if ruling.remember.is_some_and(|time| time > remember) {
             return Err(ApprovalError::TooLong { most: remember });
         }

@@ -12,7 +12,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 
 use super::error::ApprovalError;
-use super::store::{Approvals, Settled, Submission, Submitted, Terms};
+use super::store::{ApprovalTerms, Approvals, Settled, Submission, Submitted};
 use crate::entry::{digested, stated};
 use crate::error::file;
 
@@ -69,7 +69,7 @@ impl Waiting {
     ///
     /// # Errors
     /// That the file cannot be opened, or the thread cannot be started.
-    pub fn start(dir: &Path, terms: Terms, abandoned: Abandoned) -> Result<Waiting, ApprovalError> {
+    pub fn start(dir: &Path, terms: ApprovalTerms, abandoned: Abandoned) -> Result<Waiting, ApprovalError> {
         let store = Arc::new(Approvals::open(dir, terms)?);
         // A connection of its own: SQLite tells a connection only of what others have changed.
         let watched = Approvals::open(dir, terms)?;
@@ -266,7 +266,7 @@ impl Watch {
     }
 }
 
-pub(super) fn verdict(settled: Settled, terms: Terms) -> Verdict {
+pub(super) fn verdict(settled: Settled, terms: ApprovalTerms) -> Verdict {
     let Settled { id, status, by, reason } = settled;
     let by = by.unwrap_or_else(|| NOBODY.to_owned());
     let approval_id = Some(id);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::files::{self, Fetch};
 use super::invalid::{self, Fault};
 use super::result::{Command, Commands, Status};
-use super::{Refusal, is_everyones, java};
+use super::{FusionRefusal, is_everyones, java};
 use crate::caller::Caller;
 use crate::compat::encoding::to_text;
 use crate::compat::shallow::{Entries, Items, Shallow};
@@ -98,7 +98,7 @@ pub(super) async fn run_code(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, FusionRefusal> {
     let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;

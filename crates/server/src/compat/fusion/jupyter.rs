@@ -24,7 +24,7 @@ use super::code::{conduct, unrun};
 use super::files::{self, Fetch};
 use super::invalid::{self, Fault};
 use super::result::{Command, Status};
-use super::{Refusal, is_everyones};
+use super::{FusionRefusal, is_everyones};
 use crate::caller::Caller;
 use crate::compat::shallow::{Entries, Items, Shallow};
 use crate::compat::time::{LONGEST, millis, unless_less};
@@ -67,7 +67,7 @@ struct Job {
 
 /// What the program is told.
 #[derive(Debug, Serialize)]
-struct Order<'a> {
+struct CellsToRun<'a> {
     cells: &'a [String],
     /// In seconds; 0 is no limit.
     cell_timeout: f64,
@@ -108,7 +108,7 @@ pub(super) async fn run_jupyter(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, FusionRefusal> {
     let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked: Asked = serde_json::from_slice(&received.bytes).map_err(|fault| Fault::not_json(&fault))?;
@@ -147,7 +147,7 @@ impl Asked {
         let fetch = Fetch::new(invalid::texts("fetch_files", self.fetch_files)?.unwrap_or_default())?;
         // No cell can have guessed it before it runs.
         let results = results_name(&cells);
-        let order = Order {
+        let order = CellsToRun {
             cells: &cells,
             cell_timeout: cell_timeout(&self.cell_timeout)?,
             output_limit: OUTPUT_LIMIT,

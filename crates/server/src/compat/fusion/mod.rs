@@ -44,36 +44,36 @@ async fn ping() -> Json<&'static str> {
 
 /// An answer that is no result.
 #[derive(Debug)]
-enum Refusal {
+enum FusionRefusal {
     /// The request is not what it should be.
     Invalid(Vec<invalid::Fault>),
     /// It cannot even be looked at now: too large, or too much at once.
     Problem(Problem),
 }
 
-impl From<invalid::Fault> for Refusal {
-    fn from(fault: invalid::Fault) -> Refusal {
-        Refusal::Invalid(vec![fault])
+impl From<invalid::Fault> for FusionRefusal {
+    fn from(fault: invalid::Fault) -> FusionRefusal {
+        FusionRefusal::Invalid(vec![fault])
     }
 }
 
-impl From<Problem> for Refusal {
-    fn from(problem: Problem) -> Refusal {
-        Refusal::Problem(problem)
+impl From<Problem> for FusionRefusal {
+    fn from(problem: Problem) -> FusionRefusal {
+        FusionRefusal::Problem(problem)
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for FusionRefusal {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
         struct Body<T> {
             detail: T,
         }
         let problem = match self {
-            Refusal::Invalid(detail) => {
+            FusionRefusal::Invalid(detail) => {
                 return (StatusCode::UNPROCESSABLE_ENTITY, Json(Body { detail })).into_response();
             }
-            Refusal::Problem(problem) => problem,
+            FusionRefusal::Problem(problem) => problem,
         };
         let status = StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, Json(Body { detail: problem.error.message })).into_response();

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::execute::{Ending, ending, prepare};
 use super::job::{Asked, Job};
 use super::runtimes::name_of;
-use super::{Refusal, signals};
+use super::{PistonRefusal, signals};
 use crate::caller::Caller;
 use crate::compat::shallow::Shallow;
 use crate::compat::stdin::{self, Writer};
@@ -46,15 +46,19 @@ pub(super) async fn connect(
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(refused) => {
-            return Refusal { status: refused.status(), message: refused.body_text(), retry_after: None }
-                .into_response();
+            return PistonRefusal {
+                status: refused.status(),
+                message: refused.body_text(),
+                retry_after: None,
+            }
+            .into_response();
         }
     };
     let app = app.of(&caller);
     let Ok(place) = app.sockets.clone().try_acquire_owned() else { return no_place().into_response() };
     let share = match app.memory.share(COST) {
         Ok(share) => share,
-        Err(problem) => return Refusal::from(problem).into_response(),
+        Err(problem) => return PistonRefusal::from(problem).into_response(),
     };
     upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).on_upgrade(move |socket| async move {
         let patience = app.config.body_timeout;
@@ -68,10 +72,10 @@ pub(super) async fn connect(
     })
 }
 
-fn no_place() -> Refusal {
+fn no_place() -> PistonRefusal {
     let message = "there are as many WebSockets as this server has places for";
     let problem = Problem::new(Code::Busy, message, "try again in a second");
-    Refusal::from(Problem { retry_after: Some(Duration::from_secs(1)), ..problem })
+    PistonRefusal::from(Problem { retry_after: Some(Duration::from_secs(1)), ..problem })
 }
 
 /// What a client says. Fields of an `init` are read by their own means.
@@ -161,8 +165,8 @@ impl Client {
         let (stdin, reader) = stdin::pipe();
         let Job { request, local } = job;
         let local = Local { stdin: Some(Box::new(reader)), ..local };
-        let run = app.runs.start_with(caller, request, local).await.map_err(Refusal::from)?;
-        run.decided_within(app.config.approval_wait).await.map_err(Refusal::from)?;
+        let run = app.runs.start_with(caller, request, local).await.map_err(PistonRefusal::from)?;
+        run.decided_within(app.config.approval_wait).await.map_err(PistonRefusal::from)?;
         let version = runtime.version.to_string();
         self.tell(&Told::Runtime { language: name_of(runtime.language), version: &version }).await?;
         let job = Running { run, runs: &app.runs, caller, compiled: runtime.language.is_compiled() };
@@ -220,7 +224,7 @@ impl Client {
 
     /// What the engine did not tell live, and how it ended.
     async fn conclude(&mut self, end: End, mut voice: Voice) -> Result<(), Closing> {
-        let finished = end.map_err(Refusal::from)?;
+        let finished = end.map_err(PistonRefusal::from)?;
         let report = &finished.report;
         for (stream, captured) in [(Stream::Stdout, &report.stdout), (Stream::Stderr, &report.stderr)] {
             let text = voice.text(stream);
@@ -309,7 +313,7 @@ impl Said {
 }
 
 fn read<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Closing> {
-    belljar_wire::cost(text.as_bytes()).map_err(Refusal::from)?;
+    belljar_wire::cost(text.as_bytes()).map_err(PistonRefusal::from)?;
     serde_json::from_str(text)
         .map_err(|fault| Closing::Notified(format!("the message cannot be read: {fault}")))
 }
@@ -368,8 +372,8 @@ impl Closing {
     }
 }
 
-impl From<Refusal> for Closing {
-    fn from(refusal: Refusal) -> Closing {
+impl From<PistonRefusal> for Closing {
+    fn from(refusal: PistonRefusal) -> Closing {
         Closing::Notified(refusal.message)
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::job::{Asked, Job};
 use super::runtimes::{self, Runtime, name_of};
-use super::{Refusal, signals};
+use super::{PistonRefusal, signals};
 use crate::caller::Caller;
 use crate::compat::encoding::to_text;
 use crate::compat::ended::{Written, to_the_end};
@@ -64,7 +64,7 @@ pub(super) async fn execute(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refusal> {
+) -> Result<Response, PistonRefusal> {
     let app = app.of(&caller);
     let received = body::receive(&app, body).await?;
     let asked = read(&headers, &received.bytes)?;
@@ -80,7 +80,11 @@ pub(super) async fn execute(
 }
 
 /// The runtime that is meant, and the job for it.
-pub(super) async fn prepare(app: &App, caller: &Caller, asked: Asked) -> Result<(Runtime, Job), Refusal> {
+pub(super) async fn prepare(
+    app: &App,
+    caller: &Caller,
+    asked: Asked,
+) -> Result<(Runtime, Job), PistonRefusal> {
     let draft = asked.draft()?;
     let runtime = runtimes::find(&app.runs, caller, &draft.language, &draft.version).await?;
     let runtime = runtime.filter(|runtime| caller.allowance().languages.contains(&runtime.language.name));
@@ -101,15 +105,15 @@ pub(super) fn ending(outcome: Outcome) -> Ending {
 
 /// Reads a request. Clients that announce no JSON, or plain text, and send JSON are understood; Piston's own client for
 /// Node.js is one of them.
-fn read(headers: &HeaderMap, body: &Bytes) -> Result<Asked, Refusal> {
+fn read(headers: &HeaderMap, body: &Bytes) -> Result<Asked, PistonRefusal> {
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let announced = kind.starts_with("application/json");
     match serde_json::from_slice(body) {
         Ok(asked) if announced || kind.is_empty() || kind.starts_with("text/plain") => Ok(asked),
-        Err(fault) if announced => Err(Refusal::bad(format!("the request cannot be read: {fault}"))),
+        Err(fault) if announced => Err(PistonRefusal::bad(format!("the request cannot be read: {fault}"))),
         Ok(_) | Err(_) => {
             let message = "requests must be of type application/json".to_owned();
-            Err(Refusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message, retry_after: None })
+            Err(PistonRefusal { status: StatusCode::UNSUPPORTED_MEDIA_TYPE, message, retry_after: None })
         }
     }
 }

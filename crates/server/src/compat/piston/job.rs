@@ -8,7 +8,7 @@ use belljar_core::path::BoxPath;
 use belljar_wire::{Input, Limits, Local, LocalCode, LocalFile, RunRequest};
 use serde::Deserialize;
 
-use super::Refusal;
+use super::PistonRefusal;
 use super::runtimes::Runtime;
 use crate::compat::encoding::{from_base64, from_hex};
 use crate::compat::shallow::{Items, Shallow};
@@ -86,13 +86,15 @@ pub(super) struct Job {
 
 impl Asked {
     /// Looks at the fields that come before the runtime, in Piston's order and words.
-    pub(super) fn draft(self) -> Result<Draft, Refusal> {
+    pub(super) fn draft(self) -> Result<Draft, PistonRefusal> {
         let language = required(self.language, "language")?;
         let version = required(self.version, "version")?;
         let files = match self.files {
             Items::List(files) => files,
-            Items::TooMany => return Err(Refusal::bad("files has too many items")),
-            Items::Nothing | Items::NotAList => return Err(Refusal::bad("files is required as an array")),
+            Items::TooMany => return Err(PistonRefusal::bad("files has too many items")),
+            Items::Nothing | Items::NotAList => {
+                return Err(PistonRefusal::bad("files is required as an array"));
+            }
         };
         let files =
             files.into_iter().enumerate().map(|(at, file)| file.draft(at)).collect::<Result<_, _>>()?;
@@ -109,8 +111,8 @@ impl Asked {
 }
 
 impl FileAsked {
-    fn draft(self, at: usize) -> Result<FileDraft, Refusal> {
-        let missing = || Refusal::bad(format!("files[{at}].content is required as a string"));
+    fn draft(self, at: usize) -> Result<FileDraft, PistonRefusal> {
+        let missing = || PistonRefusal::bad(format!("files[{at}].content is required as a string"));
         let content = self.content.into_text().ok_or_else(missing)?;
         let name = self.name.into_text().filter(|name| !name.is_empty());
         let encoding = match self.encoding.text() {
@@ -123,14 +125,14 @@ impl FileAsked {
 }
 
 impl Draft {
-    pub(super) fn unknown_runtime(&self) -> Refusal {
-        Refusal::bad(format!("{}-{} runtime is unknown", shown(&self.language), shown(&self.version)))
+    pub(super) fn unknown_runtime(&self) -> PistonRefusal {
+        PistonRefusal::bad(format!("{}-{} runtime is unknown", shown(&self.language), shown(&self.version)))
     }
 
     /// Everything else, for a runtime that is there and a caller with these ceilings.
-    pub(super) fn job(self, runtime: Runtime, ceilings: &Ceilings) -> Result<Job, Refusal> {
+    pub(super) fn job(self, runtime: Runtime, ceilings: &Ceilings) -> Result<Job, PistonRefusal> {
         let Some(main) = self.files.iter().position(|file| file.encoding == Encoding::Utf8) else {
-            return Err(Refusal::bad("files must include at least one utf8 encoded file"));
+            return Err(PistonRefusal::bad("files must include at least one utf8 encoded file"));
         };
         let given = self.limits.check(ceilings)?;
         let mut local = Local { compile_cpu_time: given.compile_cpu, ..Local::default() };
@@ -160,17 +162,17 @@ impl Draft {
 }
 
 impl FileDraft {
-    fn path(&self, at: usize) -> Result<String, Refusal> {
+    fn path(&self, at: usize) -> Result<String, PistonRefusal> {
         let path = self.name.clone().unwrap_or_else(|| format!("file{at}.code"));
         if path.len() > MAX_NAME {
-            return Err(Refusal::bad(format!("files[{at}].name is too long")));
+            return Err(PistonRefusal::bad(format!("files[{at}].name is too long")));
         }
-        BoxPath::parse(&path).map_err(|invalid| Refusal::bad(invalid.message))?;
+        BoxPath::parse(&path).map_err(|invalid| PistonRefusal::bad(invalid.message))?;
         Ok(path)
     }
 
-    fn bytes(&self, at: usize) -> Result<Vec<u8>, Refusal> {
-        let wrong = |encoding: &str| Refusal::bad(format!("files[{at}].content is not {encoding}"));
+    fn bytes(&self, at: usize) -> Result<Vec<u8>, PistonRefusal> {
+        let wrong = |encoding: &str| PistonRefusal::bad(format!("files[{at}].content is not {encoding}"));
         match self.encoding {
             Encoding::Utf8 => Ok(self.content.clone().into_bytes()),
             Encoding::Base64 => from_base64(&self.content).ok_or_else(|| wrong("base64")),
@@ -197,7 +199,7 @@ struct LimitsGiven {
 }
 
 impl LimitsAsked {
-    fn check(&self, ceilings: &Ceilings) -> Result<LimitsGiven, Refusal> {
+    fn check(&self, ceilings: &Ceilings) -> Result<LimitsGiven, PistonRefusal> {
         let memory = ceilings.memory.map(Bytes::get);
         let compile_memory = ceilings.of_compile_memory().map(Bytes::get);
         let time = millis(ceilings.timeout.unwrap_or(LONGEST));
@@ -231,11 +233,11 @@ impl LimitsGiven {
 
 /// A number within the limit that is configured. As with Piston, 0 is no limit of one's own; where nothing is
 /// configured, neither is a number below it.
-fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<u64>, Refusal> {
+fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<u64>, PistonRefusal> {
     if *asked == Shallow::Nothing || asked.text() == Some("") {
         return Ok(None);
     }
-    let no_number = || Refusal::bad(format!("If specified, {name} must be a number"));
+    let no_number = || PistonRefusal::bad(format!("If specified, {name} must be a number"));
     let number = asked.number().ok_or_else(no_number)?;
     // Memory without a limit is what -1 means to every client; here it means the limit that everybody has.
     let unlimited = number == -1.0 && name.ends_with("memory_limit");
@@ -243,7 +245,7 @@ fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<
         return Ok(None);
     }
     if number < 0.0 {
-        return Err(Refusal::bad(format!("{name} must be non-negative")));
+        return Err(PistonRefusal::bad(format!("{name} must be non-negative")));
     }
     #[allow(
         clippy::cast_possible_truncation,
@@ -253,7 +255,7 @@ fn limit(name: &str, asked: &Shallow, configured: Option<u64>) -> Result<Option<
     let number = number.ceil() as u64;
     match configured {
         Some(most) if number > most => {
-            Err(Refusal::bad(format!("{name} cannot exceed the configured limit of {most}")))
+            Err(PistonRefusal::bad(format!("{name} cannot exceed the configured limit of {most}")))
         }
         _ => Ok(Some(number)),
     }
@@ -264,26 +266,26 @@ fn shown(text: &str) -> String {
     text.chars().take(64).collect()
 }
 
-fn required(field: Shallow, name: &str) -> Result<String, Refusal> {
-    let missing = || Refusal::bad(format!("{name} is required as a string"));
+fn required(field: Shallow, name: &str) -> Result<String, PistonRefusal> {
+    let missing = || PistonRefusal::bad(format!("{name} is required as a string"));
     field.into_text().filter(|text| !text.is_empty()).ok_or_else(missing)
 }
 
 /// Piston ends it with a newline, if it does not end with one.
-fn stdin(field: Shallow) -> Result<String, Refusal> {
+fn stdin(field: Shallow) -> Result<String, PistonRefusal> {
     if field == Shallow::Nothing {
         return Ok("\n".to_owned());
     }
-    let text = field.into_text().ok_or_else(|| Refusal::bad("If specified, stdin must be a string"))?;
+    let text = field.into_text().ok_or_else(|| PistonRefusal::bad("If specified, stdin must be a string"))?;
     Ok(if text.ends_with('\n') { text } else { text + "\n" })
 }
 
-fn args(field: Items<Shallow>) -> Result<Vec<String>, Refusal> {
-    let wrong = || Refusal::bad("If specified, args must be an array of strings");
+fn args(field: Items<Shallow>) -> Result<Vec<String>, PistonRefusal> {
+    let wrong = || PistonRefusal::bad("If specified, args must be an array of strings");
     let args = match field {
         Items::Nothing => return Ok(Vec::new()),
         Items::List(args) => args,
-        Items::TooMany => return Err(Refusal::bad("args has too many items")),
+        Items::TooMany => return Err(PistonRefusal::bad("args has too many items")),
         Items::NotAList => return Err(wrong()),
     };
     args.into_iter().map(|arg| arg.into_text().ok_or_else(wrong)).collect()

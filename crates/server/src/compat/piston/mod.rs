@@ -42,27 +42,27 @@ pub(crate) fn understands_message(body: &[u8]) -> bool {
 
 /// A refusal in Piston's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Refusal {
+struct PistonRefusal {
     status: StatusCode,
     message: String,
     retry_after: Option<Duration>,
 }
 
-impl Refusal {
+impl PistonRefusal {
     /// A request that is not what it should be.
-    fn bad(message: impl Into<String>) -> Refusal {
-        Refusal { status: StatusCode::BAD_REQUEST, message: message.into(), retry_after: None }
+    fn bad(message: impl Into<String>) -> PistonRefusal {
+        PistonRefusal { status: StatusCode::BAD_REQUEST, message: message.into(), retry_after: None }
     }
 }
 
-impl From<Problem> for Refusal {
-    fn from(problem: Problem) -> Refusal {
+impl From<Problem> for PistonRefusal {
+    fn from(problem: Problem) -> PistonRefusal {
         let status = StatusCode::from_u16(problem.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Refusal { status, message: problem.error.message, retry_after: problem.retry_after }
+        PistonRefusal { status, message: problem.error.message, retry_after: problem.retry_after }
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PistonRefusal {
     fn into_response(self) -> Response {
         #[derive(Serialize)]
         struct Body {

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::Refusal;
+use super::PistonRefusal;
 use super::runtimes::{known, name_of};
 use super::version::Version;
 use crate::caller::Caller;
@@ -24,7 +24,7 @@ pub(super) struct Package {
 pub(super) async fn list(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<Vec<Package>>, Refusal> {
+) -> Result<Json<Vec<Package>>, PistonRefusal> {
     let package = |(language, version): (_, Option<Version>)| Package {
         language: name_of(language),
         language_version: version.unwrap_or_default().to_string(),
@@ -34,17 +34,17 @@ pub(super) async fn list(
 }
 
 /// `POST /api/v2/packages`.
-pub(super) async fn install() -> Refusal {
+pub(super) async fn install() -> PistonRefusal {
     the_hosts("install what is missing there; `belljar languages` says how")
 }
 
 /// `DELETE /api/v2/packages`.
-pub(super) async fn uninstall() -> Refusal {
+pub(super) async fn uninstall() -> PistonRefusal {
     the_hosts("uninstall there what should not run")
 }
 
 /// Piston has no status for it; this is what HTTP has for a server that does not do such a thing.
-fn the_hosts(hint: &str) -> Refusal {
+fn the_hosts(hint: &str) -> PistonRefusal {
     let message = format!("packages are those of the server's host: {hint}");
-    Refusal { status: StatusCode::NOT_IMPLEMENTED, message, retry_after: None }
+    PistonRefusal { status: StatusCode::NOT_IMPLEMENTED, message, retry_after: None }
 }

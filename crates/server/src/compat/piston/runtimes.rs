@@ -8,7 +8,7 @@ use belljar_engine::Engine;
 use belljar_wire::{Code, Problem};
 use serde::Serialize;
 
-use super::Refusal;
+use super::PistonRefusal;
 use super::version::Version;
 use crate::caller::Caller;
 use crate::defaults::Defaults;
@@ -50,7 +50,7 @@ pub(super) struct Told {
 pub(super) async fn list(
     State(app): State<App>,
     Extension(caller): Extension<Caller>,
-) -> Result<Json<Vec<Told>>, Refusal> {
+) -> Result<Json<Vec<Told>>, PistonRefusal> {
     let known = known(&app, &caller).await?;
     Ok(Json(
         known.into_iter().filter_map(|(language, version)| Some(Told::new(language, version?))).collect(),
@@ -58,7 +58,10 @@ pub(super) async fn list(
 }
 
 /// Every language that the caller may use, with its version if it is installed.
-pub(super) async fn known(app: &App, caller: &Caller) -> Result<Vec<(Language, Option<Version>)>, Refusal> {
+pub(super) async fn known(
+    app: &App,
+    caller: &Caller,
+) -> Result<Vec<(Language, Option<Version>)>, PistonRefusal> {
     let languages = app.languages.get(&app.runs, caller).await?.languages;
     let permitted = |language: &Language| caller.allowance().languages.contains(&language.name);
     let known = Language::all().filter(permitted).map(|language| {
