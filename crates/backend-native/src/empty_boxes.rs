@@ -32,7 +32,7 @@ impl EmptyBox {
     /// Has a child of the zygote enter, and waits until it waits for its code.
     pub(crate) async fn inhabit(self, zygote: &Zygote, readiness: Readiness) -> Result<Parked, BackendError> {
         let EmptyBox { mut execution, entrance, terms, source, stdin, .. } = self;
-        let listener = entrance.admit_child_of(zygote, readiness).await?;
+        let listener = zygote.bear(&entrance.entry(), readiness).await?;
         execution.decide_on_calls(listener)?;
         // No other process may hold the ends of its streams.
         drop(entrance);

@@ -9,11 +9,13 @@
 
 pub mod cgroup;
 mod empty_boxes;
+mod errors;
 mod execution;
 mod group;
 mod host;
 mod keeper;
 mod layout;
+mod live_box;
 mod load;
 mod machine;
 mod parked;

@@ -29,7 +29,8 @@ use rustix::io::Errno;
 use rustix::process::Rlimit;
 
 use crate::cgroup::{BoxCgroup, CgroupError};
-use crate::execution::{NativeExecution, Terms, setup};
+use crate::errors::setup;
+use crate::execution::{NativeExecution, Terms};
 use crate::layout::BaseSystem;
 use crate::load;
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::execution::NativeExecution;
+use crate::live_box::LiveBox;
 use crate::load;
 
 /// How many boxes may wait here or be torn down at a time. Beyond that, runs wait for the teardown of their own box.
@@ -25,7 +25,7 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 static BEGUN: Notify = Notify::const_new();
 
 struct UsedBox {
-    execution: NativeExecution,
+    home: LiveBox,
     since: Instant,
     room: SemaphorePermit<'static>,
 }
@@ -36,13 +36,13 @@ pub(crate) fn expect() {
 }
 
 /// Leaves a box to the teardown task, or returns it if that is not running or has no room.
-pub(crate) fn tear_down_later(execution: NativeExecution) -> Result<(), Box<NativeExecution>> {
+pub(crate) fn tear_down_later(home: LiveBox) -> Result<(), Box<LiveBox>> {
     match ROOM.try_acquire() {
         Ok(room) if RUNNING.load(Ordering::Relaxed) => {
-            waiting().push_back(UsedBox { execution, since: Instant::now(), room });
+            waiting().push_back(UsedBox { home, since: Instant::now(), room });
             Ok(())
         }
-        _ => Err(Box::new(execution)),
+        _ => Err(Box::new(home)),
     }
 }
 
@@ -73,9 +73,9 @@ pub(crate) async fn keep_up(is_closed: impl Fn() -> bool) {
             BEGUN.notified().await;
         }
         tokio::time::sleep(if waiting().is_empty() { SELDOM } else { load::QUIET }).await;
-        for UsedBox { execution, room, .. } in due() {
+        for UsedBox { home, room, .. } in due() {
             tokio::spawn(async move {
-                execution.take_apart_now().await;
+                home.take_apart_later().await;
                 drop(room);
             });
         }

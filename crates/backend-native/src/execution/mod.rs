@@ -3,7 +3,6 @@
 //! `order.rs` begins it, this file waits for what happens, `life.rs` decides what that means for its end.
 
 mod calls;
-mod errors;
 mod life;
 mod order;
 mod output;
@@ -21,19 +20,17 @@ use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::sockets::BEYOND_LIMIT;
 use belljar_jail::message::Reply;
-use tokio::io::Interest;
-use tokio::net::UnixDatagram;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::time::{Instant, Interval};
 
-pub(crate) use self::errors::{failure, setup};
-pub(crate) use self::order::Entrance;
+pub(crate) use self::order::{Entrance, Entry};
 
 use self::calls::Calls;
 use self::life::{Exit, Life, Overdue, Sign, WaitStatus, Why};
 use self::output::Output;
 use crate::cgroup::{BoxCgroup, Counters};
-use crate::keeper::{Keeper, PATIENCE};
+use crate::errors::setup;
+use crate::live_box::LiveBox;
 use crate::load::Waited;
 use crate::program::Program;
 use crate::teardown::tear_down_later;
@@ -55,10 +52,7 @@ pub(crate) struct Terms {
 
 /// A program that runs in a box.
 pub(crate) struct NativeExecution {
-    keeper: Keeper,
-    /// A second handle on the keeper's socket, to be polled. It is closed before the keeper is dismissed.
-    socket: Option<UnixDatagram>,
-    cgroup: Option<BoxCgroup>,
+    home: LiveBox,
     life: Life,
     output: Output,
     calls: Calls,
@@ -107,13 +101,13 @@ impl Default for StartedHow {
 impl NativeExecution {
     /// Whether it is alive, as far as its keeper has reported.
     pub(crate) fn lives(&mut self) -> bool {
-        let said = self.keeper.hear();
+        let said = self.home.keeper.hear();
         !self.life.has_ended() && said.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// The cgroup of the box.
     pub(crate) fn cgroup(&self) -> Option<&BoxCgroup> {
-        self.cgroup.as_ref()
+        self.home.cgroup.as_ref()
     }
 
     /// The program, if its end is polled for.
@@ -169,7 +163,7 @@ impl NativeExecution {
             let lives = !self.life.has_ended();
             let happened = tokio::select! {
                 stream = self.output.readable(lives) => Happened::Readable(stream),
-                said = hear(&mut self.keeper, self.socket.as_ref()), if lives => Happened::Said(said?),
+                said = self.home.hear(), if lives => Happened::Said(said?),
                 () = self.calls.changed(), if lives => Happened::Called,
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
@@ -193,10 +187,10 @@ impl NativeExecution {
             Some((Reply::Ended { status, cpu_micros, max_rss }, _)) => {
                 self.life.show(Sign::Reported(reported(status, cpu_micros, max_rss)));
             }
-            Some((Reply::Deserted { status }, _)) => match self.cgroup {
+            Some((Reply::Deserted { status }, _)) => match self.home.cgroup {
                 Some(_) => self.life.show(Sign::Alone(WaitStatus(status))),
                 // What it used is known only when the box is dead.
-                None => self.keeper.kill_box(),
+                None => self.home.keeper.kill_box(),
             },
             Some((Reply::Listening, beside)) => {
                 beside.into_iter().next().map_or(Ok(()), |one| self.decide_on_calls(one))?;
@@ -216,7 +210,7 @@ impl NativeExecution {
         if self.life.has_ended() || !self.output.has_ended() {
             return;
         }
-        let alone = self.cgroup.as_ref().is_some_and(|cgroup| matches!(cgroup.tasks(), Ok(2)));
+        let alone = self.home.cgroup.as_ref().is_some_and(|cgroup| matches!(cgroup.tasks(), Ok(2)));
         let status = self.program.as_ref().filter(|_| alone).and_then(Program::exit_status);
         if let Some(status) = status {
             self.life.show(Sign::Alone(WaitStatus(status)));
@@ -226,7 +220,7 @@ impl NativeExecution {
     /// Some process makes a call that has to be decided on, or none can make any more. If the program has already been
     /// waited for by then, PID 1 is about to report how it ended.
     fn look_at_calls(&mut self) {
-        let hung_up = self.calls.answer(self.cgroup.as_ref());
+        let hung_up = self.calls.answer(self.home.cgroup.as_ref());
         if !hung_up || !self.exit_listener {
             return;
         }
@@ -242,7 +236,7 @@ impl NativeExecution {
     fn look_at_counters(&mut self) {
         self.look_at_calls();
         self.wait_for_death();
-        let Some(cgroup) = &self.cgroup else { return };
+        let Some(cgroup) = &self.home.cgroup else { return };
         let Ok(counters) = cgroup.counters() else { return };
         let mut excess = self.life.excess(&counters.since(self.how.booting), self.terms.cpu_time);
         if excess.is_none() && self.life.is_running() {
@@ -257,26 +251,23 @@ impl NativeExecution {
     /// Looks after a box that was killed and is not dead yet.
     fn wait_for_death(&self) {
         let overdue = self.life.overdue(Instant::now());
-        if let Some(cgroup) = self.cgroup.as_ref().filter(|_| overdue != Overdue::Nothing) {
+        if let Some(cgroup) = self.home.cgroup.as_ref().filter(|_| overdue != Overdue::Nothing) {
             cgroup.hasten_death();
         }
         if overdue == Overdue::ItsKeeperKilled {
-            self.keeper.kill();
+            self.home.keeper.kill();
         }
     }
 
     fn kill_because(&mut self, why: Why) {
         self.life.kill(why);
-        if let Some(cgroup) = &self.cgroup {
-            let _ = cgroup.kill();
-        }
-        self.keeper.kill_box();
+        self.home.kill();
     }
 
     /// Reads the counters, collects files, and removes every trace of the box.
     fn close(mut self, changes: Option<Changes>) -> Result<Finished, BackendError> {
         let exit = self.life.exit();
-        let counters = match &self.cgroup {
+        let counters = match &self.home.cgroup {
             Some(cgroup) => cgroup
                 .counters()
                 .map_err(|error| setup("read the box's counters")(io::Error::other(error)))?,
@@ -285,39 +276,17 @@ impl NativeExecution {
         let counters = counters.since(self.how.booting);
         let (files, left_out) = self.collect();
         let ending = self.life.ending(&counters, self.terms.cpu_time);
-        self.shown = Shown::default();
+        drop(self.shown);
         // The teardown task polls as long as there are runs, so this run counts as ended only after it has handed over
         // its box.
         let _waited = self.waited_for.take();
         match self.how.start {
             // A run that did not wait for its box to be made need not wait for its teardown either.
-            Start::Warm | Start::Zygote => tear_down_later(self).or_else(|back| back.take_apart())?,
-            Start::Cold => self.take_apart()?,
+            Start::Warm | Start::Zygote => tear_down_later(self.home).or_else(|back| back.take_apart())?,
+            Start::Cold => self.home.take_apart()?,
         }
         let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
         Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
-    }
-
-    /// Disconnects, and lets the keeper kill the box and remove its cgroups.
-    pub(crate) async fn take_apart_now(mut self) {
-        self.keeper.say_goodbye();
-        let gone = async { while let Ok(Some(_)) = hear(&mut self.keeper, self.socket.as_ref()).await {} };
-        let _ = tokio::time::timeout(PATIENCE, gone).await;
-        // What could not be removed now is found by the next sweep.
-        let _ = self.take_apart();
-    }
-
-    fn take_apart(mut self) -> Result<(), BackendError> {
-        self.socket = None;
-        if self.keeper.is_process() {
-            // The keeper kills what is left, and then removes the cgroups.
-            self.keeper.dismiss();
-        }
-        if let Some(cgroup) = self.cgroup.take() {
-            cgroup.remove().map_err(|error| setup("remove the box's cgroup")(io::Error::other(error)))?;
-        }
-        self.keeper.dismiss();
-        Ok(())
     }
 
     fn collect(&self) -> (Vec<CollectedFile>, usize) {
@@ -381,15 +350,6 @@ impl Execution for NativeExecution {
     }
 }
 
-impl Drop for NativeExecution {
-    fn drop(&mut self) {
-        // The keeper's end kills the box; the cgroup must be empty before it can be removed.
-        self.kill_because(Why::Asked);
-        self.socket = None;
-        self.keeper.dismiss();
-    }
-}
-
 /// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
@@ -406,21 +366,6 @@ enum Happened {
 /// The keeper's last report.
 fn reported(status: i32, cpu_micros: u64, max_rss: u64) -> Exit {
     Exit { status: WaitStatus(status), cpu: Duration::from_micros(cpu_micros), max_rss }
-}
-
-/// The next message from the keeper; `None` if it has died.
-async fn hear(
-    keeper: &mut Keeper,
-    socket: Option<&UnixDatagram>,
-) -> Result<Option<(Reply, Vec<OwnedFd>)>, BackendError> {
-    let Some(socket) = socket else { return Ok(None) };
-    loop {
-        socket.readable().await.map_err(setup("receive the keeper's report"))?;
-        match socket.try_io(Interest::READABLE, || keeper.hear()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            other => return other.map_err(setup("receive the keeper's report")),
-        }
-    }
 }
 
 /// Does something that takes a while, on a thread on which nobody waits. A program with one thread waits itself.

@@ -1,7 +1,7 @@
 //! How an execution begins: a box is ordered from its keeper, and its program is started or comes from a zygote.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_core::backend::BackendError;
@@ -9,19 +9,18 @@ use belljar_core::path::Writes;
 use belljar_core::request::InputFile;
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
-use tokio::net::UnixDatagram;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::calls::Calls;
-use super::errors::died;
 use super::life::{Life, Sign};
 use super::output::Output;
-use super::{NativeExecution, Shown, StartedHow, Terms, WATCH_INTERVAL, failure, hear, reported, setup};
+use super::{NativeExecution, Shown, StartedHow, Terms, WATCH_INTERVAL, reported};
 use crate::cgroup::BoxCgroup;
+use crate::errors::{died, failure, setup};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
+use crate::live_box::LiveBox;
 use crate::program::Program;
-use crate::zygote::{Entry, Readiness, Zygote};
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
 /// ever.
@@ -42,22 +41,27 @@ struct Ready {
     allowed: Option<OwnedFd>,
 }
 
+/// What a zygote's child takes with it into the box.
+pub(crate) struct Entry<'a> {
+    pub(crate) code: IdPair,
+    pub(crate) namespaces: &'a [OwnedFd],
+    /// Stdin, stdout and stderr.
+    pub(crate) streams: [BorrowedFd<'a>; 3],
+    /// The Landlock rule set, if this kernel has Landlock.
+    pub(crate) allowed: Option<&'a OwnedFd>,
+    pub(crate) cgroup: &'a CgroupEntry,
+}
+
 impl Entrance {
-    /// Sends a child of the zygote in. Returns the listener of its filter.
-    pub(crate) async fn admit_child_of(
-        &self,
-        zygote: &Zygote,
-        readiness: Readiness,
-    ) -> Result<OwnedFd, BackendError> {
+    pub(crate) fn entry(&self) -> Entry<'_> {
         let Entrance { ready, ends, group, code } = self;
-        let entry = Entry {
+        Entry {
             code: *code,
             namespaces: &ready.namespaces,
             streams: [ends.stdin.as_fd(), ends.stdout.as_fd(), ends.stderr.as_fd()],
             allowed: ready.allowed.as_ref(),
             cgroup: group,
-        };
-        zygote.bear(&entry, readiness).await
+        }
     }
 }
 
@@ -102,8 +106,8 @@ impl NativeExecution {
     /// Has the keeper inspect the program that a zygote sent. Returns when it is the box's program and waits for its
     /// code: the pipe for the code.
     pub(crate) async fn approve_program(&mut self) -> Result<OwnedFd, BackendError> {
-        self.keeper.say_entered().map_err(setup("have the program verified"))?;
-        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        self.home.keeper.say_entered().map_err(setup("have the program verified"))?;
+        let heard = self.home.hear();
         let Ok(heard) = tokio::time::timeout(BUILD_LIMIT, heard).await else { return Err(self.too_late()) };
         match heard? {
             Some((Reply::Started, beside)) => {
@@ -141,13 +145,11 @@ impl NativeExecution {
             made.map_err(setup("make the box's cgroup"))?;
             keeper.admit(&cgroup.entry()).map_err(|fault| failure(&fault.doing, fault.errno))?;
         }
-        let socket = watch_socket(&keeper).map_err(setup("watch the keeper"))?;
+        let home = LiveBox::new(keeper, cgroup).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let execution = NativeExecution {
-            keeper,
-            socket: Some(socket),
-            cgroup,
+            home,
             life: Life::Running,
             output,
             calls: Calls::default(),
@@ -169,8 +171,8 @@ impl NativeExecution {
     /// box, as in a cold run.
     pub(crate) async fn have_written(&mut self, files: &[InputFile]) -> io::Result<()> {
         let dir = self.shown.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
-        self.keeper.supply(dir.as_fd(), files)?;
-        let heard = hear(&mut self.keeper, self.socket.as_ref());
+        self.home.keeper.supply(dir.as_fd(), files)?;
+        let heard = self.home.hear();
         let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
         match heard.map_err(io::Error::other)? {
             Some((Reply::Supplied, _)) => Ok(()),
@@ -180,12 +182,12 @@ impl NativeExecution {
     }
 
     fn too_late(&self) -> BackendError {
-        self.keeper.kill();
+        self.home.keeper.kill();
         setup("build the box: it took too long")(io::ErrorKind::TimedOut.into())
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+        match self.home.hear().await? {
             Some((Reply::Started, beside)) => self.be_started(beside),
             Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
             // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
@@ -219,7 +221,7 @@ impl NativeExecution {
 
     /// Waits until a zygote's child can enter the box.
     async fn hear_ready(&mut self) -> Result<Ready, BackendError> {
-        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+        match self.home.hear().await? {
             Some((Reply::Ready, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.shown.dir, self.shown.meminfo) = (beside.next(), beside.next());
@@ -232,13 +234,6 @@ impl NativeExecution {
     }
 
     fn out_of_memory(&self) -> bool {
-        matches!(self.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
+        matches!(self.home.cgroup.as_ref().map(BoxCgroup::counters), Some(Ok(counters)) if counters.oom_kills > 0)
     }
-}
-
-/// The socket keeps message boundaries, like a datagram socket; polling it needs no more than that.
-fn watch_socket(keeper: &Keeper) -> io::Result<UnixDatagram> {
-    let socket = std::os::unix::net::UnixDatagram::from(keeper.share_socket()?);
-    socket.set_nonblocking(true)?;
-    UnixDatagram::from_std(socket)
 }

@@ -20,7 +20,7 @@ use belljar_core::pool::{LanguagePool, PoolStatus};
 use tokio::sync::Notify;
 use tokio::task::JoinError;
 
-use crate::execution::setup;
+use crate::errors::setup;
 use crate::load;
 use crate::parked::Parked;
 use crate::teardown;

@@ -36,7 +36,8 @@ use tokio::net::UnixDatagram;
 use tokio::sync::{Mutex, watch};
 
 use crate::Native;
-use crate::execution::{NativeExecution, Terms, failure, setup};
+use crate::errors::{failure, setup};
+use crate::execution::{Entry, NativeExecution, Terms};
 use crate::layout::Supply;
 use crate::parked::Stamped;
 
@@ -88,17 +89,6 @@ pub(crate) struct Zygote {
     has_served: AtomicBool,
     /// The memory that it used when it was ready, in bytes.
     memory: u64,
-}
-
-/// What a child takes with it into its box.
-pub(crate) struct Entry<'a> {
-    pub(crate) code: IdPair,
-    pub(crate) namespaces: &'a [OwnedFd],
-    /// Stdin, stdout and stderr.
-    pub(crate) streams: [BorrowedFd<'a>; 3],
-    /// The Landlock rule set, if this kernel has Landlock.
-    pub(crate) allowed: Option<&'a OwnedFd>,
-    pub(crate) cgroup: &'a CgroupEntry,
 }
 
 /// How a child is prepared.

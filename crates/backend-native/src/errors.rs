@@ -17,7 +17,7 @@ pub(crate) fn setup(step: &'static str) -> impl Fn(io::Error) -> BackendError {
 }
 
 /// PID 1 died before the box was ready.
-pub(super) fn died() -> BackendError {
+pub(crate) fn died() -> BackendError {
     setup("build the box: PID 1 died")(io::ErrorKind::BrokenPipe.into())
 }
 
