@@ -1,7 +1,6 @@
 //! What this host can do, found by doing it: a trial box is built exactly like a real one. Version numbers and settings
 //! are read only afterwards, to explain a failure.
 
-use std::fmt;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,6 +17,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::cgroup::{self, Cgroups};
+use crate::errors::hint;
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::{CODE_ID, Draft};
 use crate::{probe_cache, trial};
@@ -28,7 +28,7 @@ pub(crate) struct Host {
     /// Which process opens the sources, which tells root's way of making boxes from an ordinary user's.
     pub(crate) opener: Opener,
     /// Whether a box can be built, and if not, at which step it fails.
-    pub(crate) boxes: Result<(), Obstacle>,
+    pub(crate) boxes: Result<(), Fault>,
     /// Whether the limit on processes holds without a cgroup.
     pub(crate) counts_processes: bool,
     pub(crate) landlock: u32,
@@ -61,7 +61,7 @@ impl Host {
     /// What the probe means for each guarantee.
     pub(crate) fn offer(&self) -> Offer {
         Offer::by_asking(|guarantee| match &self.boxes {
-            Err(obstacle) => Standing::Unmet { why: obstacle.to_string(), fix: obstacle.hint() },
+            Err(fault) => Standing::Unmet { why: fault.to_string(), fix: hint(fault) },
             Ok(()) => self.standing(guarantee),
         })
     }
@@ -103,7 +103,7 @@ fn root_outside() -> Standing {
 
 /// Tries root's way first, if this is root: it works with interpreters in private directories, and gives each box its
 /// own host uid. If root lacks the rights for it (in a container, say), the ordinary user's way may still work.
-fn try_openers(landlock: bool) -> (Opener, Result<(), Obstacle>) {
+fn try_openers(landlock: bool) -> (Opener, Result<(), Fault>) {
     if rustix::process::geteuid().is_root() && trial::box_can_be_built(Opener::Keeper, landlock).is_ok() {
         return (Opener::Keeper, Ok(()));
     }
@@ -225,11 +225,11 @@ pub(crate) fn may_grant_ids() -> bool {
 }
 
 /// Orders one trial box, and returns its exit code.
-pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obstacle> {
+pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Fault> {
     let null = || -> io::Result<OwnedFd> {
         Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
     };
-    let cannot = |error: io::Error| Obstacle::new("send the plan of a trial box", &error);
+    let cannot = |error: io::Error| Fault::new("send the plan of a trial box", &error);
     let [stdin, stdout, stderr] = [null(), null(), null()];
     let ends = ProgramEnds {
         stdin: stdin.map_err(cannot)?,
@@ -239,85 +239,24 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     match keeper.order(draft.plan, &draft.contents, &ends) {
         Ok(()) => {}
         Err(OrderError::Unsent(error)) => return Err(cannot(error)),
-        Err(OrderError::Failed(fault)) => return Err(fault.into()),
+        Err(OrderError::Failed(fault)) => return Err(fault),
     }
     let patience = Some(Duration::from_secs(10));
     let socket = keeper.socket().map_err(cannot)?;
     rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Recv, patience)
         .map_err(|error| cannot(error.into()))?;
     loop {
-        match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
+        match keeper.hear().map_err(|error| Fault::new("receive the keeper's report", &error))? {
             Some((
                 Reply::Supplied | Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Listening,
                 _,
             )) => {}
-            Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
+            Some((Reply::Failed { fault }, _)) => return Err(fault),
             Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
             None => {
-                return Err(Obstacle::new("receive the keeper's report", &io::ErrorKind::BrokenPipe.into()));
+                return Err(Fault::new("receive the keeper's report", &io::ErrorKind::BrokenPipe.into()));
             }
         }
-    }
-}
-
-/// The step that failed, and what the kernel said.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obstacle {
-    pub(crate) doing: String,
-    pub(crate) errno: i32,
-}
-
-impl Obstacle {
-    pub(crate) fn new(doing: &str, error: &io::Error) -> Obstacle {
-        Obstacle { doing: doing.to_owned(), errno: error.raw_os_error().unwrap_or(0) }
-    }
-
-    /// What would help, judging by this host's settings.
-    pub(crate) fn hint(&self) -> String {
-        let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-        let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
-        let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
-        if self.doing.contains("workspace") {
-            return "the workspace must be an ordinary directory, on a filesystem that can be under an overlay".into();
-        }
-        if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
-            && !rustix::process::geteuid().is_root()
-        {
-            return "AppArmor forbids user namespaces for ordinary users: \
-                    `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run as root"
-                .into();
-        }
-        if about_users && is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
-            return "user namespaces are switched off: `sysctl -w kernel.unprivileged_userns_clone=1`".into();
-        }
-        if about_users && is("/proc/sys/user/max_user_namespaces", "0") {
-            return "user namespaces are switched off: `sysctl -w user.max_user_namespaces=10000`".into();
-        }
-        let in_container = Path::new("/.dockerenv").exists() || Path::new("/run/.containerenv").exists();
-        let forbidden =
-            [Errno::PERM, Errno::ACCESS, Errno::NOSYS].iter().any(|errno| errno.raw_os_error() == self.errno);
-        if forbidden && in_container {
-            return "this is a container: start it with `--cap-add SYS_ADMIN --security-opt seccomp=unconfined \
-                    --security-opt systempaths=unconfined --security-opt apparmor=unconfined`, use the image of \
-                    deploy/Dockerfile, which needs less, or run belljar on the host"
-                .into();
-        }
-        if about_users {
-            return "user namespaces are needed: check `sysctl user.max_user_namespaces` and what runs belljar".into();
-        }
-        "`belljar doctor` shows what this host can do".into()
-    }
-}
-
-impl From<Fault> for Obstacle {
-    fn from(Fault { doing, errno }: Fault) -> Obstacle {
-        Obstacle { doing, errno }
-    }
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {}", self.doing, io::Error::from_raw_os_error(self.errno))
     }
 }
 

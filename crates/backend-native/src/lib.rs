@@ -263,10 +263,10 @@ impl Backend for Native {
     }
 
     fn ready(&self) -> Result<(), BackendError> {
-        self.host.boxes.as_ref().map(drop).map_err(|obstacle| BackendError::Unavailable {
+        self.host.boxes.as_ref().map(drop).map_err(|fault| BackendError::Unavailable {
             backend: BackendName::Native,
-            reason: obstacle.to_string(),
-            hint: obstacle.hint(),
+            reason: fault.to_string(),
+            hint: errors::hint(fault),
         })
     }
 

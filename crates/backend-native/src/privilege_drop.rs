@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
 use crate::group;
-use crate::host::{Lease, Obstacle, may_grant_ids, user_of_server};
+use crate::host::{Lease, may_grant_ids, user_of_server};
 use crate::trial;
 
 /// Where servers note which ids are theirs.
@@ -146,10 +146,9 @@ impl PrivilegeDrop {
         }
         self.rights.mounts = mounts;
         let split = privilege_drop::split(&self.rights, || {
-            let built = trial::box_can_be_built(Opener::Keeper, landlock::abi() > 0);
-            built.map_err(|Obstacle { doing, errno }| belljar_jail::Fault { doing, errno })
+            trial::box_can_be_built(Opener::Keeper, landlock::abi() > 0)
         });
-        let split = split.map_err(|fault| Obstruction::Cannot(Obstacle::from(fault).to_string()))?;
+        let split = split.map_err(|fault| Obstruction::Cannot(fault.to_string()))?;
         if let Split::Server(_) = split {
             // The server must not remove it.
             std::mem::forget(self.grant.take());

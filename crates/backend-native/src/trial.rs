@@ -10,17 +10,18 @@ use belljar_core::limits::LimitsRequest;
 use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
 use belljar_host::runtimes::Runtime;
+use belljar_jail::Fault;
 use belljar_jail::plan::{CgroupEntry, Opener};
 
-use crate::host::{self, Obstacle};
+use crate::host;
 use crate::keeper::Keeper;
 use crate::layout::{self, BaseSystem, Draft, Ground, Supply};
 
 /// Whether a box can be built and a program can run in it.
-pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Obstacle> {
+pub(crate) fn box_can_be_built(opener: Opener, landlock: bool) -> Result<(), Fault> {
     match run(opener, landlock, "exit 42", 50)? {
         status if status == 42 << 8 => Ok(()),
-        _ => Err(Obstacle { doing: "run a trial program in a box".into(), errno: 0 }),
+        _ => Err(Fault::with_errno("run a trial program in a box", 0)),
     }
 }
 
@@ -33,14 +34,14 @@ pub(crate) fn process_limit_holds(opener: Opener, landlock: bool) -> bool {
 }
 
 /// Runs a shell script in a box without a cgroup; returns its wait status.
-fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, Obstacle> {
-    let mut keeper = Keeper::start().map_err(|error| Obstacle::new("start the keeper", &error))?;
+fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, Fault> {
+    let mut keeper = Keeper::start().map_err(|error| Fault::new("start the keeper", &error))?;
     let draft = draft(opener, landlock, script, pids, keeper.id())?;
     host::order_trial(&mut keeper, draft)
 }
 
-fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Obstacle> {
-    let impossible = || Obstacle { doing: "plan a trial box".into(), errno: 0 };
+fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Fault> {
+    let impossible = || Fault::with_errno("plan a trial box", 0);
     let limits = LimitsRequest {
         pids: Some(pids),
         timeout: Some(Duration::from_secs(10)),

@@ -37,7 +37,7 @@ fn hire_from(warden: &Process) -> io::Result<Process> {
             let pidfd = beside.into_iter().next().ok_or(io::ErrorKind::InvalidData)?;
             Ok(Process::hired(pid, pidfd, ours))
         }
-        Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+        Some((Reply::Failed { fault }, _)) => Err(fault.error()),
         Some(_) => Err(io::ErrorKind::InvalidData.into()),
         None => Err(io::ErrorKind::BrokenPipe.into()),
     }

@@ -16,7 +16,7 @@ use rustix::mount::{
     UnmountFlags,
 };
 
-use crate::fault::{Doing, Fault};
+use crate::fault::{About, Concerning, Doing, Fault};
 use crate::message::{self, Handover};
 use crate::plan::{BindMode, IdPair, Input, Plan, ProcContent, ProcFile, ScratchPart, Step};
 use crate::sys::{self, Subtree};
@@ -171,17 +171,21 @@ impl<'a> Site<'a> {
             }
             Step::Workspace { source, path, files, writable, .. } => self
                 .show_workspace(*source, path, files, *writable)
-                .doing(|| named("mount the workspace at", path)),
-            Step::Inputs { dir, files } => {
-                self.put_inputs(dir, files).doing(|| named("write the run's files to", dir))
-            }
+                .doing(|| named("mount the workspace at", path))
+                .concerning(About::Workspace),
+            Step::Inputs { dir, files } => self
+                .put_inputs(dir, files)
+                .doing(|| named("write the run's files to", dir))
+                .concerning(About::Files),
             Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
             Step::Proc(files) => self.mount_proc(files).doing(|| "mount /proc"),
             Step::Terminals { max } => self.mount_terminals(*max).doing(|| "mount /dev/pts"),
             Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
             Step::Offer(path) => self.offer(path).doing(|| named("open", path)),
-            Step::OfferLayer => self.offer_layer().doing(|| "open the layer over the workspace"),
+            Step::OfferLayer => {
+                self.offer_layer().doing(|| "open the layer over the workspace").concerning(About::Workspace)
+            }
         }
     }
 

@@ -206,7 +206,7 @@ macro_rules! coded_enum {
         }
     };
 }
-pub(crate) use coded_enum;
+pub(crate) use {coded_enum, coded_struct};
 
 coded_struct!(Plan {
     birth,

@@ -258,7 +258,7 @@ impl Orders {
     fn fault(&self, answered: &[u8]) -> Fault {
         let refused = self.calls.iter().find_map(|(doing, at)| {
             let errno = i32::try_from(-word(answered, *at)?).ok().filter(|errno| *errno > 0)?;
-            Some(Fault { doing: (*doing).to_owned(), errno })
+            Some(Fault::with_errno(doing, errno))
         });
         refused.unwrap_or_else(|| Fault::new("send a child into a box", &io::ErrorKind::Other.into()))
     }

@@ -15,7 +15,7 @@ use rustix::thread::CpuSet;
 
 use crate::build::{self, Site, WayIn};
 use crate::confine::{self, Groups, Streams};
-use crate::fault::{Doing, Fault};
+use crate::fault::{About, Concerning, Doing, Fault};
 use crate::init_handle::{read_plan, socket_pair};
 use crate::message::{self, Handover, Reply};
 use crate::plan::{Birth, Opener, Plan, Step};
@@ -58,7 +58,7 @@ impl Prepared {
     /// Also performs what needs neither the plan nor the box's users.
     pub(crate) fn ahead_of_the_plan(namespaces: libc::c_int, cpus: Cpus) -> Result<Prepared, Fault> {
         let prepared = Prepared::with_the_plan_at_hand(cpus)?;
-        sys::unshare(namespaces).doing(|| "create the namespaces")?;
+        sys::unshare(namespaces).doing(|| "create the namespaces").concerning(About::Namespaces)?;
         build::perform_groundwork()?;
         Ok(Prepared { done: &build::GROUNDWORK, ..prepared })
     }
@@ -264,8 +264,8 @@ impl Init {
             match message::receive(&ours).doing(|| "wait for the program to start")? {
                 None => return Ok(Started { pid, listener }),
                 Some((Reply::Listening, beside)) => listener = beside.into_iter().next(),
-                Some((Reply::Failed { doing, errno }, _)) => return Err(Fault { doing, errno }),
-                Some(_) => return Err(Fault { doing: "start the program".to_owned(), errno: libc::EINVAL }),
+                Some((Reply::Failed { fault }, _)) => return Err(fault),
+                Some(_) => return Err(Fault::with_errno("start the program", libc::EINVAL)),
             }
         }
     }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 use crate::KEEPER;
 use crate::build::{self, WayIn};
 use crate::codec;
-use crate::fault::{Doing, Fault};
+use crate::fault::{About, Concerning, Doing, Fault};
 use crate::init::{Cpus, Init, Prepared};
 use crate::message::{self, Handover, NAMESPACES};
 use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
@@ -45,7 +45,10 @@ impl InitHandle {
     pub(crate) fn ahead() -> Result<InitHandle, Fault> {
         let (ours, theirs) = socket_pair().doing(|| "make a socket for PID 1")?;
         let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity")?;
-        match sys::clone_into(BORN_INTO, None).doing(|| "create the namespaces")? {
+        match sys::clone_into(BORN_INTO, None)
+            .doing(|| "create the namespaces")
+            .concerning(About::Namespaces)?
+        {
             (Fork::Child, _) => live_ahead(theirs, cpus),
             (Fork::Parent(pid), pidfd) => {
                 cpus.send_elsewhere(pid);
@@ -68,7 +71,10 @@ impl InitHandle {
         if let Birth::Forked { by } = birth {
             sys::act_as(by).doing(|| "switch to the zygote's user")?;
         }
-        match sys::clone_into(namespaces, into).doing(|| "create the namespaces")? {
+        match sys::clone_into(namespaces, into)
+            .doing(|| "create the namespaces")
+            .concerning(About::Namespaces)?
+        {
             (Fork::Child, _) => {
                 not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
                 drop(ours);
@@ -145,7 +151,7 @@ impl InitHandle {
     }
 
     fn map_identity(&self, identity: &Identity) -> Result<(), Fault> {
-        map_identity(self.pid, identity).doing(|| "map the box's users")
+        map_identity(self.pid, identity).doing(|| "map the box's users").concerning(About::Namespaces)
     }
 
     /// Keeps its mounts from being torn down when it dies.
@@ -336,10 +342,13 @@ fn give_workspace_to_code(plan: &Plan, sources: &[OwnedFd]) -> Result<(), Fault>
         let Step::Workspace { source, owner: Some(owner), .. } = step else { continue };
         let Some(tree) = sources.get(usize::from(*source)) else { continue };
         let code = plan.identity.code.outside;
-        let users = users_mapped(*owner, code).doing(|| "map the workspace's owner")?;
+        let users =
+            users_mapped(*owner, code).doing(|| "map the workspace's owner").concerning(About::Workspace)?;
         match sys::mount_idmap(tree.as_fd(), users.as_fd()) {
             Err(error) if !matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)) => {
-                return Err(error).doing(|| "map the workspace's files to the code's user");
+                return Err(error)
+                    .doing(|| "map the workspace's files to the code's user")
+                    .concerning(About::Workspace);
             }
             _ => {}
         }

@@ -46,7 +46,7 @@ mod warden;
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-pub use fault::Fault;
+pub use fault::{About, Fault};
 pub use helper::{HelperLimits, confine_helper, confine_parser, renew_cpu_time};
 pub use init_handle::Order;
 pub use leash::leash;

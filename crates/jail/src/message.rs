@@ -10,6 +10,7 @@ use rustix::net::{
 };
 
 use crate::codec::{self, Coded, Malformed, coded_enum};
+use crate::fault::Fault;
 
 /// From the caller to the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +81,8 @@ pub enum Reply {
     Supplied,
     /// The box could not be made; no instruction of the program has run.
     Failed {
-        /// What was being done.
-        doing: String,
-        /// What the kernel said.
-        errno: i32,
+        /// Why not.
+        fault: Fault,
     },
     /// The program has ended, and only PID 1 is left in the box. It waits to be killed.
     Deserted {
@@ -103,7 +102,7 @@ pub enum Reply {
 
 coded_enum!(Reply {
     0 => Started,
-    1 => Failed { doing, errno },
+    1 => Failed { fault },
     2 => Ended { status, cpu_micros, max_rss },
     3 => Ready,
     4 => Hired { pid },

@@ -21,7 +21,7 @@ use rustix::pipe::PipeFlags;
 use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use crate::build::{attach, private_mounts, tmpfs};
-use crate::fault::{Doing, Fault};
+use crate::fault::{About, Concerning, Doing, Fault};
 use crate::init_handle::{socket_pair, users_mapped};
 use crate::message::{self, Reply};
 use crate::sys::{self, Fork, Subtree};
@@ -167,7 +167,7 @@ fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Maps the users of the unprivileged process, and waits until it has settled.
 fn admit(rights: &ServerRights, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
     hear(line, &Reply::Ready)?;
-    map_users(pid, rights).doing(|| "map the server's users")?;
+    map_users(pid, rights).doing(|| "map the server's users").concerning(About::Namespaces)?;
     rustix::net::send(line, b"!", SendFlags::NOSIGNAL).doing(|| "let the server continue")?;
     hear(line, &Reply::Started)
 }
@@ -175,8 +175,8 @@ fn admit(rights: &ServerRights, pid: Pid, line: &OwnedFd) -> Result<(), Fault> {
 fn hear(line: &OwnedFd, wanted: &Reply) -> Result<(), Fault> {
     match message::receive::<Reply>(line).doing(|| "receive the server's report")? {
         Some((reply, _)) if reply == *wanted => Ok(()),
-        Some((Reply::Failed { doing, errno }, _)) => Err(Fault { doing, errno }),
-        _ => Err(Fault { doing: "receive the server's report".to_owned(), errno: libc::EPIPE }),
+        Some((Reply::Failed { fault }, _)) => Err(fault),
+        _ => Err(Fault::with_errno("receive the server's report", libc::EPIPE)),
     }
 }
 

@@ -106,7 +106,7 @@ impl Standby {
         let mut socket = [PollFd::from_borrowed_fd(self.cloned.socket(), PollFlags::IN)];
         poll(&mut socket, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).ok().filter(|ready| *ready > 0)?;
         match message::receive(self.cloned.socket()).ok()?? {
-            (Reply::Failed { doing, errno }, _) => Some(Fault { doing, errno }),
+            (Reply::Failed { fault }, _) => Some(fault),
             _ => None,
         }
     }

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use crate::build::{copy, create_file, open_dir, reopen_dir};
 use crate::codec;
-use crate::fault::{Doing, Fault};
+use crate::fault::{About, Concerning, Doing, Fault};
 use crate::init_handle::{open_cgroup, open_tasks};
 use crate::plan::{CgroupEntry, Input, Plan};
 use crate::sys::{self, Fork};
@@ -44,7 +44,7 @@ pub(crate) fn write_files(plan: &Plan, list: Range<u64>, beside: Vec<OwnedFd>) -
         }
         (Fork::Parent(pid), _) => {
             let (status, _) = sys::wait_for(pid).doing(|| "wait for the run's files")?;
-            ended_well(status).doing(|| "write the run's files")
+            ended_well(status).doing(|| "write the run's files").concerning(About::Files)
         }
     }
 }
@@ -88,6 +88,7 @@ impl Writer<'_> {
         let code = self.plan.identity.code.outside;
         sys::with_files_of(code, || inputs.iter().try_for_each(|input| self.put(input)))
             .doing(|| "write the run's files")
+            .concerning(About::Files)
     }
 
     fn put(&self, input: &Input) -> io::Result<()> {

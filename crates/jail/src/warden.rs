@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use rustix::process::Signal;
 
+use crate::fault::Fault;
 use crate::init_handle::leave_the_callers_world;
 use crate::keeper;
 use crate::message::{self, Reply, Request};
@@ -66,10 +67,7 @@ fn hire(socket: &OwnedFd) -> io::Result<()> {
         }
         Ok((Fork::Parent(_), None)) => Err(io::ErrorKind::NotFound.into()),
         Err(error) => {
-            let failed = Reply::Failed {
-                doing: "fork a keeper".to_owned(),
-                errno: error.raw_os_error().unwrap_or(libc::EINVAL),
-            };
+            let failed = Fault::new("fork a keeper", &error).into_reply();
             message::send(rustix::stdio::stdin(), &failed, &[])
         }
     }

@@ -116,7 +116,7 @@ impl NativeExecution {
                 self.program = beside.next().map(Program::at);
                 gate.ok_or_else(|| setup("open the pipe for the code")(io::ErrorKind::NotFound.into()))
             }
-            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some((Reply::Failed { fault }, _)) => Err(failure(fault)),
             Some(_) | None => Err(died()),
         }
     }
@@ -137,13 +137,13 @@ impl NativeExecution {
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
             }
-            Err(OrderError::Failed(fault)) => return Err(failure(&fault.doing, fault.errno)),
+            Err(OrderError::Failed(fault)) => return Err(failure(fault)),
             Ok(()) | Err(OrderError::Unsent(_)) => {}
         }
         if let Some(cgroup) = cgroup.as_ref().filter(|_| keeper.waits_for_cgroup()) {
             let made = cgroup.make_now(&terms.limits).map_err(io::Error::other);
             made.map_err(setup("make the box's cgroup"))?;
-            keeper.admit(&cgroup.entry()).map_err(|fault| failure(&fault.doing, fault.errno))?;
+            keeper.admit(&cgroup.entry()).map_err(failure)?;
         }
         let home = LiveBox::new(keeper, cgroup).map_err(setup("watch the keeper"))?;
         let mut watch = tokio::time::interval_at(Instant::now() + WATCH_INTERVAL, WATCH_INTERVAL);
@@ -176,7 +176,7 @@ impl NativeExecution {
         let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
         match heard.map_err(io::Error::other)? {
             Some((Reply::Supplied, _)) => Ok(()),
-            Some((Reply::Failed { errno, .. }, _)) => Err(io::Error::from_raw_os_error(errno)),
+            Some((Reply::Failed { fault }, _)) => Err(fault.error()),
             Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -189,7 +189,7 @@ impl NativeExecution {
     async fn hear_start(&mut self) -> Result<(), BackendError> {
         match self.home.hear().await? {
             Some((Reply::Started, beside)) => self.be_started(beside),
-            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some((Reply::Failed { fault }, _)) => Err(failure(fault)),
             // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
             Some((Reply::Ended { status, cpu_micros, max_rss }, _)) if self.out_of_memory() => {
                 self.life.show(Sign::Reported(reported(status, cpu_micros, max_rss)));
@@ -228,7 +228,7 @@ impl NativeExecution {
                 let namespaces: Vec<_> = beside.by_ref().take(NAMESPACES.len()).collect();
                 Ok(Ready { namespaces, allowed: beside.next() })
             }
-            Some((Reply::Failed { doing, errno }, _)) => Err(failure(&doing, errno)),
+            Some((Reply::Failed { fault }, _)) => Err(failure(fault)),
             Some(_) | None => Err(died()),
         }
     }

@@ -26,10 +26,10 @@ use belljar_core::path::{BoxPath, Writes};
 use belljar_core::plots;
 use belljar_core::request::{EnvVar, InputFile};
 use belljar_host::reexec::socket_pair;
+use belljar_jail::acting_as;
 use belljar_jail::entry_trampoline::{self, EntryOptions, EntryPoint, Orders};
 use belljar_jail::message::{self, NAMESPACES, Reply};
 use belljar_jail::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Resource, Step};
-use belljar_jail::{Fault, acting_as};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use tokio::net::UnixDatagram;
@@ -302,7 +302,7 @@ impl Zygote {
                 break outcome;
             }
         };
-        outcome.map_err(|Fault { doing, errno }| failure(&doing, errno))?;
+        outcome.map_err(failure)?;
         listener(&ours).map_err(failed)
     }
 }
