@@ -230,7 +230,7 @@ impl NativeExecution {
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
         let code = draft.plan.identity.code.outside;
-        match keeper.order(draft.plan, &draft.contents, &ends) {
+        match keeper.order(draft.plan, &draft.contents, &ends, draft.template.as_deref()) {
             // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));
@@ -450,6 +450,7 @@ impl NativeExecution {
                     Reply::Hired { .. }
                     | Reply::Ready
                     | Reply::Supplied
+                    | Reply::Template
                     | Reply::Started
                     | Reply::Failed { .. },
                     _,
