@@ -99,6 +99,9 @@ impl Templates {
 impl Known {
     /// What there is for this plan, or else how many times the mounts have changed until now.
     fn find(&mut self, plan: &Plan) -> Result<Made, u64> {
+        if self.mounts.is_none() {
+            return Ok(Made::Failed(Instant::now()));
+        }
         self.forget_if_mounts_changed();
         let place = self.templates.iter().position(|template| template.is_of(plan)).ok_or(self.changes)?;
         if self.templates[place].is_current() {
@@ -121,7 +124,7 @@ impl Known {
     }
 
     fn forget_if_mounts_changed(&mut self) {
-        let Some(mounts) = &self.mounts else { return self.forget() };
+        let Some(mounts) = &self.mounts else { return };
         // As proc_pid_mounts(5) describes it.
         let mut changed = [PollFd::new(mounts, PollFlags::PRI)];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -166,4 +169,133 @@ async fn make(plan: &Plan, warden: &Warden) -> io::Result<OwnedFd> {
     let (keeper, plan) = (warden.hire()?, plan.clone());
     let making = tokio::task::spawn_blocking(move || keeper.make_template(&plan, PATIENCE));
     making.await.map_err(io::Error::other)?
+}
+
+#[cfg(test)]
+mod tests {
+    use belljar_jail::plan::{Birth, CgroupEntry, Command, Confinement, IdPair, Identity, Opener};
+
+    use super::*;
+
+    fn plan(source: PathBuf) -> Plan {
+        let foundation =
+            vec![Step::Bind { source: 0, path: "/x".into(), mode: belljar_jail::plan::BindMode::ReadOnly }];
+        Plan {
+            birth: Birth::Executed,
+            identity: Identity { code: IdPair { inside: 1, outside: 1 }, init: None },
+            cgroup: CgroupEntry::None,
+            orphans: Vec::new(),
+            sources: vec![source],
+            opener: Opener::Keeper,
+            foundation,
+            build: vec![Step::Pivot],
+            meminfo: Vec::new(),
+            confinement: Confinement { rlimits: Vec::new(), landlock: Vec::new() },
+            command: Command { program: "/x".into(), argv: Vec::new(), env: Vec::new(), cwd: "/".into() },
+            exit_listener: false,
+        }
+    }
+
+    /// With a mount table that never changes: that of the machine may, while this runs.
+    fn known() -> Known {
+        Known { templates: Vec::new(), mounts: File::open("/dev/null").ok(), changes: 0 }
+    }
+
+    /// Any descriptor will do: nobody enters it.
+    fn template(plan: &Plan) -> Template {
+        let made = Made::There(Arc::new(File::open("/dev/null").unwrap().into()));
+        let stamps = plan.sources.iter().map(|source| stamp(source)).collect();
+        Template { foundation: plan.foundation.clone(), sources: plan.sources.clone(), stamps, made }
+    }
+
+    struct Source(PathBuf);
+
+    impl Source {
+        fn new(name: &str) -> Source {
+            let path = std::env::temp_dir().join(format!("belljar-templates-{}-{name}", std::process::id()));
+            std::fs::write(&path, "old").unwrap();
+            Source(path)
+        }
+
+        /// A new file, as an upgrade makes it.
+        fn replace(&self) {
+            let new = self.0.with_extension("new");
+            std::fs::write(&new, "new").unwrap();
+            std::fs::rename(&new, &self.0).unwrap();
+        }
+    }
+
+    impl Drop for Source {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn one_whose_source_was_replaced_is_not_found() {
+        let source = Source::new("replaced");
+        let plan = plan(source.0.clone());
+        let mut known = known();
+        let changes = known.changes;
+        known.add(changes, template(&plan));
+        assert!(matches!(known.find(&plan), Ok(Made::There(_))), "the control");
+        source.replace();
+        assert!(known.find(&plan).is_err());
+        assert!(known.templates.is_empty(), "it is let go");
+    }
+
+    #[test]
+    fn another_plan_has_another_template() {
+        let (one, other) = (Source::new("one"), Source::new("other"));
+        let mut known = known();
+        let changes = known.changes;
+        known.add(changes, template(&plan(one.0.clone())));
+        assert!(known.find(&plan(one.0.clone())).is_ok(), "the control");
+        assert!(known.find(&plan(other.0.clone())).is_err());
+        let mut more = plan(one.0.clone());
+        more.foundation.push(Step::Directory("/y".into()));
+        assert!(known.find(&more).is_err());
+    }
+
+    #[test]
+    fn one_that_was_begun_before_the_mounts_changed_is_not_kept() {
+        let source = Source::new("mounts");
+        let plan = plan(source.0.clone());
+        let mut known = known();
+        let begun = known.changes;
+        known.forget();
+        known.add(begun, template(&plan));
+        assert!(known.find(&plan).is_err());
+        let begun = known.changes;
+        known.add(begun, template(&plan));
+        assert!(known.find(&plan).is_ok(), "the control");
+    }
+
+    #[test]
+    fn where_the_mounts_cannot_be_watched_there_is_none() {
+        let source = Source::new("unwatched");
+        let plan = plan(source.0.clone());
+        let mut known = known();
+        known.add(0, template(&plan));
+        assert!(known.find(&plan).is_ok_and(|made| made.there().is_some()), "the control");
+        known.mounts = None;
+        assert!(known.find(&plan).is_ok_and(|made| made.there().is_none()));
+    }
+
+    #[test]
+    fn one_that_failed_is_not_tried_again_at_once_and_there_are_only_so_many() {
+        let source = Source::new("failed");
+        let plan = plan(source.0.clone());
+        let mut known = known();
+        let changes = known.changes;
+        known.add(changes, Template { made: Made::Failed(Instant::now()), ..template(&plan) });
+        assert!(known.find(&plan).is_ok_and(|made| made.there().is_none()));
+        for number in 0..2 * MOST {
+            let mut other = template(&plan);
+            other.foundation.push(Step::Directory(number.to_string().into()));
+            let changes = known.changes;
+            known.add(changes, other);
+        }
+        assert_eq!(known.templates.len(), MOST);
+    }
 }
