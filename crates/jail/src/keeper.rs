@@ -165,7 +165,8 @@ impl Kept {
     }
 
     fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {
-        let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
+        let end = if caller_is_there { self.cloned.end() } else { self.cloned.end_unhurried() };
+        let (status, used) = end.unwrap_or((libc::SIGKILL, ResourceUse::default()));
         let ResourceUse { cpu_micros, max_rss } = used;
         let reply = Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss };
         if caller_is_there {
