@@ -236,7 +236,7 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Faul
         stdout: stdout.map_err(cannot)?,
         stderr: stderr.map_err(cannot)?,
     };
-    match keeper.order(draft.plan, &draft.contents, &ends) {
+    match keeper.order(draft.plan, &draft.contents, &ends, None) {
         Ok(()) => {}
         Err(OrderError::Unsent(error)) => return Err(cannot(error)),
         Err(OrderError::Failed(fault)) => return Err(fault),
@@ -248,7 +248,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Faul
     loop {
         match keeper.hear().map_err(|error| Fault::new("receive the keeper's report", &error))? {
             Some((
-                Reply::Supplied | Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Listening,
+                Reply::Supplied
+                | Reply::Template
+                | Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Started
+                | Reply::Listening,
                 _,
             )) => {}
             Some((Reply::Failed { fault }, _)) => return Err(fault),

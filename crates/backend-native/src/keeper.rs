@@ -12,6 +12,7 @@ use belljar_jail::plan::{CgroupEntry, Input, Plan};
 use belljar_jail::{Fault, Order, Standby, codec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::MemfdFlags;
+use rustix::net::sockopt::Timeout;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 
 /// How long a keeper may take to end after its socket was closed.
@@ -97,14 +98,15 @@ impl Keeper {
         plan: Plan,
         contents: &[u8],
         ends: &ProgramEnds,
+        template: Option<&OwnedFd>,
     ) -> Result<(), OrderError> {
         let encoded = codec::encode(&plan);
         let payload = payload(contents, &encoded).map_err(OrderError::Unsent)?;
         let (plan_offset, plan_length) = (contents.len() as u64, encoded.len() as u64);
         let ProgramEnds { stdin, stdout, stderr } = ends.try_clone().map_err(OrderError::Unsent)?;
-        let order = Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr };
+        let order = Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr, template: None };
         match self {
-            Keeper::Process(process) => process.order(&order).map_err(OrderError::Unsent),
+            Keeper::Process(process) => process.order(&order, template).map_err(OrderError::Unsent),
             Keeper::None(standby) => standby.order(&order).map_err(OrderError::Failed),
         }
     }
@@ -215,10 +217,32 @@ impl Process {
         self.socket.as_ref().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
-    fn order(&self, order: &Order) -> io::Result<()> {
+    /// Has it make a template of a plan's foundation, and returns that. It then ends.
+    pub(crate) fn make_template(self, plan: &Plan, patience: Duration) -> io::Result<OwnedFd> {
+        let encoded = codec::encode(plan);
+        let payload = payload(&[], &encoded)?;
+        let request = Request::MakeTemplate { plan_length: encoded.len() as u64 };
+        let socket = self.socket()?;
+        rustix::net::sockopt::set_socket_timeout(socket, Timeout::Recv, Some(patience))?;
+        message::send(socket, &request, &[payload.as_fd()])?;
+        match message::receive(socket) {
+            Ok(Some((Reply::Template, beside))) => {
+                beside.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
+            }
+            Ok(Some((Reply::Failed { fault }, _))) => Err(fault.error()),
+            Ok(_) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(error) => {
+                self.kill();
+                Err(error)
+            }
+        }
+    }
+
+    fn order(&self, order: &Order, template: Option<&OwnedFd>) -> io::Result<()> {
         let Order { plan_offset, plan_length, payload, stdin, stdout, stderr, .. } = order;
         let request = Request::Make { plan_offset: *plan_offset, plan_length: *plan_length };
-        let beside = [payload, stdin, stdout, stderr].map(AsFd::as_fd);
+        let beside: Vec<_> =
+            [payload, stdin, stdout, stderr].into_iter().chain(template).map(AsFd::as_fd).collect();
         message::send(self.socket()?, &request, &beside)
     }
 

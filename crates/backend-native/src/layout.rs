@@ -1,5 +1,6 @@
 //! What a box contains: turns a request into a [`Plan`]. Pure, except for checking which parts of the host exist.
 
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,8 +23,18 @@ use crate::machine;
 pub(crate) const SANDBOX: &str = "/sandbox";
 const WORK: &str = "/work";
 const TMP: &str = "/tmp";
+/// What the code can write to: paths, permission bits, and whether files there may be executed.
+const SCRATCH: &[(&str, u32, bool)] =
+    &[(SANDBOX, 0o755, true), (TMP, 0o1777, true), ("/dev/shm", 0o1777, false)];
 
 const DEVICES: &[&str] = &["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
+const DEVICE_LINKS: &[(&str, &str)] = &[
+    ("/dev/fd", "/proc/self/fd"),
+    ("/dev/stdin", "fd/0"),
+    ("/dev/stdout", "fd/1"),
+    ("/dev/stderr", "fd/2"),
+    ("/dev/ptmx", "pts/ptmx"),
+];
 const TERMINALS: &str = "/dev/pts";
 /// How many pseudo-terminals a box may have at a time. Each may hold up to 150 KiB of kernel memory that is not charged
 /// to the box, and the host has a few thousand of them for all boxes.
@@ -102,6 +113,16 @@ pub(crate) struct Draft {
     /// The name of the code's own file in the working directory.
     pub(crate) source: BoxPath,
     pub(crate) base: Arc<BaseSystem>,
+    /// A template to build it on, which has the foundation that the plan then lacks.
+    pub(crate) template: Option<Arc<OwnedFd>>,
+}
+
+impl Draft {
+    /// Takes the foundation from a template.
+    pub(crate) fn build_on(&mut self, template: Arc<OwnedFd>) {
+        self.template = Some(template);
+        (self.plan.foundation, self.plan.sources) = (Vec::new(), Vec::new());
+    }
 }
 
 /// When the code and its files are supplied.
@@ -133,15 +154,21 @@ pub(crate) fn draft(
     };
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
     let mut layout = Layout::default();
-    layout.put_system(&ground.base, rehearsal);
+    layout.put_system(&ground.base, rehearsal, &machine::proc_files(&sandbox.limits));
+    let in_scratch = |path: &&PathBuf| SCRATCH.iter().any(|(part, ..)| path.starts_with(part));
+    let (late, early): (Vec<_>, Vec<_>) = ground.runtime.mounts.iter().partition(in_scratch);
+    early.into_iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
+    let foundation = std::mem::take(&mut layout.steps);
+
+    layout.step(Step::Hostname("belljar".into()));
+    layout.step(Step::Loopback);
     // What comes before costs the same for every run; what comes after belongs to this run and is charged to it.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
     }
     layout.step(Step::HideCgroup);
     layout.step(scratch(sandbox));
-    // After the scratch space: a runtime may be in /tmp.
-    ground.runtime.mounts.iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
+    late.into_iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
     match (supply, &sandbox.workspace) {
         (Supply::Later, None) => layout.step(Step::Pipe(Path::new(SANDBOX).join(source.as_str()))),
         _ => layout.put_work(sandbox, files, ground.opener),
@@ -149,9 +176,11 @@ pub(crate) fn draft(
     if let Some(files) = program {
         layout.step(Step::Inputs { dir: TMP.into(), files });
     }
-    layout.step(Step::Proc(machine::proc_files(&sandbox.limits)));
+    layout.step(Step::Terminals { max: MAX_TERMINALS });
+    layout.step(Step::Proc);
     layout.step(Step::Pivot);
     layout.step(Step::SealRoot);
+    layout.step(Step::DescribeMachine(machine::shown_in_proc()));
     if let Some(offer) = offer(sandbox, execution, supply) {
         layout.step(offer);
     }
@@ -169,13 +198,14 @@ pub(crate) fn draft(
         orphans: ground.orphans,
         sources: layout.sources,
         opener: ground.opener,
+        foundation,
         build: layout.steps,
         meminfo: machine::meminfo(&sandbox.limits),
         confinement,
         command,
         exit_listener: false,
     };
-    Ok(Draft { plan, contents, source, base: ground.base })
+    Ok(Draft { plan, contents, source, base: ground.base, template: None })
 }
 
 /// A plan under construction.
@@ -187,26 +217,31 @@ struct Layout {
 
 impl Layout {
     /// What is the same for every box: the system's programs and libraries, devices, and a small `/etc`.
-    fn put_system(&mut self, base: &BaseSystem, rehearsal: Option<Rehearsal>) {
-        self.step(Step::Hostname("belljar".into()));
-        self.step(Step::Loopback);
-        self.step(Step::BoundSockets);
+    fn put_system(
+        &mut self,
+        base: &BaseSystem,
+        rehearsal: Option<Rehearsal>,
+        machine: &[(&'static str, String)],
+    ) {
         self.step(Step::PrivateMounts);
         self.step(Step::Root);
         self.show(base);
         DEVICES.iter().for_each(|path| self.bind(Path::new(path), BindMode::Device));
-        for (path, target) in
-            [("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")]
-        {
-            self.step(Step::Symlink { path: Path::new("/dev").join(path), target: target.into() });
+        for (path, target) in DEVICE_LINKS {
+            self.step(Step::Symlink { path: path.into(), target: target.into() });
         }
-        self.step(Step::Terminals { max: MAX_TERMINALS });
         for (path, content) in ETC {
             self.step(Step::File(path.into(), content.as_bytes().to_vec()));
         }
         self.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
         if let Some(rehearsal) = rehearsal {
             self.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
+        }
+        for path in [TERMINALS].into_iter().chain(SCRATCH.iter().map(|(path, ..)| *path)) {
+            self.step(Step::Directory(path.into()));
+        }
+        for (name, text) in machine {
+            self.step(Step::File(Path::new("/proc").join(name), text.clone().into_bytes()));
         }
     }
 
@@ -265,11 +300,14 @@ fn offer(sandbox: &SandboxSpec, execution: &ExecutionSpec, supply: Supply) -> Op
 
 /// One budget for everything that the code can write.
 fn scratch(sandbox: &SandboxSpec) -> Step {
-    let part = |path: &str, mode, executable| ScratchPart { path: path.into(), mode, executable };
+    let part = |(path, mode, executable): &(&str, u32, bool)| {
+        let (path, mode, executable) = (PathBuf::from(path), *mode, *executable);
+        ScratchPart { path, mode, executable }
+    };
     Step::Scratch {
         size: sandbox.limits.disk.get(),
         files: sandbox.limits.max_files(),
-        parts: vec![part(SANDBOX, 0o755, true), part("/tmp", 0o1777, true), part("/dev/shm", 0o1777, false)],
+        parts: SCRATCH.iter().map(part).collect(),
     }
 }
 
@@ -303,7 +341,7 @@ fn confinement(sandbox: &SandboxSpec, execution: &ExecutionSpec, ground: &Ground
         landlock.push((PathBuf::from("/"), Access::Read));
         let devices = DEVICES.iter().chain([&TERMINALS]);
         landlock.extend(devices.map(|path| (PathBuf::from(path), Access::Use)));
-        landlock.extend([SANDBOX, "/tmp", "/dev/shm"].map(|path| (PathBuf::from(path), Access::Write)));
+        landlock.extend(SCRATCH.iter().map(|(path, ..)| (PathBuf::from(path), Access::Write)));
         if sandbox.workspace.as_ref().is_some_and(Workspace::is_writable) {
             landlock.push((WORK.into(), Access::Write));
         }
@@ -421,10 +459,12 @@ mod tests {
         draft(sandbox, execution, Supply::Now, ground)
     }
 
-    /// What differs between hosts: which parts of `/usr` exist.
+    /// Without what differs between hosts: which parts of `/usr` exist, and how long the files are that describe a CPU.
     fn shown(draft: &Draft) -> String {
-        let of_the_host =
-            |line: &&str| BASE_SYSTEM.contains(&line.split_whitespace().nth(1).unwrap_or_default());
+        let of_the_host = |line: &&str| {
+            let path = line.split_whitespace().nth(1).unwrap_or_default();
+            BASE_SYSTEM.contains(&path) || line.starts_with("file") && path.starts_with("/proc/")
+        };
         draft
             .plan
             .to_string()

@@ -24,6 +24,7 @@ pub mod privilege_drop;
 mod probe_cache;
 mod program;
 mod teardown;
+mod templates;
 mod trial;
 mod warden;
 mod warm;
@@ -58,6 +59,7 @@ use crate::layout::{BaseSystem, Draft, Ground, Supply};
 use crate::load::Waited;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
+use crate::templates::Templates;
 use crate::warden::Warden;
 use crate::warm::Beginning;
 use crate::zygote::Zygotes;
@@ -104,6 +106,8 @@ pub struct Native {
     empty_boxes: EmptyBoxes,
     /// Forks keepers, if there will be many.
     warden: Option<Warden>,
+    /// What many boxes have in common.
+    templates: Templates,
 }
 
 impl Native {
@@ -139,6 +143,7 @@ impl Native {
             zygotes,
             empty_boxes,
             warden,
+            templates: Templates::new(),
         };
         if !native.has_standby() {
             native.sweep();
@@ -184,7 +189,9 @@ impl Native {
         let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
         let runtime = self.runtimes.find(execution.language)?;
         let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
-        let draft = self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
+        let mut draft =
+            self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
+        self.find_template(&mut draft).await;
         let terms = Terms {
             runtime: runtime.label,
             limits: sandbox.limits,
@@ -208,6 +215,14 @@ impl Native {
             (Some(standby), _) => Ok(Keeper::None(Box::new(standby))),
             (None, Some(warden)) => warden.hire().map(Keeper::Process),
             (None, None) => Keeper::start(),
+        }
+    }
+
+    /// Has the box built on a template, if there is one for it.
+    async fn find_template(&self, draft: &mut Draft) {
+        let Some(warden) = &self.warden else { return };
+        if let Some(template) = self.templates.suiting(&draft.plan, warden).await {
+            draft.build_on(template);
         }
     }
 

@@ -43,25 +43,26 @@ impl Machine {
     }
 }
 
-/// The files beside `meminfo`.
-pub(crate) fn proc_files(limits: &BoxLimits) -> Vec<ProcFile> {
+/// The files that the box has instead of the kernel's, beside `meminfo`.
+pub(crate) fn proc_files(limits: &BoxLimits) -> [(&'static str, String); 5] {
     let cpus = limits.cpu_count().min(MACHINE.cpus);
-    let text = |name: &str, text: String| {
-        let content = ProcContent::Text(text.into_bytes());
-        ProcFile { name: name.to_owned(), content }
-    };
-    let kernel = |name: &str| ProcFile { name: name.to_owned(), content: ProcContent::Kernel };
-    vec![
-        text("cpuinfo", cpuinfo(&MACHINE.cpu, cpus)),
-        text("filesystems", "nodev\tproc\nnodev\ttmpfs\nnodev\tdevpts\n".to_owned()),
-        text("loadavg", "0.00 0.00 0.00 1/1 2\n".to_owned()),
-        // Links to what each process has in its own directory.
-        kernel("mounts"),
-        kernel("net"),
-        text("stat", stat(cpus, MACHINE.booted)),
-        kernel("uptime"),
-        text("version", MACHINE.version.clone()),
+    [
+        ("cpuinfo", cpuinfo(&MACHINE.cpu, cpus)),
+        ("filesystems", "nodev\tproc\nnodev\ttmpfs\nnodev\tdevpts\n".to_owned()),
+        ("loadavg", "0.00 0.00 0.00 1/1 2\n".to_owned()),
+        ("stat", stat(cpus, MACHINE.booted)),
+        ("version", MACHINE.version.clone()),
     ]
+}
+
+/// What `/proc` shows beside processes and `meminfo`.
+pub(crate) fn shown_in_proc() -> Vec<ProcFile> {
+    let file = |name: &&str, content| ProcFile { name: (*name).to_owned(), content };
+    let own = ["cpuinfo", "filesystems", "loadavg", "stat", "version"];
+    // The first two are links to what each process has in its own directory.
+    let kernels = ["mounts", "net", "uptime"];
+    let own = own.iter().map(|name| file(name, ProcContent::Own));
+    own.chain(kernels.iter().map(|name| file(name, ProcContent::Kernel))).collect()
 }
 
 /// All memory is free: nobody counts here what the box uses.

@@ -288,8 +288,9 @@ impl Native {
 
     /// Makes a box whose runtime boots in it, and waits until it waits for code.
     async fn boot(&self, language: Language, runtime: Stamped) -> Result<Parked, BackendError> {
-        let Blueprint { keeper, cgroup, draft, terms, made_from } =
+        let Blueprint { keeper, cgroup, mut draft, terms, made_from } =
             self.blueprint(language, runtime, Birth::Executed)?;
+        self.find_template(&mut draft).await;
         let source = draft.source.clone();
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
@@ -305,8 +306,9 @@ impl Native {
         owner: u32,
     ) -> Result<EmptyBox, BackendError> {
         let birth = Birth::Forked { by: owner };
-        let Blueprint { keeper, cgroup, draft, terms, made_from } =
+        let Blueprint { keeper, cgroup, mut draft, terms, made_from } =
             self.blueprint(language, runtime, birth)?;
+        self.find_template(&mut draft).await;
         let source = draft.source.clone();
         let (theirs, stdin) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (execution, entrance) =

@@ -3,6 +3,8 @@
 //! Until [`Step::Pivot`] the process still sees the host, in its own mount namespace. Everything is built on a tmpfs
 //! that no other process can reach, and every path is resolved *in* that root (`RESOLVE_IN_ROOT`), so that a link which
 //! the plan makes cannot lead a later step out of it.
+//!
+//! On a template, the root with the foundation in it is there already, and the host is not.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,7 +20,7 @@ use rustix::mount::{
 
 use crate::fault::{About, Concerning, Doing, Fault};
 use crate::message::{self, Handover};
-use crate::plan::{BindMode, IdPair, Input, Plan, ProcContent, ProcFile, ScratchPart, Step};
+use crate::plan::{BindMode, IdPair, Input, ProcContent, ProcFile, ScratchPart, Step};
 use crate::sys::{self, Subtree};
 
 /// Where the new root is mounted until it becomes the root. Any directory that every host has will do; what is needed
@@ -26,7 +28,7 @@ use crate::sys::{self, Subtree};
 const STAGING: &str = "/dev";
 
 /// Where the whole scratch space is mounted: on the host's root as this namespace sees it, which [`Step::Pivot`]
-/// detaches. Unmounting it separately would cost an RCU grace period.
+/// detaches. Unmounting it separately would cost an RCU grace period. On a template it is covered instead.
 const BEHIND: &str = "/etc";
 
 /// The directory of the scratch space for the layer over a writable workspace: what the code writes, and what overlayfs
@@ -40,12 +42,19 @@ const MOST_OPENED: usize = 2000;
 /// The name of a file in the new root until it is shown in the place of another one.
 const SHOWN: &str = ".shown";
 
+/// What `/proc/meminfo` shows: a file of the scratch space, outside of what the code sees of that. It takes a page and an
+/// inode that are not the code's.
+const MEMINFO: &str = "meminfo";
+const MEMINFO_SIZE: u64 = 4096;
+
+/// Where terminals are mounted.
+const TERMINALS: &str = "/dev/pts";
+
 /// The steps that need neither the plan nor the box's users, and so can be performed before there is a plan.
-pub(crate) const GROUNDWORK: [Step; 3] = [Step::Loopback, Step::BoundSockets, Step::PrivateMounts];
+pub(crate) const GROUNDWORK: [Step; 2] = [Step::Loopback, Step::PrivateMounts];
 
 pub(crate) fn perform_groundwork() -> Result<(), Fault> {
     private_mounts()?;
-    bound_sockets();
     loopback()
 }
 
@@ -90,8 +99,13 @@ pub(crate) struct Site<'a> {
     pub(crate) meminfo: &'a [u8],
     /// The new root, once there is one.
     root: Option<OwnedFd>,
-    /// What `/proc/meminfo` shows, to be rewritten.
+    /// Whether paths still lead to the host.
+    sees_host: bool,
+    /// What `/proc/meminfo` shows: the file, to be rewritten, and a read-only mount of it until it is in its place.
     rewritable: Option<OwnedFd>,
+    meminfo_mount: Option<OwnedFd>,
+    /// The box's own `/proc`, until it is finished.
+    proc: Option<Proc>,
     /// The scratch space, once there is one.
     scratch: Option<OwnedFd>,
     /// The layer over a writable workspace.
@@ -100,6 +114,14 @@ pub(crate) struct Site<'a> {
     offered: Option<OwnedFd>,
     /// What the caller gets beside it: the workspace as it was.
     before: Option<OwnedFd>,
+}
+
+/// A `/proc` that has been mounted.
+struct Proc {
+    context: OwnedFd,
+    mount: OwnedFd,
+    /// The directory of the root that it covers, which has the files that the foundation put there.
+    beneath: OwnedFd,
 }
 
 /// The layer over a writable workspace.
@@ -126,12 +148,36 @@ impl<'a> Site<'a> {
             payload,
             meminfo,
             root: None,
+            sees_host: true,
             rewritable: None,
+            meminfo_mount: None,
+            proc: None,
             scratch: None,
             layer: None,
             offered: None,
             before: None,
         }
+    }
+
+    /// In a copy of a template, whose root is that of this process.
+    pub(crate) fn stand_on_template(mut self) -> Result<Site<'a>, Fault> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        self.root = Some(rustix::fs::open("/", flags, Mode::empty()).doing(|| "open the template")?);
+        self.sees_host = false;
+        Ok(self)
+    }
+
+    /// Performs the steps of a foundation, and makes it the root of this process, with nothing of the host left. The
+    /// kernel mounts a `/proc` in a user namespace only if its mount namespace has one that nothing is mounted over, so
+    /// there is one, with nothing in it: the processes that it would show are those of this PID namespace, which dies
+    /// with the process that calls this. Every box covers it.
+    pub(crate) fn build_template<'p>(mut self, steps: impl Iterator<Item = &'p Step>) -> Result<(), Fault> {
+        for step in steps {
+            self.perform(step)?;
+        }
+        self.mount_empty_proc().doing(|| "mount an empty /proc")?;
+        self.perform(&Step::Pivot)?;
+        self.perform(&Step::SealRoot)
     }
 
     /// Performs every step, and returns what was offered: nothing, or a directory and `meminfo`, and after a layer
@@ -152,12 +198,9 @@ impl<'a> Site<'a> {
                 rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
             }
             Step::Loopback => loopback(),
-            Step::BoundSockets => {
-                bound_sockets();
-                Ok(())
-            }
             Step::PrivateMounts => private_mounts(),
             Step::Root => self.make_root().doing(|| "make the new root"),
+            Step::Directory(path) => self.dir_all(path).map(drop).doing(|| named("make the directory", path)),
             Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),
             Step::Cover(path, content) => self.cover(path, content).doing(|| named("cover", path)),
             Step::Symlink { path, target } => {
@@ -178,7 +221,8 @@ impl<'a> Site<'a> {
                 .doing(|| named("write the run's files to", dir))
                 .concerning(About::Files),
             Step::Pipe(path) => self.make_pipe(path).doing(|| named("make the pipe", path)),
-            Step::Proc(files) => self.mount_proc(files).doing(|| "mount /proc"),
+            Step::Proc => self.mount_proc().doing(|| "mount /proc"),
+            Step::DescribeMachine(files) => self.describe_machine(files).doing(|| "finish /proc"),
             Step::Terminals { max } => self.mount_terminals(*max).doing(|| "mount /dev/pts"),
             Step::Pivot => self.pivot().doing(|| "switch to the new root"),
             Step::SealRoot => self.seal_root().doing(|| "make the root read-only"),
@@ -212,10 +256,15 @@ impl<'a> Site<'a> {
         create_file(&parent, name, 0o644)?.write_all(content)
     }
 
+    /// The new file has no other name afterwards.
     fn cover(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        self.make_shown(content)?;
-        let covered = open_in_root(self.root()?, path, OFlags::NOFOLLOW)?;
-        self.take_shown(|file| attach_to(file, &covered))
+        let root = self.root()?;
+        create_file(root, Path::new(SHOWN), 0o444)?.write_all(content)?;
+        let file = clone_file(root, SHOWN)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        sys::mount_setattr(file.as_fd(), attributes.bits().into(), Subtree::Top)?;
+        attach_to(&file, &open_in_root(root, path, OFlags::NOFOLLOW)?)?;
+        Ok(rustix::fs::unlinkat(root, SHOWN, AtFlags::empty())?)
     }
 
     fn make_symlink(&self, path: &Path, target: &Path) -> io::Result<()> {
@@ -238,15 +287,31 @@ impl<'a> Site<'a> {
     /// One tmpfs holds everything that the code can write, so that one size limits all of it. Its parts are shown
     /// where the code expects them; the whole goes away with the host's root.
     fn make_scratch(&mut self, size: u64, files: u64, parts: &[ScratchPart]) -> io::Result<()> {
+        let (size, files) = (size.saturating_add(MEMINFO_SIZE), files.saturating_add(1));
         let options =
             [("size", size.to_string()), ("nr_inodes", files.to_string()), ("mode", "755".to_owned())];
         let options = options.each_ref().map(|(key, value)| (*key, value.as_str()));
         let whole = tmpfs(&options, MountAttrFlags::empty())?;
-        attach(&whole, CWD, Path::new(BEHIND))?;
+        match parts.first().filter(|_| !self.sees_host) {
+            Some(first) => attach_to(&whole, &self.dir_all(&first.path)?)?,
+            None => attach(&whole, CWD, Path::new(BEHIND))?,
+        }
+        self.put_meminfo(&whole)?;
         for (index, part) in parts.iter().enumerate() {
             self.show_part(&whole, &index.to_string(), part)?;
         }
         self.scratch = Some(whole);
+        Ok(())
+    }
+
+    fn put_meminfo(&mut self, whole: &OwnedFd) -> io::Result<()> {
+        let mut file = create_file(whole, Path::new(MEMINFO), 0o444)?;
+        file.write_all(self.meminfo)?;
+        self.rewritable = Some(file.into());
+        let mount = clone_file(whole, MEMINFO)?;
+        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+        sys::mount_setattr(mount.as_fd(), attributes.bits().into(), Subtree::Top)?;
+        self.meminfo_mount = Some(mount);
         Ok(())
     }
 
@@ -391,57 +456,46 @@ impl<'a> Site<'a> {
         Ok(rustix::fs::chownat(&parent, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
+    /// PID 1 is hidden from the code (`hidepid`).
+    fn mount_proc(&mut self) -> io::Result<()> {
+        let context = proc_context()?;
+        rustix::mount::fsconfig_create(&context)?;
+        let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, proc_attributes())?;
+        bound_sockets(&mount);
+        let beneath = self.dir_all(Path::new("/proc"))?;
+        attach_to(&mount, &beneath)?;
+        self.proc = Some(Proc { context, mount, beneath });
+        Ok(())
+    }
+
     /// `/proc` shows only the box's own processes (`subset=pid`): no `kcore`, `sysrq-trigger`, `sys`, `keys`, … that
-    /// would have to be masked one by one. PID 1 is hidden from the code (`hidepid`).
+    /// would have to be masked one by one.
     ///
     /// The files that describe the machine are mounted over the kernel's own while these still exist. The kernel keeps
-    /// a name on which something is mounted, so they are found after `subset=pid` has removed all the others.
-    fn mount_proc(&mut self, files: &[ProcFile]) -> io::Result<()> {
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        rustix::mount::fsconfig_set_string(&context, "hidepid", "invisible")?;
-        rustix::mount::fsconfig_create(&context)?;
-        let proc = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-        attach_to(&proc, &self.dir_all(Path::new("/proc"))?)?;
+    /// a name on which something is mounted, so they are found after `subset=pid` has removed all the others. They are
+    /// files of the root, and so as read-only as that.
+    fn describe_machine(&mut self, files: &[ProcFile]) -> io::Result<()> {
+        let Proc { context, mount, beneath } = self.proc.take().ok_or(io::ErrorKind::NotFound)?;
+        rustix::process::fchdir(&beneath)?;
         for ProcFile { name, content } in files {
             match content {
-                ProcContent::Text(text) => {
-                    self.make_shown(text)?;
-                    self.show_in_proc(&proc, name)?;
-                }
-                ProcContent::Kernel => attach(&clone_file(&proc, name)?, proc.as_fd(), Path::new(name))?,
+                ProcContent::Own => rustix::mount::mount_bind(name, Path::new("/proc").join(name))?,
+                ProcContent::Kernel => attach(&clone_file(&mount, name)?, mount.as_fd(), Path::new(name))?,
             }
         }
-        self.make_shown(self.meminfo)?;
-        self.rewritable = Some(self.open_shown()?);
-        self.show_in_proc(&proc, "meminfo")?;
+        let meminfo = self.meminfo_mount.take().ok_or(io::ErrorKind::NotFound)?;
+        attach(&meminfo, mount.as_fd(), Path::new(MEMINFO))?;
         rustix::mount::fsconfig_set_string(&context, "subset", "pid")?;
-        Ok(rustix::mount::fsconfig_reconfigure(&context)?)
+        rustix::mount::fsconfig_reconfigure(&context)?;
+        Ok(rustix::process::chdir("/")?)
     }
 
-    fn make_shown(&self, text: &[u8]) -> io::Result<()> {
-        create_file(self.root()?, Path::new(SHOWN), 0o444)?.write_all(text)
-    }
-
-    /// Opened through a mount of its own: the root could not be made read-only while a file in it is open for writing.
-    fn open_shown(&self) -> io::Result<OwnedFd> {
-        let flags = OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(clone_tree(self.root()?)?, SHOWN, flags, Mode::empty())?)
-    }
-
-    fn show_in_proc(&self, proc: &OwnedFd, name: &str) -> io::Result<()> {
-        self.take_shown(|file| attach(file, proc.as_fd(), Path::new(name)))
-    }
-
-    /// Attaches the file somewhere, read-only. It has no other name from then on.
-    fn take_shown(&self, attach: impl FnOnce(&OwnedFd) -> io::Result<()>) -> io::Result<()> {
-        let file = clone_file(self.root()?, SHOWN)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        sys::mount_setattr(file.as_fd(), attributes.bits().into(), Subtree::Top)?;
-        attach(&file)?;
-        Ok(rustix::fs::unlinkat(self.root()?, SHOWN, AtFlags::empty())?)
+    fn mount_empty_proc(&self) -> io::Result<()> {
+        let context = proc_context()?;
+        rustix::mount::fsconfig_set_string(&context, "subset", "pid")?;
+        rustix::mount::fsconfig_create(&context)?;
+        let mount = rustix::mount::fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, proc_attributes())?;
+        attach_to(&mount, &self.dir_all(Path::new(TERMINALS))?)
     }
 
     /// An instance of `devpts` shows the terminals that were made in it, and no others. The kernel does not charge their
@@ -451,16 +505,16 @@ impl<'a> Site<'a> {
         let max = max.to_string();
         let options = [("mode", "620"), ("ptmxmode", "666"), ("max", max.as_str())];
         let terminals = new_mount("devpts", &options, attributes)?;
-        attach_to(&terminals, &self.dir_all(Path::new("/dev/pts"))?)?;
-        self.make_symlink(Path::new("/dev/ptmx"), Path::new("pts/ptmx"))
+        attach_to(&terminals, &self.dir_all(Path::new(TERMINALS))?)
     }
 
     /// `pivot_root(".", ".")` stacks the old root on the new one, so that no directory for it is needed; it is
     /// then the topmost mount at `.` and is detached with everything in it.
-    fn pivot(&self) -> io::Result<()> {
+    fn pivot(&mut self) -> io::Result<()> {
         rustix::process::fchdir(self.root()?)?;
         rustix::process::pivot_root(".", ".")?;
         rustix::mount::unmount(".", UnmountFlags::DETACH)?;
+        self.sees_host = false;
         Ok(rustix::process::chdir("/")?)
     }
 
@@ -532,12 +586,12 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Makes detached copies of the plan's sources, with everything mounted beneath them.
-pub(crate) fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
+/// Makes detached copies of a plan's sources, with everything mounted beneath them.
+pub(crate) fn open_sources(sources: &[PathBuf]) -> Result<Vec<OwnedFd>, Fault> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     let open = |path: &PathBuf| rustix::mount::open_tree(CWD, path, flags).doing(|| named("open", path));
-    plan.sources.iter().map(open).collect()
+    sources.iter().map(open).collect()
 }
 
 fn named(what: &str, path: &Path) -> String {
@@ -552,16 +606,17 @@ fn loopback() -> Result<(), Fault> {
 /// Settings of the network namespace for what sockets keep and nobody is charged for. Older kernels have each of them
 /// for the whole host only, and then do not show it here; SECURITY.md says what that means.
 const SOCKET_SETTINGS: [(&str, &str); 3] = [
-    ("/proc/sys/net/ipv4/tcp_rmem", crate::TCP_RECEIVE_BUFFER),
+    ("sys/net/ipv4/tcp_rmem", crate::TCP_RECEIVE_BUFFER),
     // Copies of sent data with a timestamp, which any message can ask for.
-    ("/proc/sys/net/core/tstamp_allow_data", "0"),
+    ("sys/net/core/tstamp_allow_data", "0"),
     // Options. This was the kernel's own default until 6.8.
-    ("/proc/sys/net/core/optmem_max", "20480"),
+    ("sys/net/core/optmem_max", "20480"),
 ];
 
-fn bound_sockets() {
+fn bound_sockets(proc: &OwnedFd) {
     for (file, value) in SOCKET_SETTINGS {
-        if let Ok(setting) = rustix::fs::open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let opened = rustix::fs::openat(proc, file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+        if let Ok(setting) = opened {
             let _ = rustix::io::write(&setting, value.as_bytes());
         }
     }
@@ -575,6 +630,16 @@ pub(crate) fn private_mounts() -> Result<(), Fault> {
 pub(crate) fn tmpfs(options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {
     let always = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
     new_mount("tmpfs", options, always | attributes)
+}
+
+fn proc_context() -> io::Result<OwnedFd> {
+    let context = rustix::mount::fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&context, "hidepid", "invisible")?;
+    Ok(context)
+}
+
+fn proc_attributes() -> MountAttrFlags {
+    MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC
 }
 
 fn new_mount(kind: &str, options: &[(&str, &str)], attributes: MountAttrFlags) -> io::Result<OwnedFd> {

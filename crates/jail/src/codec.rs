@@ -215,6 +215,7 @@ coded_struct!(Plan {
     orphans,
     sources,
     opener,
+    foundation,
     build,
     meminfo,
     confinement,
@@ -239,18 +240,19 @@ coded_enum!(Step {
     10 => Scratch { size, files, parts },
     11 => Workspace { source, path, owner, files, writable },
     12 => Inputs { dir, files },
-    13 => Proc(files),
+    13 => Proc,
     14 => Pivot,
     15 => SealRoot,
     16 => Offer(path),
     17 => Pipe(path),
-    18 => BoundSockets,
+    18 => Directory(path),
     19 => Terminals { max },
     20 => OfferLayer,
     21 => Cover(path, content),
+    22 => DescribeMachine(files),
 });
 coded_struct!(ProcFile { name, content });
-coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
+coded_enum!(ProcContent { 0 => Own, 1 => Kernel });
 coded_enum!(BindMode { 0 => ReadOnly, 1 => Device });
 coded_struct!(ScratchPart { path, mode, executable });
 coded_struct!(Input { path, offset, length, executable });
@@ -279,18 +281,20 @@ mod tests {
             orphans: vec!["/o".into()],
             sources: vec!["/usr".into(), "/home/w".into()],
             opener: Opener::Keeper,
+            foundation: vec![
+                Step::PrivateMounts,
+                Step::Root,
+                Step::Directory("/d".into()),
+                Step::File("/f".into(), vec![0, 255]),
+                Step::Symlink { path: "/l".into(), target: "t".into() },
+                Step::Bind { source: 0, path: "/usr".into(), mode: BindMode::ReadOnly },
+            ],
             build: vec![
                 Step::JoinCgroup,
                 Step::HideCgroup,
                 Step::Hostname("h".into()),
                 Step::Loopback,
-                Step::BoundSockets,
-                Step::PrivateMounts,
-                Step::Root,
-                Step::File("/f".into(), vec![0, 255]),
                 Step::Cover("/c".into(), vec![1]),
-                Step::Symlink { path: "/l".into(), target: "t".into() },
-                Step::Bind { source: 0, path: "/usr".into(), mode: BindMode::ReadOnly },
                 Step::Scratch {
                     size: 1,
                     files: 2,
@@ -306,12 +310,13 @@ mod tests {
                 Step::Inputs { dir: "/sandbox".into(), files: vec![input] },
                 Step::Pipe("/sandbox/p".into()),
                 Step::Terminals { max: 16 },
-                Step::Proc(vec![
-                    ProcFile { name: "stat".into(), content: ProcContent::Text(b"cpu".to_vec()) },
-                    ProcFile { name: "uptime".into(), content: ProcContent::Kernel },
-                ]),
+                Step::Proc,
                 Step::Pivot,
                 Step::SealRoot,
+                Step::DescribeMachine(vec![
+                    ProcFile { name: "stat".into(), content: ProcContent::Own },
+                    ProcFile { name: "uptime".into(), content: ProcContent::Kernel },
+                ]),
                 Step::Offer("/sandbox".into()),
                 Step::OfferLayer,
             ],

@@ -28,6 +28,7 @@ pub(crate) struct Init {
     /// The socket to the keeper.
     pub(crate) keeper: OwnedFd,
     pub(crate) sources: Vec<OwnedFd>,
+    pub(crate) ground: Ground,
     pub(crate) cgroup: WayIn,
     /// Closed at the other end when the parent of this process dies; needed where the socket cannot show that.
     pub(crate) lifeline: Option<OwnedFd>,
@@ -37,6 +38,15 @@ pub(crate) struct Init {
     /// closed them.
     pub(crate) streams: Option<[OwnedFd; 3]>,
     pub(crate) prepared: Prepared,
+}
+
+/// What PID 1 finds when it begins to build.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// The host's mounts.
+    Host,
+    /// Those of a template, which has the plan's foundation.
+    Template,
 }
 
 /// What PID 1 has prepared before it reads its plan.
@@ -115,7 +125,8 @@ impl Init {
         let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
         let (keeper, payload) = (keeper.try_clone()?, Some(payload));
         let cgroup = WayIn::Awaited(keeper.try_clone()?);
-        Ok(Init { plan, keeper, lifeline, sources, cgroup, payload, streams, prepared })
+        let ground = Ground::Host;
+        Ok(Init { plan, keeper, lifeline, sources, ground, cgroup, payload, streams, prepared })
     }
 
     /// The life of PID 1.
@@ -187,13 +198,20 @@ impl Init {
     fn build(&mut self) -> Result<Vec<OwnedFd>, Fault> {
         let sources = match self.plan.opener {
             Opener::Keeper => std::mem::take(&mut self.sources),
-            Opener::Init => build::open_sources(&self.plan)?,
+            Opener::Init => build::open_sources(&self.plan.sources)?,
         };
         let cgroup = std::mem::take(&mut self.cgroup);
         let payload = self.payload.take().ok_or(io::ErrorKind::NotFound).doing(|| "find the run's files")?;
-        let Plan { identity, meminfo, .. } = &self.plan;
+        let Plan { identity, meminfo, foundation, build, .. } = &self.plan;
         let site = Site::new(identity.code, sources, cgroup, payload.as_fd(), meminfo);
-        site.build(self.plan.build.iter().filter(|step| !self.prepared.done.contains(step)))
+        let is_left = |step: &&Step| !self.prepared.done.contains(step);
+        match self.ground {
+            Ground::Host => site.build(foundation.iter().chain(build).filter(is_left)),
+            Ground::Template => {
+                let is_left = |step: &&Step| !matches!(step, Step::Pivot | Step::SealRoot);
+                site.stand_on_template()?.build(build.iter().filter(is_left))
+            }
+        }
     }
 
     fn become_unreadable(&self) -> io::Result<()> {

@@ -15,10 +15,11 @@ use crate::KEEPER;
 use crate::build::{self, WayIn};
 use crate::codec;
 use crate::fault::{About, Concerning, Doing, Fault};
-use crate::init::{Cpus, Init, Prepared};
+use crate::init::{Cpus, Ground, Init, Prepared};
 use crate::message::{self, Handover, NAMESPACES};
 use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
+use crate::template::Visit;
 
 /// The namespaces that a process must be cloned into.
 const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -68,6 +69,7 @@ impl InitHandle {
         let into = parts.v2.as_ref().map(AsFd::as_fd);
         let birth = order.plan.birth;
         let namespaces = OWN | if birth == Birth::Zygote { 0 } else { BORN_INTO };
+        let visit = order.template.as_ref().map(|template| Visit::begin(template.as_fd())).transpose()?;
         if let Birth::Forked { by } = birth {
             sys::act_as(by).doing(|| "switch to the zygote's user")?;
         }
@@ -77,8 +79,10 @@ impl InitHandle {
         {
             (Fork::Child, _) => {
                 not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
-                drop(ours);
-                let Order { plan, payload, stdin, stdout, stderr, .. } = order;
+                let ground = if visit.is_some() { Ground::Template } else { Ground::Host };
+                drop((ours, visit));
+                let Order { plan, payload, stdin, stdout, stderr, template, .. } = order;
+                drop(template);
                 let (sources, cgroup) = (parts.sources, WayIn::Open(parts.tasks));
                 let cpus = Cpus::of_this_process().doing(|| "read the CPU affinity");
                 let prepared = match cpus.and_then(Prepared::with_the_plan_at_hand) {
@@ -87,7 +91,8 @@ impl InitHandle {
                 };
                 let (keeper, lifeline, payload) = (theirs, None, Some(payload));
                 let streams = Some([stdin, stdout, stderr]);
-                let init = Init { plan, keeper, lifeline, sources, cgroup, payload, streams, prepared };
+                let init =
+                    Init { plan, keeper, lifeline, sources, ground, cgroup, payload, streams, prepared };
                 match init.wait_for_go_ahead() {
                     Ok(()) => init.live(),
                     Err(_) => sys::exit_now(0),
@@ -98,6 +103,7 @@ impl InitHandle {
                 if let Birth::Forked { .. } = birth {
                     sys::act_as(0).doing(|| "switch back to root")?;
                 }
+                visit.map_or(Ok(()), Visit::end)?;
                 if birth != Birth::Zygote {
                     cloned.map_identity(&order.plan.identity)?;
                 }
@@ -107,7 +113,7 @@ impl InitHandle {
         }
     }
 
-    fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<InitHandle, Fault> {
+    pub(crate) fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<InitHandle, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of PID 1")?;
         Ok(InitHandle { pid, pidfd, init, mounts: None, settled: false })
     }
@@ -189,6 +195,13 @@ impl InitHandle {
         }
     }
 
+    /// The same where nobody waits for it: takes no CPU time from those that somebody does wait for.
+    pub(crate) fn end_unhurried(&mut self) -> io::Result<(i32, ResourceUse)> {
+        self.kill();
+        self.settled = true;
+        self.wait_patiently()
+    }
+
     fn wait_patiently(&self) -> io::Result<(i32, ResourceUse)> {
         let mut death = [PollFd::new(&self.pidfd, PollFlags::IN)];
         match rustix::io::retry_on_intr(|| poll(&mut death, Some(&PATIENCE)))? {
@@ -227,6 +240,8 @@ pub struct Order {
     pub stdout: OwnedFd,
     /// Its standard error.
     pub stderr: OwnedFd,
+    /// A template with the plan's foundation. Only a keeper takes one.
+    pub template: Option<OwnedFd>,
 }
 
 /// The plan in a payload.
@@ -318,7 +333,7 @@ impl Parts {
 
 fn open_sources(plan: &Plan) -> Result<Vec<OwnedFd>, Fault> {
     let sources = match plan.opener {
-        Opener::Keeper => build::open_sources(plan)?,
+        Opener::Keeper => build::open_sources(&plan.sources)?,
         Opener::Init => Vec::new(),
     };
     give_workspace_to_code(plan, &sources)?;

@@ -1,7 +1,7 @@
 //! The keeper: the process on the host's side that makes one box and outlives it.
 //!
 //! It is this same binary, started again so that it has one thread, an empty environment and none of the caller's
-//! memory. It receives one plan, makes the box, forwards what PID 1 reports, and waits. If the caller dies, the keeper
+//! memory, or forked from the warden. It receives one plan, makes the box, forwards what PID 1 reports, and waits. If the caller dies, the keeper
 //! kills the box and removes what the caller would have removed. If the keeper dies, the kernel kills PID 1 and with it
 //! everything in the box. So whichever of the two is killed, nothing is left running.
 
@@ -19,39 +19,62 @@ use crate::fault::{Doing, Fault};
 use crate::init_handle::{InitHandle, Order, leave_the_callers_world, read_plan};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
-use crate::supply;
 use crate::sys::{self, ResourceUse};
+use crate::{supply, template};
 
 /// The life of the keeper. Its standard input is the socket to the caller.
 pub(crate) fn live() -> ExitCode {
     // Descriptors that the caller inherited and left open must not reach a box.
     let Ok(()) = sys::close_from(3) else { return ExitCode::FAILURE };
     let Ok(caller) = rustix::stdio::stdin().try_clone_to_owned() else { return ExitCode::FAILURE };
-    match make_box(&caller) {
-        Ok(Some(kept)) => kept.keep(&caller),
-        Ok(None) => {}
+    match make(&caller) {
+        Ok(Made::Box(kept)) => kept.keep(&caller),
+        Ok(Made::Nothing) => {}
         Err(fault) => drop(message::send(&caller, &fault.into_reply(), &[])),
     }
     ExitCode::SUCCESS
 }
 
-/// Receives a plan and makes the box. `None`: the caller disconnected without sending one.
-fn make_box(caller: &OwnedFd) -> Result<Option<Kept>, Fault> {
-    leave_the_callers_world().doing(|| "leave the caller's session")?;
-    let Some(order) = receive(caller).doing(|| "receive the plan")? else { return Ok(None) };
-    // PID 1 must not keep the caller's socket open.
-    let (cloned, plan) = InitHandle::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
-    Ok(Some(Kept { cloned, plan, working_dir: None, entered: Vec::new() }))
+/// What a keeper has made.
+enum Made {
+    Box(Box<Kept>),
+    /// Nothing that has to be kept: a template, which is the caller's, or the caller has disconnected.
+    Nothing,
 }
 
-fn receive(caller: &OwnedFd) -> io::Result<Option<Order>> {
-    let Some((request, descriptors)) = message::receive(caller)? else { return Ok(None) };
-    let Request::Make { plan_offset, plan_length } = request else { return Ok(None) };
+/// Receives a plan and makes what the caller wants.
+fn make(caller: &OwnedFd) -> Result<Made, Fault> {
+    leave_the_callers_world().doing(|| "leave the caller's session")?;
+    let Some((request, beside)) = message::receive(caller).doing(|| "receive the plan")? else {
+        return Ok(Made::Nothing);
+    };
+    match request {
+        Request::Make { plan_offset, plan_length } => {
+            let order = order(plan_offset, plan_length, beside).doing(|| "receive the plan")?;
+            // PID 1 must not keep the caller's socket open.
+            let (cloned, plan) = InitHandle::with(order, &[rustix::stdio::stdin(), caller.as_fd()])?;
+            Ok(Made::Box(Box::new(Kept { cloned, plan, working_dir: None, entered: Vec::new() })))
+        }
+        Request::MakeTemplate { plan_length } => {
+            let payload = beside.into_iter().next().ok_or(io::ErrorKind::InvalidData);
+            let read =
+                payload.map_err(io::Error::from).and_then(|payload| read_plan(payload, 0, plan_length));
+            let (plan, _) = read.doing(|| "receive the plan")?;
+            let template = template::make(&plan, &[rustix::stdio::stdin(), caller.as_fd()])?;
+            message::send(caller, &Reply::Template, &[template.as_fd()]).doing(|| "send the template")?;
+            Ok(Made::Nothing)
+        }
+        Request::Kill | Request::Entered | Request::Supply { .. } | Request::Hire => Ok(Made::Nothing),
+    }
+}
+
+fn order(plan_offset: u64, plan_length: u64, descriptors: Vec<OwnedFd>) -> io::Result<Order> {
     let mut descriptors = descriptors.into_iter();
     let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
     let (payload, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
+    let template = descriptors.next();
     let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
-    Ok(Some(Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr }))
+    Ok(Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr, template })
 }
 
 /// A box that exists.
@@ -142,7 +165,8 @@ impl Kept {
     }
 
     fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {
-        let (status, used) = self.cloned.end().unwrap_or((libc::SIGKILL, ResourceUse::default()));
+        let end = if caller_is_there { self.cloned.end() } else { self.cloned.end_unhurried() };
+        let (status, used) = end.unwrap_or((libc::SIGKILL, ResourceUse::default()));
         let ResourceUse { cpu_micros, max_rss } = used;
         let reply = Reply::Ended { status: ended.unwrap_or(status), cpu_micros, max_rss };
         if caller_is_there {

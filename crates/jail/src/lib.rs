@@ -40,6 +40,7 @@ pub mod seccomp;
 mod standby;
 mod supply;
 mod sys;
+mod template;
 mod undertaker;
 mod warden;
 

@@ -16,10 +16,15 @@ use crate::fault::Fault;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// Make a box. Beside it: the payload (the contents of the plan's inputs, then the plan), stdin, stdout and
-    /// stderr.
+    /// stderr, and a template, if the plan comes without its foundation.
     Make {
         /// Where the plan begins in the payload.
         plan_offset: u64,
+        /// How long it is.
+        plan_length: u64,
+    },
+    /// Make a template of a plan's foundation. Beside it: the plan.
+    MakeTemplate {
         /// How long it is.
         plan_length: u64,
     },
@@ -45,6 +50,7 @@ coded_enum!(Request {
     2 => Entered,
     3 => Hire,
     4 => Supply { list_offset, list_length },
+    5 => MakeTemplate { plan_length },
 });
 
 /// To a PID 1 that was made before its plan.
@@ -79,6 +85,8 @@ pub enum Reply {
     Listening,
     /// The files have been written.
     Supplied,
+    /// There is a template. Beside it: its mount namespace.
+    Template,
     /// The box could not be made; no instruction of the program has run.
     Failed {
         /// Why not.
@@ -109,6 +117,7 @@ coded_enum!(Reply {
     5 => Deserted { status },
     6 => Listening,
     7 => Supplied,
+    8 => Template,
 });
 
 /// The current configuration.

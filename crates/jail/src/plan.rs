@@ -22,7 +22,10 @@ pub struct Plan {
     pub sources: Vec<PathBuf>,
     /// Who opens the sources: see [`Opener`].
     pub opener: Opener,
-    /// What PID 1 does to build the box, in order.
+    /// The part of the box that is the same for every box of its kind: the new root, with the system in it. It is built
+    /// first, by PID 1 or once for many boxes, as a template.
+    pub foundation: Vec<Step>,
+    /// What PID 1 does to build the rest of the box, in order.
     pub build: Vec<Step>,
     /// What `/proc/meminfo` says. It is not part of a step, because it can be rewritten: the memory limit of a parked
     /// box is that of its request.
@@ -107,12 +110,12 @@ pub enum Step {
     Hostname(String),
     /// Lets the box talk to itself.
     Loopback,
-    /// Makes the kernel keep less for each socket that nobody is charged for, where it can.
-    BoundSockets,
     /// Stops mounts from spreading to the host or from it.
     PrivateMounts,
     /// Makes the new root: an empty private tmpfs that only the next steps write to.
     Root,
+    /// Makes a directory, for something to be mounted there.
+    Directory(PathBuf),
     /// Makes a file with this content.
     File(PathBuf, Vec<u8>),
     /// Shows a file with this content in place of one that the box has by now, under the same path.
@@ -166,8 +169,12 @@ pub enum Step {
     /// Makes a named pipe, owned by the code, in place of the code's file, so that a runtime waits for what is written
     /// into it later.
     Pipe(PathBuf),
-    /// Mounts the box's own `/proc`: its processes, `meminfo`, these files, and nothing else of the kernel.
-    Proc(Vec<ProcFile>),
+    /// Mounts the box's own `/proc`, and makes the kernel keep less for each socket that nobody is charged for, where it
+    /// can. Until [`Step::DescribeMachine`] it shows more than the code may see.
+    Proc,
+    /// Makes `/proc` show the box's processes, `meminfo`, these files, and nothing else of the kernel. Comes after
+    /// [`Step::SealRoot`], because the files become as read-only as the root is.
+    DescribeMachine(Vec<ProcFile>),
     /// Makes pseudo-terminals for the box alone.
     Terminals {
         /// How many of them may exist at a time.
@@ -202,10 +209,10 @@ pub struct ProcFile {
 }
 
 /// What a file of `/proc` says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcContent {
-    /// This text.
-    Text(Vec<u8>),
+    /// What the file says that the foundation has in this place.
+    Own,
     /// What the kernel says.
     Kernel,
 }
@@ -285,6 +292,17 @@ pub struct Command {
     pub cwd: PathBuf,
 }
 
+impl Step {
+    /// The part of the host that it shows: its place in [`Plan::sources`].
+    #[must_use]
+    pub fn source(&self) -> Option<u16> {
+        match self {
+            Step::Bind { source, .. } | Step::Workspace { source, .. } => Some(*source),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.birth {
@@ -303,7 +321,7 @@ impl fmt::Display for Plan {
             }
             CgroupEntry::V2 { dir } => writeln!(f, "cgroup    {}", dir.display())?,
         }
-        for step in &self.build {
+        for step in self.foundation.iter().chain(&self.build) {
             self.show_step(f, step)?;
         }
         for (resource, limit) in &self.confinement.rlimits {
@@ -319,6 +337,13 @@ impl fmt::Display for Plan {
 }
 
 impl Plan {
+    /// Whether everything of the host that the box shows is in the foundation, so that it can be built on a template.
+    #[must_use]
+    pub fn takes_template(&self) -> bool {
+        let shows_host = |step: &Step| step.source().is_some();
+        self.birth != Birth::Zygote && self.opener == Opener::Keeper && !self.build.iter().any(shows_host)
+    }
+
     fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
         let source = |index: u16| self.sources.get(usize::from(index)).map(|path| path.display());
         match step {
@@ -326,9 +351,9 @@ impl Plan {
             Step::HideCgroup => writeln!(f, "enter     cgroup"),
             Step::Hostname(name) => writeln!(f, "hostname  {name}"),
             Step::Loopback => writeln!(f, "loopback  up"),
-            Step::BoundSockets => writeln!(f, "sockets   keep less that is not charged"),
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
+            Step::Directory(path) => writeln!(f, "directory {}", path.display()),
             Step::File(path, content) => {
                 writeln!(f, "file      {} ({} bytes)", path.display(), content.len())
             }
@@ -365,12 +390,13 @@ impl Plan {
             }
             Step::Inputs { dir, files } => show_inputs(f, dir, files),
             Step::Pipe(path) => writeln!(f, "pipe      {}", path.display()),
-            Step::Proc(files) => {
-                writeln!(f, "proc      /proc (own processes only)")?;
-                writeln!(f, "file      /proc/meminfo (the box's)")?;
+            Step::Proc => writeln!(f, "proc      /proc\nsockets   keep less that is not charged"),
+            Step::DescribeMachine(files) => {
+                writeln!(f, "hide      /proc, except own processes")?;
+                writeln!(f, "show      /proc/meminfo (the box's)")?;
                 files.iter().try_for_each(|ProcFile { name, content }| match content {
-                    ProcContent::Text(_) => writeln!(f, "file      /proc/{name} (the box's)"),
-                    ProcContent::Kernel => writeln!(f, "file      /proc/{name} (the kernel's)"),
+                    ProcContent::Own => writeln!(f, "show      /proc/{name} (the box's)"),
+                    ProcContent::Kernel => writeln!(f, "show      /proc/{name} (the kernel's)"),
                 })
             }
             Step::Terminals { max } => writeln!(f, "terminals /dev/pts, at most {max}"),

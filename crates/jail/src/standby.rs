@@ -95,6 +95,7 @@ impl Standby {
                 | Reply::Started
                 | Reply::Listening
                 | Reply::Supplied
+                | Reply::Template
                 | Reply::Failed { .. },
                 _,
             )) => Ok(news),

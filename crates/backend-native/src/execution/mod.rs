@@ -196,7 +196,12 @@ impl NativeExecution {
                 beside.into_iter().next().map_or(Ok(()), |one| self.decide_on_calls(one))?;
             }
             Some((
-                Reply::Hired { .. } | Reply::Ready | Reply::Supplied | Reply::Started | Reply::Failed { .. },
+                Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Supplied
+                | Reply::Template
+                | Reply::Started
+                | Reply::Failed { .. },
                 _,
             )) => {}
             None => self.life.show(Sign::KeeperGone),

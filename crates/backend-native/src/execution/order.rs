@@ -132,7 +132,7 @@ impl NativeExecution {
         let (output, stdout, stderr) = Output::new().map_err(setup("make pipes for stdout and stderr"))?;
         let ends = ProgramEnds { stdin, stdout, stderr };
         let code = draft.plan.identity.code.outside;
-        match keeper.order(draft.plan, &draft.contents, &ends) {
+        match keeper.order(draft.plan, &draft.contents, &ends, draft.template.as_deref()) {
             // A keeper that is already gone has reported why.
             Err(OrderError::Unsent(error)) if error.kind() != io::ErrorKind::BrokenPipe => {
                 return Err(setup("send the plan to the keeper")(error));

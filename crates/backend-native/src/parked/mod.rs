@@ -111,9 +111,9 @@ pub(crate) struct Stamped {
     stamp: Option<Stamp>,
 }
 
-type Stamp = (u64, u64, i64, i64);
+pub(crate) type Stamp = (u64, u64, i64, i64);
 
-fn stamp(program: &Path) -> Option<Stamp> {
+pub(crate) fn stamp(program: &Path) -> Option<Stamp> {
     let file = std::fs::metadata(program).ok()?;
     Some((file.dev(), file.ino(), file.ctime(), file.ctime_nsec()))
 }
@@ -379,18 +379,20 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
         orphans,
         sources,
         opener,
+        foundation,
         build,
         confinement,
         command,
     } = made;
     let Confinement { landlock, rlimits: _ } = confinement;
-    (identity, cgroup, orphans, sources, opener, build, command, landlock)
+    (identity, cgroup, orphans, sources, opener, foundation, build, command, landlock)
         == (
             &wanted.identity,
             &wanted.cgroup,
             &wanted.orphans,
             &wanted.sources,
             &wanted.opener,
+            &wanted.foundation,
             &wanted.build,
             &wanted.command,
             &wanted.confinement.landlock,

@@ -416,7 +416,7 @@ fn become_template(plan: &mut Plan, hooks: Vec<Step>) -> u32 {
     let itself = |id| IdPair { inside: id, outside: id };
     plan.identity = Identity { code: itself(user), init: Some(itself(0)) };
     // `/proc` would show the host's processes, and nothing in a zygote needs a terminal.
-    plan.build.retain(|step| !matches!(step, Step::Proc(_) | Step::Terminals { .. }));
+    plan.build.retain(|step| !matches!(step, Step::Proc | Step::DescribeMachine(_) | Step::Terminals { .. }));
     let mounted = plan.build.iter().position(|step| *step == Step::Pivot).unwrap_or(plan.build.len());
     plan.build.splice(mounted..mounted, hooks);
     plan.confinement.landlock.clear();

@@ -31,6 +31,7 @@ mod shared_ledger;
 mod soak;
 mod storm;
 mod streams;
+mod templates;
 mod unix;
 mod virtual_environments;
 mod zygote;
