@@ -1,6 +1,6 @@
 import { Agent, type ClientRequest, type IncomingMessage, type RequestOptions, request as requestHttp } from "node:http";
 import { Agent as TlsAgent, request as requestHttps } from "node:https";
-import { onAbort } from "../abort.js";
+import type { Ending } from "../abort.js";
 import type { Answer, Call, Transport } from "../transport.js";
 import { ConnectionFailure } from "../transport.js";
 
@@ -16,7 +16,7 @@ export class NodeTransport implements Transport {
   readonly #prefix: string;
 
   constructor(where: URL | { socket: string }) {
-    const keep = { keepAlive: true, maxFreeSockets: 32 };
+    const keep = { keepAlive: true, maxFreeSockets: 32, noDelay: true };
     if ("socket" in where) {
       this.address = `unix:${where.socket}`;
       this.#target = { socketPath: where.socket };
@@ -37,13 +37,11 @@ export class NodeTransport implements Transport {
   async send(call: Call): Promise<Answer> {
     // One turn of the event loop, in which the agent learns which of its idle connections the server has closed.
     await new Promise((resolve) => setImmediate(resolve));
-    call.signal.throwIfAborted();
+    call.ending.throwIfAborted();
     const { method, body } = call;
     const headers = body === undefined ? call.headers : { ...call.headers, "content-length": Buffer.byteLength(body) };
     const request = this.#request({ ...this.#target, method, path: this.#prefix + call.path, headers, agent: this.#agent });
-    // A call that waits for a free connection is not under way: without this, Nagle's algorithm would hold it back.
-    request.setNoDelay(true);
-    const answer = answerTo(request, call.signal);
+    const answer = answerTo(request, call.ending);
     request.end(body);
     return answer;
   }
@@ -53,7 +51,7 @@ export class NodeTransport implements Transport {
   }
 }
 
-function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> {
+function answerTo(request: ClientRequest, ending: Ending): Promise<Answer> {
   return new Promise((resolve, reject) => {
     let reached = false;
     let answered = false;
@@ -61,8 +59,8 @@ function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> 
       if (socket.connecting) socket.once("connect", () => (reached = true));
       else reached = true;
     });
-    const fail = (error: Error): void => reject(signal.aborted ? signal.reason : new ConnectionFailure(error, reached));
-    const unlink = onAbort(signal, () => void request.destroy());
+    const fail = (error: Error): void => reject(ending.aborted ? ending.reason : new ConnectionFailure(error, reached));
+    const unlink = ending.listen(() => void request.destroy());
     request.once("close", () => {
       unlink();
       // Without an error and without an answer: a request that was destroyed before it had a socket.
@@ -71,7 +69,7 @@ function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> 
     request.on("error", fail);
     request.once("response", (response) => {
       answered = true;
-      resolve(new NodeAnswer(response, signal));
+      resolve(new NodeAnswer(response, ending));
     });
   });
 }
@@ -79,12 +77,12 @@ function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> 
 class NodeAnswer implements Answer {
   readonly status: number;
   readonly #response: IncomingMessage;
-  readonly #signal: AbortSignal;
+  readonly #ending: Ending;
 
-  constructor(response: IncomingMessage, signal: AbortSignal) {
+  constructor(response: IncomingMessage, ending: Ending) {
     this.status = response.statusCode ?? 0;
     this.#response = response;
-    this.#signal = signal;
+    this.#ending = ending;
   }
 
   header(name: string): string | undefined {
@@ -122,7 +120,7 @@ class NodeAnswer implements Answer {
   }
 
   #failure(error: unknown): unknown {
-    return this.#signal.aborted ? this.#signal.reason : new ConnectionFailure(error, true);
+    return this.#ending.aborted ? this.#ending.reason : new ConnectionFailure(error, true);
   }
 }
 
