@@ -159,7 +159,7 @@ fn distrust(db: &Connection) -> rusqlite::Result<()> {
     db.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_VIEW, false)?;
     db.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
     db.set_limit(Limit::SQLITE_LIMIT_ATTACHED, 0)?;
-    db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA cache_size = -65536; PRAGMA query_only = ON")
+    db.execute_batch("PRAGMA cell_size_check = ON; PRAGMA mmap_size = 0; PRAGMA temp_store = MEMORY; PRAGMA query_only = ON")
 }
 
 /// The first and the last record that a search has to look at, where that is known.
