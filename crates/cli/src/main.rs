@@ -34,6 +34,7 @@ mod scanner;
 mod serve;
 mod settings;
 mod source;
+mod state;
 mod table;
 mod wasm;
 

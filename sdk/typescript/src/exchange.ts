@@ -1,4 +1,4 @@
-import { onAbort, pause } from "./abort.js";
+import { Ending, onAbort, pause } from "./abort.js";
 import type { Connection } from "./connection.js";
 import { BelljarError, errorOf, errorOfAnswer, ServerUnreachableError } from "./errors.js";
 import { eventsIn, type RunEvent } from "./events.js";
@@ -6,7 +6,7 @@ import { invalid } from "./options.js";
 import { type Answer, type Call, ConnectionFailure, type Transport } from "./transport.js";
 
 /** A request before it is known over which connection it goes. */
-export interface Request extends Omit<Call, "signal" | "headers"> {
+export interface Request extends Omit<Call, "ending" | "headers"> {
   headers?: Record<string, string>;
   signal?: AbortSignal | undefined;
   /** Whether it may be sent again after its connection was lost. `GET` always may. */
@@ -33,7 +33,7 @@ export class Exchange {
   readonly #connection: Connection;
   readonly #apiKey: string | undefined;
   readonly #retryForMs: number;
-  readonly #underWay = new Set<AbortController>();
+  readonly #underWay = new Set<Ending>();
   #closed = false;
 
   constructor(connection: Connection, apiKey: string | undefined, retryForMs: number) {
@@ -45,7 +45,7 @@ export class Exchange {
   async json<T>(request: Request): Promise<{ status: number; body: T }> {
     const call = this.#begin(request.uninterrupted ? undefined : request.signal);
     try {
-      return await this.#send(request, call.signal, async (answer) => ({
+      return await this.#send(request, call.ending, async (answer) => ({
         status: answer.status,
         body: parsed(await answer.text()) as T,
       }));
@@ -57,7 +57,7 @@ export class Exchange {
   async *stream(request: Request): AsyncGenerator<RunEvent, void, undefined> {
     const call = this.#begin(request.signal);
     try {
-      const answer = await this.#send(request, call.signal, async (answer) => answer);
+      const answer = await this.#send(request, call.ending, async (answer) => answer);
       let last: RunEvent | undefined;
       for await (last of eventsIn(answer.chunks())) yield last;
       if (last?.type !== "end") throw new ConnectionFailure(new Error("the stream has no end"), true);
@@ -74,28 +74,28 @@ export class Exchange {
     this.#connection.close();
   }
 
-  /** A signal for one call: it is aborted with the caller's own, and when the client is closed. */
-  #begin(signal: AbortSignal | undefined): { signal: AbortSignal; end(): void } {
+  /** One call: it is aborted with the caller's own signal, and when the client is closed. */
+  #begin(signal: AbortSignal | undefined): { ending: Ending; end(): void } {
     if (this.#closed) throw closedError();
-    const call = new AbortController();
-    this.#underWay.add(call);
-    const unlink = onAbort(signal, () => call.abort(signal!.reason));
+    const ending = new Ending();
+    this.#underWay.add(ending);
+    const unlink = onAbort(signal, () => ending.abort(signal!.reason));
     const end = (): void => {
       unlink();
-      this.#underWay.delete(call);
+      this.#underWay.delete(ending);
     };
-    return { signal: call.signal, end };
+    return { ending, end };
   }
 
-  async #send<T>(request: Request, signal: AbortSignal, read: (answer: Answer) => Promise<T>): Promise<T> {
+  async #send<T>(request: Request, ending: Ending, read: (answer: Answer) => Promise<T>): Promise<T> {
     const deadline = performance.now() + this.#retryForMs;
     const progress = { resends: 0, reached: false, renewed: false };
-    const between = (request.uninterrupted && request.signal) || signal;
+    const between = (request.uninterrupted && request.signal) || ending;
     for (;;) {
       between.throwIfAborted();
       const transport = await this.#connection.transport();
       try {
-        const answer = await transport.send({ ...request, headers: this.#headersOf(request), signal });
+        const answer = await transport.send({ ...request, headers: this.#headersOf(request), ending });
         if (answer.status < 400) return await read(answer);
         await this.#waitIfBusy(await errorFrom(answer), deadline, between);
       } catch (error) {
@@ -111,7 +111,7 @@ export class Exchange {
     request: Request,
     transport: Transport,
     progress: { resends: number; reached: boolean; renewed: boolean },
-    signal: AbortSignal,
+    signal: AbortSignal | Ending,
   ): Promise<void> {
     progress.reached ||= failure.reached;
     const another = !failure.reached && this.#connection.renew(transport);
@@ -125,7 +125,7 @@ export class Exchange {
     await pause(RESEND_PAUSE_MS * 2 ** progress.resends++, signal);
   }
 
-  async #waitIfBusy(error: BelljarError, deadline: number, signal: AbortSignal): Promise<void> {
+  async #waitIfBusy(error: BelljarError, deadline: number, signal: AbortSignal | Ending): Promise<void> {
     const wait = error.code === "busy" && "retryAfterMs" in error ? Number(error.retryAfterMs ?? 1000) : Infinity;
     // Callers that were refused together must not come back together.
     const spread = wait * (1 + Math.random() / 4);

@@ -98,6 +98,8 @@ true satisfies [Forgotten] extends [never] ? true : Forgotten;
 export type WireResult = wire.RunResult;
 
 export function resultOf(answer: WireResult): Result {
-  const { files, ...rest } = camel(answer);
-  return files ? { ...rest, files: files.map((file) => new CollectedFile(file)) } : rest;
+  const { files, ...rest } = answer;
+  const result: Result = camel(rest);
+  if (files) result.files = files.map((file) => new CollectedFile(camel(file)));
+  return result;
 }

@@ -1,3 +1,5 @@
+import type { Ending } from "./abort.js";
+
 /** How a request gets to the server and its answer back. `fetch` is enough for a URL; Node also has unix sockets. */
 
 export interface Call {
@@ -7,7 +9,7 @@ export interface Call {
   headers: Record<string, string>;
   body?: string | Uint8Array<ArrayBuffer> | undefined;
   /** Ends the call, also while its answer is being read. */
-  signal: AbortSignal;
+  ending: Ending;
 }
 
 export interface Answer {
@@ -55,16 +57,16 @@ export class FetchTransport implements Transport {
     this.#fetch = using;
   }
 
-  async send({ method, path, headers, body, signal }: Call): Promise<Answer> {
+  async send({ method, path, headers, body, ending }: Call): Promise<Answer> {
     // Bun ends requests after five minutes unless it is told not to. Others ignore the field.
-    const init: RequestInit & { timeout: false } = { method, headers, signal, timeout: false };
+    const init: RequestInit & { timeout: false } = { method, headers, signal: ending.signal(), timeout: false };
     if (body !== undefined) init.body = body;
     // Called as a plain function: browsers refuse `fetch` as a method of something else.
     const call = this.#fetch;
     const response = await call(this.#base + path, init).catch((error: unknown) => {
-      throw signal.aborted ? signal.reason : new ConnectionFailure(error, true);
+      throw ending.aborted ? ending.reason : new ConnectionFailure(error, true);
     });
-    return new FetchAnswer(response, signal);
+    return new FetchAnswer(response, ending);
   }
 
   close(): void {}
@@ -73,12 +75,12 @@ export class FetchTransport implements Transport {
 class FetchAnswer implements Answer {
   readonly status: number;
   readonly #response: Response;
-  readonly #signal: AbortSignal;
+  readonly #ending: Ending;
 
-  constructor(response: Response, signal: AbortSignal) {
+  constructor(response: Response, ending: Ending) {
     this.status = response.status;
     this.#response = response;
-    this.#signal = signal;
+    this.#ending = ending;
   }
 
   header(name: string): string | undefined {
@@ -109,6 +111,6 @@ class FetchAnswer implements Answer {
   }
 
   #fail(error: unknown): never {
-    throw this.#signal.aborted ? this.#signal.reason : new ConnectionFailure(error, true);
+    throw this.#ending.aborted ? this.#ending.reason : new ConnectionFailure(error, true);
   }
 }

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use super::webhook::{Hook, Webhook};
 use crate::problem;
 use crate::settings::{Scalar, Settings};
+use crate::state::refuse_replaceable;
 
 const USUAL_WAIT: Duration = Duration::from_secs(10);
 const USUAL_EXPIRY: Duration = Duration::from_secs(3600);
@@ -81,6 +82,7 @@ impl Configured {
     /// The same, with the directory of the file, which is made.
     pub(crate) fn prepare(self, settings: &Settings) -> Result<Prepared, Problem> {
         let dir = settings.host.state_dir.clone().ok_or_else(nowhere)?;
+        refuse_replaceable(&dir)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(|cause| {
             let message = format!("cannot make the directory {}: {cause}", dir.display());
             Problem::new(Code::Internal, message, "set BELLJAR_STATE_DIR to a directory that you can write")

@@ -12,6 +12,7 @@ use belljar_wire::{Code, Problem};
 use serde::Deserialize;
 
 use crate::settings::{Scalar, Settings};
+use crate::state::refuse_replaceable;
 
 /// How large the ledger becomes if the configuration does not say.
 const USUAL_SIZE: u64 = 4 << 30;
@@ -92,6 +93,7 @@ impl Planned {
         };
         let (durable, retention) = (table.durable, retention(settings)?);
         let dir = settings.host.state_dir.clone().ok_or_else(nowhere)?;
+        refuse_replaceable(&dir)?;
         let places = runs.saturating_add(WAITING);
         Ok(Planned { dir, settings: ScribeSettings { durable, on_full, retention, redactor, places } })
     }

@@ -292,6 +292,32 @@ fn is_signed(signature: &str, body: &str, secret: &str) -> bool {
     expected == code
 }
 
+/// The example of docs/approvals.md: the only JSON there that has an event.
+fn documented_notice() -> Value {
+    let page = include_str!("../../../../docs/approvals.md");
+    let blocks = page.split("```json\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    let notices: Vec<Value> = blocks
+        .filter_map(|block| serde_json::from_str(block).ok())
+        .filter(|value: &Value| value.get("event").is_some())
+        .collect();
+    let [notice] = notices.as_slice() else { panic!("one example of a notice is expected: {notices:?}") };
+    notice.clone()
+}
+
+/// The names of all fields, also of those within others, in order.
+fn keys(value: &Value) -> Vec<String> {
+    let Value::Object(fields) = value else { return Vec::new() };
+    let mut found: Vec<_> = fields
+        .iter()
+        .flat_map(|(name, field)| {
+            let within = keys(field).into_iter().map(|inner| format!("{name}.{inner}"));
+            std::iter::once(name.clone()).chain(within.collect::<Vec<_>>())
+        })
+        .collect();
+    found.sort();
+    found
+}
+
 #[test]
 fn a_webhook_is_told_of_every_change_signed_and_again_if_it_fails() {
     let secret = "what only the two know";
@@ -313,6 +339,7 @@ fn a_webhook_is_told_of_every_change_signed_and_again_if_it_fails() {
     let decided = next();
     assert_eq!(decided["event"], json!("approval.approved"));
     assert_eq!(decided["approval"]["decision"]["reason"], json!("fine"));
+    assert_eq!(keys(&decided), keys(&documented_notice()), "docs/approvals.md shows what is sent");
     let shown = asking.server.log();
     assert!(shown.contains("cannot tell the webhook") && !shown.contains(secret), "{shown}");
 }

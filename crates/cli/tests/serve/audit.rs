@@ -65,6 +65,33 @@ pub(crate) fn hello(mark: &str) -> Value {
     json!({"language": "sh", "code": format!("echo {mark}")})
 }
 
+/// `sudo` can keep `HOME`: then the usual state directory is beneath one whose owner could replace the ledger.
+#[test]
+fn a_server_keeps_no_ledger_where_another_user_could_replace_it() {
+    assert!(rustix::process::geteuid().is_root(), "only root can give a directory away");
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join(".local")).unwrap();
+    let serve = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+        command.args(["serve", "--listen", "127.0.0.1:0"]).env("HOME", home.path());
+        command.env_remove("XDG_STATE_HOME");
+        command
+    };
+    std::os::unix::fs::chown(home.path(), Some(1234), None).unwrap();
+    let refused = serve().env_remove("BELLJAR_STATE_DIR").output().unwrap();
+    let said = String::from_utf8(refused.stderr).unwrap();
+    let expected = format!("is not trusted: {} belongs to the user 1234", home.path().display());
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains(&expected) && said.contains("hint: set BELLJAR_STATE_DIR"), "{said}");
+    assert!(!home.path().join(".local/state").exists(), "nothing was written there");
+    // The control: the same directory, once it is one's own.
+    std::os::unix::fs::chown(home.path(), Some(0), None).unwrap();
+    let state = home.path().join(".local/state/belljar");
+    let server = Server::spawn_in(serve(), state.clone(), tempfile::tempdir().unwrap());
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(state.join("ledger.db").exists());
+}
+
 /// One record for each run, of which each says what it read; compiling is told apart.
 #[test]
 fn a_list_of_inputs_leaves_a_record_for_each() {

@@ -1,5 +1,6 @@
 import { Agent, type ClientRequest, type IncomingMessage, type RequestOptions, request as requestHttp } from "node:http";
 import { Agent as TlsAgent, request as requestHttps } from "node:https";
+import type { Ending } from "../abort.js";
 import type { Answer, Call, Transport } from "../transport.js";
 import { ConnectionFailure } from "../transport.js";
 
@@ -15,7 +16,7 @@ export class NodeTransport implements Transport {
   readonly #prefix: string;
 
   constructor(where: URL | { socket: string }) {
-    const keep = { keepAlive: true, maxFreeSockets: 32 };
+    const keep = { keepAlive: true, maxFreeSockets: 32, noDelay: true };
     if ("socket" in where) {
       this.address = `unix:${where.socket}`;
       this.#target = { socketPath: where.socket };
@@ -36,14 +37,12 @@ export class NodeTransport implements Transport {
   async send(call: Call): Promise<Answer> {
     // One turn of the event loop, in which the agent learns which of its idle connections the server has closed.
     await new Promise((resolve) => setImmediate(resolve));
-    call.signal.throwIfAborted();
-    const { method, headers, body } = call;
+    call.ending.throwIfAborted();
+    const { method, body } = call;
+    const headers = body === undefined ? call.headers : { ...call.headers, "content-length": Buffer.byteLength(body) };
     const request = this.#request({ ...this.#target, method, path: this.#prefix + call.path, headers, agent: this.#agent });
-    // A call that waits for a free connection is not under way: without this, Nagle's algorithm would hold it back.
-    request.setNoDelay(true);
-    const answer = answerTo(request, call.signal);
-    if (body === undefined) request.end();
-    else request.setHeader("content-length", Buffer.byteLength(body)).end(body);
+    const answer = answerTo(request, call.ending);
+    request.end(body);
     return answer;
   }
 
@@ -52,34 +51,38 @@ export class NodeTransport implements Transport {
   }
 }
 
-function answerTo(request: ClientRequest, signal: AbortSignal): Promise<Answer> {
+function answerTo(request: ClientRequest, ending: Ending): Promise<Answer> {
   return new Promise((resolve, reject) => {
     let reached = false;
+    let answered = false;
     request.once("socket", (socket) => {
       if (socket.connecting) socket.once("connect", () => (reached = true));
       else reached = true;
     });
-    const stop = (): void => void request.destroy();
-    signal.addEventListener("abort", stop, { once: true });
+    const fail = (error: Error): void => reject(ending.aborted ? ending.reason : new ConnectionFailure(error, reached));
+    const unlink = ending.listen(() => void request.destroy());
     request.once("close", () => {
-      signal.removeEventListener("abort", stop);
+      unlink();
       // Without an error and without an answer: a request that was destroyed before it had a socket.
-      reject(signal.aborted ? signal.reason : new ConnectionFailure(new Error("the connection was closed"), reached));
+      if (!answered) fail(closed());
     });
-    request.on("error", (error) => reject(signal.aborted ? signal.reason : new ConnectionFailure(error, reached)));
-    request.once("response", (response) => resolve(new NodeAnswer(response, signal)));
+    request.on("error", fail);
+    request.once("response", (response) => {
+      answered = true;
+      resolve(new NodeAnswer(response, ending));
+    });
   });
 }
 
 class NodeAnswer implements Answer {
   readonly status: number;
   readonly #response: IncomingMessage;
-  readonly #signal: AbortSignal;
+  readonly #ending: Ending;
 
-  constructor(response: IncomingMessage, signal: AbortSignal) {
+  constructor(response: IncomingMessage, ending: Ending) {
     this.status = response.statusCode ?? 0;
     this.#response = response;
-    this.#signal = signal;
+    this.#ending = ending;
   }
 
   header(name: string): string | undefined {
@@ -87,17 +90,40 @@ class NodeAnswer implements Answer {
     return Array.isArray(value) ? value.join(", ") : value;
   }
 
-  async text(): Promise<string> {
-    const parts: Uint8Array[] = [];
-    for await (const part of this.chunks()) parts.push(part);
-    return Buffer.concat(parts).toString("utf8");
+  /** By events: the iterator of a stream goes through several turns of the queue for every answer, which most calls would pay. */
+  text(): Promise<string> {
+    const response = this.#response;
+    return new Promise((resolve, reject) => {
+      const parts: Buffer[] = [];
+      let ended = false;
+      const fail = (error: Error): void => reject(this.#failure(error));
+      response.on("data", (part: Buffer) => parts.push(part));
+      response.on("error", fail);
+      response.on("end", () => {
+        ended = true;
+        resolve((parts.length === 1 ? parts[0]! : Buffer.concat(parts)).toString());
+      });
+      response.on("close", () => {
+        if (!ended) fail(closed());
+      });
+      // It may have been destroyed before anybody listened.
+      if (response.closed) fail(response.errored ?? closed());
+    });
   }
 
   async *chunks(): AsyncIterable<Uint8Array> {
     try {
       for await (const chunk of this.#response) yield chunk as Uint8Array;
     } catch (error) {
-      throw this.#signal.aborted ? this.#signal.reason : new ConnectionFailure(error, true);
+      throw this.#failure(error);
     }
   }
+
+  #failure(error: unknown): unknown {
+    return this.#ending.aborted ? this.#ending.reason : new ConnectionFailure(error, true);
+  }
+}
+
+function closed(): Error {
+  return new Error("the connection was closed");
 }
