@@ -11,7 +11,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use crate::host::SHARED_GROUPS;
+use crate::ids::SHARED_GROUPS;
 
 /// The record, in the state directory.
 const FILE: &str = "servers.group";

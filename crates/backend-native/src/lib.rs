@@ -1,9 +1,9 @@
 //! The native backend: this host's kernel enforces the guarantees, with no daemon and nothing to install.
 //!
-//! In reading order: `host` probes what this host can do, by building a `trial` box; `layout` turns a request into a
-//! plan; `cgroup` limits all processes of a box; `keeper` starts the process that performs the plan; `execution`
-//! follows it to the end. `parked` is a box that was made before its request, `pool` keeps some of them, and `warm`
-//! makes and takes them. `belljar_host` finds the interpreter of a language.
+//! In reading order: `probe` finds out what this `host` can do, by building a `trial` box; `factory` makes boxes:
+//! `layout` turns a request into a plan, `cgroup` limits all processes of a box, `keeper` starts the process that performs
+//! the plan; `execution` follows it to the end. `parked` is a box that was made before its request, `pool` keeps some of
+//! them, and `warm` makes and takes them. No module uses one that uses it (`ci/policy`). `belljar_host` finds the interpreter of a language.
 
 #![forbid(unsafe_code)]
 
@@ -11,8 +11,10 @@ pub mod cgroup;
 mod empty_boxes;
 mod errors;
 mod execution;
+mod factory;
 mod group;
 mod host;
+mod ids;
 mod keeper;
 mod layout;
 mod live_box;
@@ -21,6 +23,7 @@ mod machine;
 mod parked;
 mod pool;
 pub mod privilege_drop;
+mod probe;
 mod probe_cache;
 mod program;
 mod teardown;
@@ -31,16 +34,15 @@ mod warm;
 mod zygote;
 
 use std::ffi::OsString;
-use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use belljar_core::backend::{
     Backend, BackendError, BoxFuture, Execution, ExecutionSpec, PullListener, RuntimeInfo, SandboxSpec,
 };
 use belljar_core::guarantee::Offer;
 use belljar_core::language::Language;
-use belljar_core::limits::{BoxLimits, show_duration};
+use belljar_core::limits::show_duration;
 use belljar_core::path::{Workspace, Writes};
 use belljar_core::pool::PoolStatus;
 use belljar_core::request::{BackendName, Network};
@@ -48,21 +50,16 @@ pub use belljar_host::runtimes::Runtime;
 use belljar_host::runtimes::{RuntimeSettings, Runtimes};
 use belljar_host::stdin;
 use belljar_jail::Standby;
-use belljar_jail::plan::{CgroupEntry, Identity};
 
-use crate::cgroup::{BoxCgroup, BoxName, Cgroups};
-use crate::empty_boxes::EmptyBoxes;
+use crate::cgroup::Cgroups;
+use crate::errors::setup;
 use crate::execution::{NativeExecution, Terms};
-use crate::host::Host;
-use crate::keeper::Keeper;
-use crate::layout::{BaseSystem, Draft, Ground, Supply};
+use crate::factory::BoxFactory;
+use crate::layout::Supply;
 use crate::load::Waited;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
-use crate::templates::Templates;
-use crate::warden::Warden;
-use crate::warm::Beginning;
-use crate::zygote::Zygotes;
+use crate::warm::{Beginning, WarmBoxes};
 
 /// What the backend needs to know about its caller's environment, which it does not read itself.
 #[derive(Debug, Default)]
@@ -92,22 +89,14 @@ pub struct Settings {
 /// The native backend on this host.
 #[derive(Debug)]
 pub struct Native {
-    host: Host,
-    offer: Offer,
+    factory: Arc<BoxFactory>,
+    runtimes: Arc<Runtimes>,
+    /// The boxes that are made before their requests, if there are any.
+    warm: Option<Arc<WarmBoxes>>,
     /// How many boxes of crashed predecessors were cleaned up, once that is done.
     swept: OnceLock<usize>,
     /// Those that another process, with the rights to do so, cleaned up before.
     swept_before: usize,
-    runtimes: Runtimes,
-    standby: Mutex<Option<Standby>>,
-    pool: Option<Pool>,
-    zygotes: Zygotes,
-    /// Empty boxes for children of the zygotes, used when no box is parked.
-    empty_boxes: EmptyBoxes,
-    /// Forks keepers, if there will be many.
-    warden: Option<Warden>,
-    /// What many boxes have in common.
-    templates: Templates,
 }
 
 impl Native {
@@ -115,49 +104,31 @@ impl Native {
     /// run is waiting to begin. On a host that can do nothing there is still a backend, which says why.
     #[must_use]
     pub fn open(settings: Settings) -> Native {
-        let host = Host::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
-        let offer = host.offer();
-        let runtimes = Runtimes::new(RuntimeSettings {
+        let host = probe::remember_or_probe(settings.state_dir.as_deref(), settings.runtime_dir);
+        let runtimes = Arc::new(Runtimes::new(RuntimeSettings {
             search_path: settings.search_path,
             home: settings.home,
             manager_env: Vec::new(),
             overrides: settings.overrides,
             found: settings.found,
             cache_dir: settings.state_dir,
-        });
-        // On cgroup v2, PID 1 must be cloned into its cgroup, so an existing one is of no use.
-        let standby = settings.standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
+        }));
         // A box whose limits cannot be changed cannot be made before they are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
-        let (standby, pool, zygotes) = (Mutex::new(standby), pool.map(Pool::new), Zygotes::default());
-        let warden = settings.many_runs.then(Warden::default);
-        let (swept, swept_before, empty_boxes) = (OnceLock::new(), settings.swept, EmptyBoxes::default());
-        let native = Native {
-            host,
-            offer,
-            swept,
-            swept_before,
-            runtimes,
-            standby,
-            pool,
-            zygotes,
-            empty_boxes,
-            warden,
-            templates: Templates::new(),
-        };
-        if !native.has_standby() {
+        let factory = Arc::new(BoxFactory::new(host, settings.standby, settings.many_runs));
+        let warm =
+            pool.map(|pool| Arc::new(WarmBoxes::new(Pool::new(pool), factory.clone(), runtimes.clone())));
+        let (swept, swept_before) = (OnceLock::new(), settings.swept);
+        let native = Native { factory, runtimes, warm, swept, swept_before };
+        if !native.factory.has_standby() {
             native.sweep();
         }
         native
     }
 
-    fn has_standby(&self) -> bool {
-        self.standby.lock().is_ok_and(|standby| standby.is_some())
-    }
-
     /// Cleans up what crashed predecessors left, on the first call.
     fn sweep(&self) {
-        self.swept.get_or_init(|| self.host.cgroups.sweep());
+        self.swept.get_or_init(|| self.factory.host.cgroups.sweep());
     }
 
     /// Starts a run: in a parked box if one suits the request, otherwise in a new one.
@@ -168,7 +139,11 @@ impl Native {
     ) -> Result<Box<dyn Execution>, BackendError> {
         self.ready()?;
         let waited = Waited::begin();
-        let mut running = match self.begin_warm(&mut sandbox, &mut execution).await? {
+        let beginning = match &self.warm {
+            Some(warm) => warm.begin(&mut sandbox, &mut execution).await?,
+            None => Beginning::Cold(None),
+        };
+        let mut running = match beginning {
             Beginning::Begun(running) => running,
             Beginning::Cold(why) => {
                 let mut running = Box::new(self.begin_cold(sandbox, execution).await?);
@@ -186,12 +161,13 @@ impl Native {
         sandbox: SandboxSpec,
         execution: ExecutionSpec,
     ) -> Result<NativeExecution, BackendError> {
-        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
+        let factory = &self.factory;
+        let keeper = factory.keeper()?;
         let runtime = self.runtimes.find(execution.language)?;
-        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
+        let cgroup = factory.cgroup(&keeper, &sandbox.limits)?;
         let mut draft =
-            self.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
-        self.find_template(&mut draft).await;
+            factory.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
+        factory.find_template(&mut draft).await;
         let terms = Terms {
             runtime: runtime.label,
             limits: sandbox.limits,
@@ -200,75 +176,13 @@ impl Native {
             collected: execution.limits.collected,
             writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
         };
-        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
         // This runs while the box is built.
         self.sweep();
         running.begun().await?;
-        stdin::feed(ours, execution.stdin).map_err(|source| setup("feed stdin", source))?;
+        stdin::feed(ours, execution.stdin).map_err(setup("feed stdin"))?;
         Ok(running)
-    }
-
-    fn keeper(&self) -> io::Result<Keeper> {
-        let standby = self.standby.lock().ok().and_then(|mut standby| standby.take());
-        match (standby, &self.warden) {
-            (Some(standby), _) => Ok(Keeper::None(Box::new(standby))),
-            (None, Some(warden)) => warden.hire().map(Keeper::Process),
-            (None, None) => Keeper::start(),
-        }
-    }
-
-    /// Has the box built on a template, if there is one for it.
-    async fn find_template(&self, draft: &mut Draft) {
-        let Some(warden) = &self.warden else { return };
-        if let Some(template) = self.templates.suiting(&draft.plan, warden).await {
-            draft.build_on(template);
-        }
-    }
-
-    /// Makes the cgroup now, unless it can be made later while the box is built.
-    fn make_cgroup(&self, keeper: &Keeper, limits: &BoxLimits) -> Result<Option<BoxCgroup>, BackendError> {
-        if let Cgroups::Unavailable { .. } = self.host.cgroups {
-            return Ok(None);
-        }
-        let name = BoxName::next().map_err(|source| setup("name the box", source))?;
-        let made = if keeper.waits_for_cgroup() {
-            self.host.cgroups.design(&name)
-        } else {
-            self.host.cgroups.create(&name, limits)
-        };
-        made.map(Some).map_err(|error| setup("make the box's cgroup", io::Error::other(error)))
-    }
-
-    fn draft(
-        &self,
-        sandbox: &SandboxSpec,
-        execution: &ExecutionSpec,
-        runtime: &Runtime,
-        supply: Supply,
-        keeper: u32,
-        cgroup: Option<&BoxCgroup>,
-    ) -> Result<Draft, BackendError> {
-        let ground = self.ground(
-            runtime,
-            host::identity(self.host.opener, keeper),
-            cgroup.map_or(CgroupEntry::None, BoxCgroup::entry),
-            cgroup.map(BoxCgroup::orphans).unwrap_or_default(),
-            BaseSystem::look(),
-        );
-        layout::draft(sandbox, execution, supply, ground)
-    }
-
-    fn ground<'a>(
-        &self,
-        runtime: &'a Runtime,
-        identity: Identity,
-        cgroup: CgroupEntry,
-        orphans: Vec<PathBuf>,
-        base: Arc<BaseSystem>,
-    ) -> Ground<'a> {
-        let landlock = self.host.landlock > 0;
-        Ground { runtime, identity, opener: self.host.opener, cgroup, orphans, landlock, base }
     }
 }
 
@@ -278,7 +192,7 @@ impl Backend for Native {
     }
 
     fn ready(&self) -> Result<(), BackendError> {
-        self.host.boxes.as_ref().map(drop).map_err(|fault| BackendError::Unavailable {
+        self.factory.host.boxes.as_ref().map(drop).map_err(|fault| BackendError::Unavailable {
             backend: BackendName::Native,
             reason: fault.to_string(),
             hint: errors::hint(fault),
@@ -290,7 +204,7 @@ impl Backend for Native {
     }
 
     fn offer(&self) -> &Offer {
-        &self.offer
+        &self.factory.offer
     }
 
     /// Egress will be added here: a network namespace with a way out through a proxy on this host.
@@ -316,37 +230,27 @@ impl Backend for Native {
     }
 
     fn upkeep(self: Arc<Self>) -> Option<BoxFuture<'static, ()>> {
-        let pool = self.pool.clone()?;
-        let zygotes = self.clone().keep_current(pool.clone());
-        let teardown = teardown::keep_up({
-            let pool = pool.clone();
-            move || pool.is_closed()
-        });
-        let boxes = pool::keep_up(pool, move |language| self.clone().park(language));
-        Some(Box::pin(async {
-            tokio::join!(zygotes, boxes, teardown);
-        }))
+        Some(Box::pin(self.warm.clone()?.keep_up()))
     }
 
     fn retire(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            if let Some(pool) = &self.pool {
-                pool.close().await;
-                self.empty_boxes.clear();
-                self.retire_zygotes().await;
+            if let Some(warm) = &self.warm {
+                warm.retire().await;
             }
         })
     }
 
     fn pool(&self) -> Option<PoolStatus> {
-        self.pool.as_ref().map(Pool::status)
+        self.warm.as_ref().map(|warm| warm.status())
     }
 
     fn explain(&self, sandbox: &SandboxSpec, execution: &ExecutionSpec) -> Result<String, BackendError> {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
-        let draft = self.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
+        let draft =
+            self.factory.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
@@ -361,9 +265,4 @@ impl Backend for Native {
             draft.plan,
         ))
     }
-}
-
-fn setup(step: &str, source: io::Error) -> BackendError {
-    let hint = "`belljar doctor` shows what this host can do".to_owned();
-    BackendError::Setup { step: step.to_owned(), hint, source }
 }

@@ -16,7 +16,7 @@ use rustix::fs::OFlags;
 
 use crate::cgroup::{self, Cgroups, Grant};
 use crate::group;
-use crate::host::{Lease, may_grant_ids, user_of_server};
+use crate::ids::{Lease, may_grant_ids, user_of_server};
 use crate::trial;
 
 /// Where servers note which ids are theirs.

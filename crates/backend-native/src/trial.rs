@@ -1,5 +1,7 @@
 //! Trial boxes: real ones, with a trivial program in them.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,10 +13,12 @@ use belljar_core::path::BoxPath;
 use belljar_core::request::{Network, Stdin};
 use belljar_host::runtimes::Runtime;
 use belljar_jail::Fault;
+use belljar_jail::message::Reply;
 use belljar_jail::plan::{CgroupEntry, Opener};
+use rustix::fs::{Mode, OFlags};
 
-use crate::host;
-use crate::keeper::Keeper;
+use crate::ids;
+use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::{self, BaseSystem, Draft, Ground, Supply};
 
 /// Whether a box can be built and a program can run in it.
@@ -37,7 +41,7 @@ pub(crate) fn process_limit_holds(opener: Opener, landlock: bool) -> bool {
 fn run(opener: Opener, landlock: bool, script: &str, pids: u64) -> Result<i32, Fault> {
     let mut keeper = Keeper::start().map_err(|error| Fault::new("start the keeper", &error))?;
     let draft = draft(opener, landlock, script, pids, keeper.id())?;
-    host::order_trial(&mut keeper, draft)
+    order(&mut keeper, draft)
 }
 
 fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -> Result<Draft, Fault> {
@@ -81,7 +85,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
     };
     let ground = Ground {
         runtime: &runtime,
-        identity: host::identity(opener, keeper),
+        identity: ids::identity(opener, keeper),
         opener,
         cgroup: CgroupEntry::None,
         orphans: Vec::new(),
@@ -89,4 +93,45 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
         base: BaseSystem::look(),
     };
     layout::draft(&sandbox, &execution, Supply::Now, ground).map_err(|_| impossible())
+}
+
+/// Orders one trial box, and returns its exit code.
+fn order(keeper: &mut Keeper, draft: Draft) -> Result<i32, Fault> {
+    let null = || -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    };
+    let cannot = |error: io::Error| Fault::new("send the plan of a trial box", &error);
+    let [stdin, stdout, stderr] = [null(), null(), null()];
+    let ends = ProgramEnds {
+        stdin: stdin.map_err(cannot)?,
+        stdout: stdout.map_err(cannot)?,
+        stderr: stderr.map_err(cannot)?,
+    };
+    match keeper.order(draft.plan, &draft.contents, &ends, None) {
+        Ok(()) => {}
+        Err(OrderError::Unsent(error)) => return Err(cannot(error)),
+        Err(OrderError::Failed(fault)) => return Err(fault),
+    }
+    let patience = Some(Duration::from_secs(10));
+    let socket = keeper.socket().map_err(cannot)?;
+    rustix::net::sockopt::set_socket_timeout(socket, rustix::net::sockopt::Timeout::Recv, patience)
+        .map_err(|error| cannot(error.into()))?;
+    loop {
+        match keeper.hear().map_err(|error| Fault::new("receive the keeper's report", &error))? {
+            Some((
+                Reply::Supplied
+                | Reply::Template
+                | Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Started
+                | Reply::Listening,
+                _,
+            )) => {}
+            Some((Reply::Failed { fault }, _)) => return Err(fault),
+            Some((Reply::Deserted { status } | Reply::Ended { status, .. }, _)) => return Ok(status),
+            None => {
+                return Err(Fault::new("receive the keeper's report", &io::ErrorKind::BrokenPipe.into()));
+            }
+        }
+    }
 }

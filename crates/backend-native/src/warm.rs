@@ -4,26 +4,39 @@ use std::io;
 use std::sync::Arc;
 
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec};
-use belljar_core::guarantee::resolve;
 use belljar_core::language::Language;
-use belljar_core::limits::{Bytes, LimitsRequest};
+use belljar_core::limits::Bytes;
 use belljar_core::outcome::Start;
-use belljar_core::path::{BoxPath, Writes};
+use belljar_core::path::Writes;
+use belljar_core::pool::PoolStatus;
 use belljar_core::request::{Arg, EnvVar};
-use belljar_host::runtimes::Runtime;
+use belljar_host::runtimes::{Runtime, Runtimes};
 use belljar_host::stdin;
 use belljar_jail::plan::{Birth, Plan};
 
 use crate::cgroup::BoxCgroup;
-use crate::empty_boxes::EmptyBox;
+use crate::empty_boxes::{EmptyBox, EmptyBoxes};
+use crate::errors::setup;
 use crate::execution::{NativeExecution, Terms};
+use crate::factory::BoxFactory;
 use crate::keeper::Keeper;
 use crate::layout::{self, Draft, Supply};
 use crate::load;
 use crate::parked::{self, Parked, ParkedTerms, Stamped};
 use crate::pool::{self, Pool};
-use crate::zygote::{self, Readiness};
-use crate::{Native, setup};
+use crate::teardown;
+use crate::zygote::{self, Readiness, Zygotes};
+
+/// Everything that is made before its request: the zygotes, the empty boxes and the parked ones.
+#[derive(Debug)]
+pub(crate) struct WarmBoxes {
+    pool: Pool,
+    zygotes: Zygotes,
+    /// For children of the zygotes, used when no box is parked.
+    empty_boxes: EmptyBoxes,
+    factory: Arc<BoxFactory>,
+    runtimes: Arc<Runtimes>,
+}
 
 /// What a parked box is made from.
 struct Blueprint {
@@ -81,16 +94,43 @@ const UNLIKE: &str =
     "limits.memory_bytes, pids or cpus, or what is waived, are not possible in the pool's boxes";
 const SPOILT: &str = "a box of the pool could not be given the files or the limits of the run";
 
-impl Native {
-    /// Starts a run in a parked box, or with a zygote's child. `None`: neither is available for this request, which is
+impl WarmBoxes {
+    pub(crate) fn new(pool: Pool, factory: Arc<BoxFactory>, runtimes: Arc<Runtimes>) -> WarmBoxes {
+        let zygotes = Zygotes::new(pool.clone(), factory.clone());
+        WarmBoxes { pool, zygotes, empty_boxes: EmptyBoxes::default(), factory, runtimes }
+    }
+
+    pub(crate) fn status(&self) -> PoolStatus {
+        self.pool.status()
+    }
+
+    /// Makes boxes, keeps them current and takes used ones down, for as long as the pool is open.
+    pub(crate) async fn keep_up(self: Arc<Self>) {
+        let teardown = teardown::keep_up({
+            let pool = self.pool.clone();
+            move || pool.is_closed()
+        });
+        let (current, boxes) = (self.clone(), self.clone());
+        let boxes = pool::keep_up(self.pool.clone(), move |language| boxes.clone().park(language));
+        tokio::join!(current.keep_current(), boxes, teardown);
+    }
+
+    /// Destroys all of them.
+    pub(crate) async fn retire(&self) {
+        self.pool.close().await;
+        self.empty_boxes.clear();
+        self.zygotes.retire().await;
+    }
+
+    /// Starts a run in a parked box, or with a zygote's child. If neither is available for this request, it is
     /// unchanged.
-    pub(crate) async fn begin_warm(
+    pub(crate) async fn begin(
         &self,
         sandbox: &mut SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Result<Beginning, BackendError> {
         let language = execution.language;
-        let Some(pool) = &self.pool else { return Ok(Beginning::Cold(None)) };
+        let pool = &self.pool;
         if !pool.keeps(language) {
             return Ok(Beginning::Cold(Some("the pool keeps no boxes of this language")));
         }
@@ -123,7 +163,7 @@ impl Native {
         sandbox: &mut SandboxSpec,
         execution: &mut ExecutionSpec,
     ) -> Beginning {
-        let preload = self.preload(execution.language);
+        let preload = pool.preload(execution.language);
         if let Some(why) = zygote::obstacle_to_env(execution.language, &sandbox.env, preload) {
             return Beginning::Cold(Some(why));
         }
@@ -151,7 +191,7 @@ impl Native {
     ) -> Option<Box<NativeExecution>> {
         let language = execution.language;
         let runtime = Stamped::new(self.runtimes.find(language).ok()?);
-        let zygote = self.living_zygote(language, &runtime).await?;
+        let zygote = self.zygotes.living(language, &runtime).await?;
         let empty = match self.empty_boxes.take(language, zygote.user(), &runtime) {
             Some(spare) => spare,
             None => self.build(language, runtime, zygote.user()).await.ok()?,
@@ -165,7 +205,7 @@ impl Native {
                 parked
             }
             Err(error) => {
-                self.give_up_zygote(language, &zygote, &error);
+                self.zygotes.give_up(language, &zygote, &error);
                 return None;
             }
         };
@@ -228,15 +268,15 @@ impl Native {
         }
         let Plan { identity, cgroup, orphans, .. } = &**plan;
         let (cgroup, orphans) = (cgroup.clone(), orphans.clone());
-        let ground = self.ground(runtime.runtime(), *identity, cgroup, orphans, base.clone());
+        let ground = self.factory.ground(runtime.runtime(), *identity, cgroup, orphans, base.clone());
         Ok(Arc::new(layout::draft(sandbox, execution, Supply::Later, ground)?.plan))
     }
 
     /// Makes a parked box for this language.
-    pub(crate) async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
+    async fn park(self: Arc<Self>, language: Language) -> Result<Parked, BackendError> {
         // Before it is started, so that a runtime which is replaced meanwhile is not mistaken for the new one.
         let runtime = Stamped::new(self.clone().find_beside(language).await?);
-        let Some(zygote) = self.zygote(language, &runtime).await else {
+        let Some(zygote) = self.zygotes.awaited(language, &runtime).await else {
             return self.boot(language, runtime).await;
         };
         let made = async {
@@ -246,38 +286,39 @@ impl Native {
         let made = made.await;
         match &made {
             Ok(_) => zygote.count_as_good(),
-            Err(error) => self.give_up_zygote(language, &zygote, error),
+            Err(error) => self.zygotes.give_up(language, &zygote, error),
         }
         made
     }
 
     /// Keeps the pool current: removes boxes whose runtime is no longer the one that would be found, and makes sure
     /// that every language that can have a zygote has one, even while no box of it is needed.
-    pub(crate) async fn keep_current(self: Arc<Self>, pool: Pool) {
+    async fn keep_current(self: Arc<Self>) {
+        let pool = &self.pool;
         while !pool.is_closed() {
             pool.note_pressure(pool::pressure::is_felt());
             for language in pool.languages() {
                 let Ok(runtime) = self.clone().find_beside(language).await else { continue };
                 let runtime = Stamped::new(runtime);
                 pool.clear_unless(language, |parked| parked.terms().runtime == runtime);
-                self.renew_zygote(language, &runtime).await;
+                self.zygotes.renew(language, &runtime).await;
                 if !pool.is_pressed() {
                     self.stock_up(language, &runtime).await;
                 }
             }
-            self.attempted_zygotes();
+            self.zygotes.note_attempt();
             // Check again, whether one was taken or the time is up.
             let _ = tokio::time::timeout(pool::ROUND, self.empty_boxes.taken()).await;
         }
         self.empty_boxes.clear();
-        self.retire_zygotes().await;
+        self.zygotes.retire().await;
     }
 
     /// Builds empty boxes for runs that find no parked box: one for each core, as no more can be entered at a time. If
     /// one cannot be built, the next round tries again.
     async fn stock_up(&self, language: Language, runtime: &Stamped) {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let Some(zygote) = self.living_zygote(language, runtime).await else { return };
+        let Some(zygote) = self.zygotes.living(language, runtime).await else { return };
         let owner = zygote.user();
         while self.empty_boxes.count(language, owner, runtime) < cores {
             load::quiet().await;
@@ -290,9 +331,9 @@ impl Native {
     async fn boot(&self, language: Language, runtime: Stamped) -> Result<Parked, BackendError> {
         let Blueprint { keeper, cgroup, mut draft, terms, made_from } =
             self.blueprint(language, runtime, Birth::Executed)?;
-        self.find_template(&mut draft).await;
+        self.factory.find_template(&mut draft).await;
         let source = draft.source.clone();
-        let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let booting = NativeExecution::begin(keeper, draft, cgroup, theirs, terms).await?;
         let primer = language.parking.map_or(&b""[..], |parking| parking.primer);
         Parked::when_booted(booting, made_from, source.as_str(), primer, ours, 0).await
@@ -308,9 +349,9 @@ impl Native {
         let birth = Birth::Forked { by: owner };
         let Blueprint { keeper, cgroup, mut draft, terms, made_from } =
             self.blueprint(language, runtime, birth)?;
-        self.find_template(&mut draft).await;
+        self.factory.find_template(&mut draft).await;
         let source = draft.source.clone();
-        let (theirs, stdin) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
+        let (theirs, stdin) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let (execution, entrance) =
             NativeExecution::begin_empty(keeper, draft, cgroup, theirs, terms).await?;
         Ok(EmptyBox { execution, entrance, terms: made_from, source, stdin, owner })
@@ -322,14 +363,15 @@ impl Native {
         runtime: Stamped,
         birth: Birth,
     ) -> Result<Blueprint, BackendError> {
-        let (sandbox, execution) = self.unspecific(language)?;
-        let keeper = self.keeper().map_err(|source| setup("start the keeper", source))?;
-        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
+        let (sandbox, execution) = self.factory.usual_request(language, self.pool.limits())?;
+        let keeper = self.factory.keeper()?;
+        let cgroup = self.factory.cgroup(&keeper, &sandbox.limits)?;
         if let Some(cgroup) = &cgroup {
             cgroup.give_way();
         }
         let (id, supply) = (keeper.id(), Supply::Later);
-        let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let mut draft =
+            self.factory.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         draft.plan.birth = birth;
         draft.plan.exit_listener = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
@@ -345,29 +387,7 @@ impl Native {
     /// Finds a runtime in the background: it may have to be started and asked for its version.
     async fn find_beside(self: Arc<Self>, language: Language) -> Result<Runtime, BackendError> {
         let finding = tokio::task::spawn_blocking(move || self.runtimes.find(language));
-        finding.await.map_err(|lost| setup("find the runtime", io::Error::other(lost)))?
-    }
-
-    /// What the zygote of a language imports before it forks.
-    pub(crate) fn preload(&self, language: Language) -> &[String] {
-        self.pool.as_ref().map_or(&[], |pool| pool.preload(language))
-    }
-
-    /// The request that most requests of a language resemble: one that leaves out everything optional.
-    pub(crate) fn unspecific(
-        &self,
-        language: Language,
-    ) -> Result<(SandboxSpec, ExecutionSpec), BackendError> {
-        let cannot = |why: &'static str| setup("park a box", io::Error::other(why));
-        let enforcement =
-            resolve(&self.offer, &[]).map_err(|_| cannot("this host cannot enforce every guarantee"))?;
-        let (usual, execution_limits) =
-            LimitsRequest::default().resolve().map_err(|_| cannot("the default limits are out of range"))?;
-        let limits = self.pool.as_ref().map_or(usual, Pool::limits);
-        let parking = language.parking.ok_or_else(|| cannot("its runtime cannot be parked"))?;
-        let name = BoxPath::parse(parking.source).map_err(|_| cannot("its source file has no valid name"))?;
-        let sandbox = SandboxSpec::unspecific(limits, enforcement);
-        Ok((sandbox, ExecutionSpec::unspecific(language, name, execution_limits)))
+        finding.await.map_err(|lost| setup("find the runtime")(io::Error::other(lost)))?
     }
 }
 

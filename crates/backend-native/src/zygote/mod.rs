@@ -35,11 +35,12 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::net::UnixDatagram;
 use tokio::sync::{Mutex, watch};
 
-use crate::Native;
 use crate::errors::{failure, setup};
 use crate::execution::{Entry, NativeExecution, Terms};
+use crate::factory::BoxFactory;
 use crate::layout::Supply;
 use crate::parked::Stamped;
+use crate::pool::Pool;
 
 /// How long a zygote may take to boot and to import its modules.
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
@@ -58,8 +59,11 @@ const RESPITE: Duration = Duration::from_secs(60);
 const MEMORY: u64 = 1 << 30;
 
 /// The zygotes of a host, one for each language that has one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Zygotes {
+    /// What they import, and where their fate is told.
+    pool: Pool,
+    factory: Arc<BoxFactory>,
     /// Never locked while a zygote is made or asked: a run that could not look into it would have to start cold.
     of: std::sync::Mutex<HashMap<&'static str, State>>,
     /// Held while one is made.
@@ -101,6 +105,76 @@ pub(crate) enum Readiness {
 }
 
 impl Zygotes {
+    pub(crate) fn new(pool: Pool, factory: Arc<BoxFactory>) -> Zygotes {
+        let (of, making, attempted) =
+            (std::sync::Mutex::default(), Mutex::default(), watch::Sender::default());
+        Zygotes { pool, factory, of, making, attempted }
+    }
+
+    /// The zygote of a language. Waits for one that is being made, but not for long: its imports may hang.
+    pub(crate) async fn awaited(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
+        script(language)?;
+        if let Some(zygote) = self.living(language, runtime).await {
+            return Some(zygote);
+        }
+        let mut attempted = self.attempted.subscribe();
+        tokio::time::timeout(MAKING_PATIENCE, attempted.wait_for(|attempted| *attempted)).await.ok()?.ok()?;
+        let making = tokio::time::timeout(MAKING_PATIENCE, self.making.lock()).await.ok()?;
+        drop(making);
+        self.living(language, runtime).await
+    }
+
+    /// The zygote of a language, if there is a working one. Does not wait for one that is being made.
+    pub(crate) async fn living(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
+        let zygote = self.find(language)?;
+        zygote.is_good_for(runtime).await.then_some(zygote)
+    }
+
+    /// Records that making every zygote has been tried.
+    pub(crate) fn note_attempt(&self) {
+        self.attempted.send_replace(true);
+    }
+
+    /// Makes the zygote of a language, if it can have one and has none for this runtime.
+    pub(crate) async fn renew(&self, language: Language, runtime: &Stamped) {
+        let Some(script) = script(language).filter(|_| self.factory.host.opener == Opener::Keeper) else {
+            return self.note_ignored_preload(language);
+        };
+        let _making = self.making.lock().await;
+        if self.failed_lately(language) || self.living(language, runtime).await.is_some() {
+            return;
+        }
+        let made = self.make(language, script, runtime).await;
+        self.pool.note_zygote(language, made.as_ref().err());
+        let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
+        self.lock().insert(language.name, state);
+    }
+
+    /// Gives up a zygote that does not work, unless it has been replaced by now, so that the next one is made. If it never
+    /// served a run, that counts as a failure, and the next one is not made at once.
+    pub(crate) fn give_up(&self, language: Language, zygote: &Zygote, why: &BackendError) {
+        let mut zygotes = self.lock();
+        let is_current = matches!(
+            zygotes.get(language.name), Some(State::Lives(current)) if std::ptr::eq(&raw const **current, zygote)
+        );
+        let failed = is_current && !zygote.has_served.load(Ordering::Relaxed);
+        if failed {
+            zygotes.insert(language.name, State::Failed(Instant::now()));
+        } else if is_current {
+            zygotes.remove(language.name);
+        }
+        drop(zygotes);
+        if failed {
+            self.pool.note_zygote(language, Some(why));
+        }
+    }
+
+    /// Ends all zygotes.
+    pub(crate) async fn retire(&self) {
+        let _making = self.making.lock().await;
+        self.lock().clear();
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<&'static str, State>> {
         // Each change is a single call, so a panic leaves the map whole.
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,106 +191,34 @@ impl Zygotes {
         matches!(self.lock().get(language.name), Some(State::Failed(when)) if when.elapsed() < RESPITE)
     }
 
-    /// Gives up a zygote, unless it has been replaced by now. Returns whether it never served a run: that counts as a failure,
-    /// and the next one is not made at once.
-    fn give_up(&self, language: Language, zygote: &Zygote) -> bool {
-        let mut zygotes = self.lock();
-        let is_current = matches!(
-            zygotes.get(language.name), Some(State::Lives(current)) if std::ptr::eq(&raw const **current, zygote)
-        );
-        let failed = is_current && !zygote.has_served.load(Ordering::Relaxed);
-        if failed {
-            zygotes.insert(language.name, State::Failed(Instant::now()));
-        } else if is_current {
-            zygotes.remove(language.name);
-        }
-        failed
-    }
-}
-
-impl Native {
-    /// The zygote of a language. Waits for one that is being made, but not for long: its imports may hang.
-    pub(crate) async fn zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
-        script(language)?;
-        if let Some(zygote) = self.living_zygote(language, runtime).await {
-            return Some(zygote);
-        }
-        let mut attempted = self.zygotes.attempted.subscribe();
-        tokio::time::timeout(MAKING_PATIENCE, attempted.wait_for(|attempted| *attempted)).await.ok()?.ok()?;
-        let making = tokio::time::timeout(MAKING_PATIENCE, self.zygotes.making.lock()).await.ok()?;
-        drop(making);
-        self.living_zygote(language, runtime).await
-    }
-
-    /// Records that making every zygote has been tried.
-    pub(crate) fn attempted_zygotes(&self) {
-        self.zygotes.attempted.send_replace(true);
-    }
-
-    /// Makes the zygote of a language, if it can have one and has none for this runtime.
-    pub(crate) async fn renew_zygote(&self, language: Language, runtime: &Stamped) {
-        let Some(script) = script(language).filter(|_| self.host.opener == Opener::Keeper) else {
-            return self.note_ignored_preload(language);
-        };
-        let _making = self.zygotes.making.lock().await;
-        if self.zygotes.failed_lately(language) || self.living_zygote(language, runtime).await.is_some() {
-            return;
-        }
-        let made = self.make_zygote(language, script, runtime).await;
-        if let Some(pool) = &self.pool {
-            pool.note_zygote(language, made.as_ref().err());
-        }
-        let state = made.map_or_else(|_| State::Failed(Instant::now()), |made| State::Lives(Arc::new(made)));
-        self.zygotes.lock().insert(language.name, state);
-    }
-
     /// Only a zygote imports modules ahead of the code.
     fn note_ignored_preload(&self, language: Language) {
-        let Some(pool) = self.pool.as_ref().filter(|_| !self.preload(language).is_empty()) else { return };
-        let why = match self.host.opener {
+        if self.pool.preload(language).is_empty() {
+            return;
+        }
+        let why = match self.factory.host.opener {
             Opener::Keeper => "this processor has no way to fork a runtime into a box",
             Opener::Init => "forking a runtime into a box needs a server that root has started",
         };
-        pool.note_unforked(language, Some(format!("preload has no effect: {why}")));
+        self.pool.note_unforked(language, Some(format!("preload has no effect: {why}")));
     }
 
-    /// The zygote of a language, if there is a working one. Does not wait for one that is being made.
-    pub(crate) async fn living_zygote(&self, language: Language, runtime: &Stamped) -> Option<Arc<Zygote>> {
-        let zygote = self.zygotes.find(language)?;
-        zygote.is_good_for(runtime).await.then_some(zygote)
-    }
-
-    /// Ends all zygotes.
-    pub(crate) async fn retire_zygotes(&self) {
-        let _making = self.zygotes.making.lock().await;
-        self.zygotes.lock().clear();
-    }
-
-    /// Gives up a zygote that does not work, so that the next one is made. If it never worked, that is not done at
-    /// once.
-    pub(crate) fn give_up_zygote(&self, language: Language, zygote: &Zygote, why: &BackendError) {
-        if !self.zygotes.give_up(language, zygote) {
-            return;
-        }
-        if let Some(pool) = &self.pool {
-            pool.note_zygote(language, Some(why));
-        }
-    }
-
-    async fn make_zygote(
+    async fn make(
         &self,
         language: Language,
         script: &str,
         runtime: &Stamped,
     ) -> Result<Zygote, BackendError> {
-        let (mut sandbox, mut execution) = self.unspecific(language)?;
+        let factory = &self.factory;
+        let (mut sandbox, mut execution) = factory.usual_request(language, self.pool.limits())?;
         sandbox.limits.memory = Bytes::new(MEMORY);
-        execution.files = files(script, self.preload(language))?;
+        execution.files = files(script, self.pool.preload(language))?;
         let hooks = stdlib::hooked(runtime.runtime()).map_err(setup("find Python's standard library"))?;
-        let keeper = self.keeper().map_err(setup("start the keeper"))?;
-        let cgroup = self.make_cgroup(&keeper, &sandbox.limits)?;
+        let keeper = factory.keeper()?;
+        let cgroup = factory.cgroup(&keeper, &sandbox.limits)?;
         let (supply, id) = (Supply::Now, keeper.id());
-        let mut draft = self.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
+        let mut draft =
+            factory.draft(&sandbox, &execution, runtime.runtime(), supply, id, cgroup.as_ref())?;
         let user = become_template(&mut draft.plan, hooks);
         let (ours, theirs) = control().map_err(setup("make a socket for a zygote"))?;
         let template =
