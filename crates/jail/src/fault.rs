@@ -2,7 +2,6 @@ use std::fmt::{self, Display};
 use std::io;
 
 use crate::codec::{Coded, Malformed, coded_enum, coded_struct};
-use crate::message::Reply;
 
 /// What was being done when the kernel said no. It travels to the caller, so that the cause is known, not guessed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,10 +45,6 @@ impl Fault {
     #[must_use]
     pub fn error(&self) -> io::Error {
         io::Error::from_raw_os_error(self.errno)
-    }
-
-    pub(crate) fn into_reply(self) -> Reply {
-        Reply::Failed { fault: self }
     }
 }
 

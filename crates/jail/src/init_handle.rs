@@ -2,24 +2,23 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags};
-use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::SendFlags;
 use rustix::process::{Pid, Signal};
 
 use crate::KEEPER;
 use crate::build::{self, WayIn};
-use crate::codec;
 use crate::fault::{About, Concerning, Doing, Fault};
 use crate::init::{Cpus, Ground, Init, Prepared};
-use crate::message::{self, Handover, NAMESPACES};
+use crate::message::{self, Handover, NAMESPACES, socket_pair};
 use crate::plan::{Birth, CgroupEntry, IdPair, Identity, Opener, Plan, Step};
 use crate::sys::{self, Fork, ResourceUse};
-use crate::template::Visit;
+use crate::visit::Visit;
 
 /// The namespaces that a process must be cloned into.
 const BORN_INTO: libc::c_int = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -244,14 +243,6 @@ pub struct Order {
     pub template: Option<OwnedFd>,
 }
 
-/// The plan in a payload.
-pub(crate) fn read_plan(payload: OwnedFd, offset: u64, length: u64) -> io::Result<(Plan, OwnedFd)> {
-    let payload = std::fs::File::from(payload);
-    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-    payload.read_exact_at(&mut bytes, offset)?;
-    Ok((codec::decode(&bytes).map_err(io::Error::other)?, payload.into()))
-}
-
 /// Starts a new session, so that a Ctrl-C at the caller's terminal reaches only the caller; drops the caller's umask
 /// and working directory.
 pub(crate) fn leave_the_callers_world() -> io::Result<()> {
@@ -297,10 +288,6 @@ fn live_ahead(keeper: OwnedFd, cpus: Cpus) -> ! {
 fn give_up(keeper: &OwnedFd, fault: Fault) -> ! {
     let _ = message::send(keeper, &fault.into_reply(), &[]);
     sys::exit_now(1)
-}
-
-pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
 /// What the parent of PID 1 opens for the box, with its own rights: the parts of the host that will be shown, if that

@@ -16,7 +16,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::entry_check;
 use crate::fault::{Doing, Fault};
-use crate::init_handle::{InitHandle, Order, leave_the_callers_world, read_plan};
+use crate::init_handle::{InitHandle, Order, leave_the_callers_world};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
 use crate::sys::{self, ResourceUse};
@@ -57,8 +57,9 @@ fn make(caller: &OwnedFd) -> Result<Made, Fault> {
         }
         Request::MakeTemplate { plan_length } => {
             let payload = beside.into_iter().next().ok_or(io::ErrorKind::InvalidData);
-            let read =
-                payload.map_err(io::Error::from).and_then(|payload| read_plan(payload, 0, plan_length));
+            let read = payload
+                .map_err(io::Error::from)
+                .and_then(|payload| message::read_plan(payload, 0, plan_length));
             let (plan, _) = read.doing(|| "receive the plan")?;
             let template = template::make(&plan, &[rustix::stdio::stdin(), caller.as_fd()])?;
             message::send(caller, &Reply::Template, &[template.as_fd()]).doing(|| "send the template")?;
@@ -73,7 +74,7 @@ fn order(plan_offset: u64, plan_length: u64, descriptors: Vec<OwnedFd>) -> io::R
     let mut next = || descriptors.next().ok_or(io::Error::from(io::ErrorKind::InvalidData));
     let (payload, stdin, stdout, stderr) = (next()?, next()?, next()?, next()?);
     let template = descriptors.next();
-    let (plan, payload) = read_plan(payload, plan_offset, plan_length)?;
+    let (plan, payload) = message::read_plan(payload, plan_offset, plan_length)?;
     Ok(Order { plan, plan_offset, plan_length, payload, stdin, stdout, stderr, template })
 }
 

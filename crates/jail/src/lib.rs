@@ -42,6 +42,7 @@ mod supply;
 mod sys;
 mod template;
 mod undertaker;
+mod visit;
 mod warden;
 
 use std::ffi::OsStr;

@@ -3,14 +3,16 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg,
 };
 
 use crate::codec::{self, Coded, Malformed, coded_enum};
 use crate::fault::Fault;
+use crate::plan::Plan;
 
 /// From the caller to the keeper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,4 +225,23 @@ pub fn receive<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd
     }
     let message = codec::decode(&bytes[..length]).map_err(io::Error::other)?;
     Ok(Some((message, descriptors)))
+}
+
+/// The plan in a payload.
+pub(crate) fn read_plan(payload: OwnedFd, offset: u64, length: u64) -> io::Result<(Plan, OwnedFd)> {
+    let payload = std::fs::File::from(payload);
+    let mut bytes = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    payload.read_exact_at(&mut bytes, offset)?;
+    Ok((codec::decode(&bytes).map_err(io::Error::other)?, payload.into()))
+}
+
+/// Two ends of a conversation.
+pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+impl Fault {
+    pub(crate) fn into_reply(self) -> Reply {
+        Reply::Failed { fault: self }
+    }
 }

@@ -22,7 +22,8 @@ use rustix::process::{DumpableBehavior, Pid, Resource, Rlimit, Signal};
 
 use crate::build::{attach, private_mounts, tmpfs};
 use crate::fault::{About, Concerning, Doing, Fault};
-use crate::init_handle::{socket_pair, users_mapped};
+use crate::init_handle::users_mapped;
+use crate::message::socket_pair;
 use crate::message::{self, Reply};
 use crate::sys::{self, Fork, Subtree};
 use crate::undertaker::Undertaker;

@@ -11,14 +11,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal};
-use rustix::thread::LinkNameSpaceType;
 
 use crate::build::{self, Site, WayIn};
 use crate::fault::{Doing, Fault};
-use crate::init_handle::{InitHandle, socket_pair};
+use crate::init_handle::InitHandle;
 use crate::message::{self, Reply};
 use crate::plan::Plan;
 use crate::sys::{self, Fork};
+use crate::visit::Visit;
 
 /// Its PID namespace is for the empty `/proc`, and dies with the process that builds it.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
@@ -26,7 +26,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWPID;
 /// Builds the foundation of a plan, and returns the mount namespace. `not_its_business` are descriptors that the process
 /// which builds it must not keep.
 pub(crate) fn make(plan: &Plan, not_its_business: &[BorrowedFd<'_>]) -> Result<OwnedFd, Fault> {
-    let (ours, theirs) = socket_pair().doing(|| "make a socket for the template")?;
+    let (ours, theirs) = message::socket_pair().doing(|| "make a socket for the template")?;
     match sys::clone_into(NAMESPACES, None).doing(|| "create the template's namespaces")? {
         (Fork::Child, _) => {
             not_its_business.iter().for_each(|descriptor| sys::let_go(*descriptor));
@@ -99,35 +99,6 @@ fn is_locked_down(line: &str) -> bool {
 fn open_namespace(pid: Pid) -> io::Result<OwnedFd> {
     let path = format!("/proc/{}/ns/mnt", pid.as_raw_nonzero());
     Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-/// A keeper in a template, where it clones PID 1. Its way back is by descriptors: there is no path from there.
-pub(crate) struct Visit {
-    home: OwnedFd,
-    root: OwnedFd,
-}
-
-impl Visit {
-    pub(crate) fn begin(template: BorrowedFd<'_>) -> Result<Visit, Fault> {
-        let open = |path| rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-        let home = open("/proc/self/ns/mnt").doing(|| "open the keeper's mount namespace")?;
-        let root = open("/").doing(|| "open the keeper's root directory")?;
-        enter(template).doing(|| "enter the template")?;
-        Ok(Visit { home, root })
-    }
-
-    /// Entering a mount namespace makes its root the root directory, which was another one if the server runs in a
-    /// `chroot`.
-    pub(crate) fn end(self) -> Result<(), Fault> {
-        let returned = enter(self.home.as_fd())
-            .and_then(|()| Ok(rustix::process::fchdir(&self.root)?))
-            .and_then(|()| Ok(rustix::process::chroot(".")?));
-        returned.doing(|| "leave the template")
-    }
-}
-
-fn enter(mounts: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::thread::move_into_link_name_space(mounts, Some(LinkNameSpaceType::Mount))?)
 }
 
 #[cfg(test)]

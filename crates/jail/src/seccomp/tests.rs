@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::compile::{NATIVE, X32, compile};
 use super::policy::{CONTAINED, Case, Group, Policy, REAPER, Row, Rule, STANDARD, Test, Verdict, rows};
 use super::{Filter, verdict};
-use crate::init_handle::socket_pair;
+use crate::message::socket_pair;
 use crate::message::{self, Reply};
 
 const EPERM: Verdict = Verdict::Deny(libc::EPERM);
