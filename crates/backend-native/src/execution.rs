@@ -450,6 +450,7 @@ impl NativeExecution {
                     Reply::Hired { .. }
                     | Reply::Ready
                     | Reply::Supplied
+                    | Reply::Uplink
                     | Reply::Started
                     | Reply::Failed { .. },
                     _,

@@ -131,15 +131,19 @@ impl Egress {
         }
     }
 
-    /// Whether a name may stand for this address at all. An attacker's name may point anywhere.
+    /// Whether a name may stand for this address at all. An attacker's name may point anywhere; to an address that is
+    /// not public only if a rule names that address as well.
     ///
     /// # Errors
     /// The address is nothing that a name may stand for.
     pub fn answer(&self, address: IpAddr) -> Result<(), Reason> {
-        match Class::of(address) {
-            Some(class) => Err(Reason::Special(class)),
-            None => Ok(()),
-        }
+        let Some(class) = Class::of(address) else { return Ok(()) };
+        let named = |rule: &Rule| match &rule.host {
+            Host::Addresses(block) => block.contains(address) && block.class().is_some(),
+            Host::Name(_) | Host::Beneath(_) => false,
+        };
+        let named = self.allow.as_ref().is_some_and(|rules| rules.iter().any(named));
+        if named && !class.is_never_reachable() { Ok(()) } else { Err(Reason::Special(class)) }
     }
 
     /// Judges a connection to an address that these names were resolved to, for this box.

@@ -156,6 +156,8 @@ impl<'a> Site<'a> {
                 bound_sockets();
                 Ok(())
             }
+            // PID 1 has done it: what it makes goes to the keeper, and not into the box.
+            Step::Uplink => Ok(()),
             Step::PrivateMounts => private_mounts(),
             Step::Root => self.make_root().doing(|| "make the new root"),
             Step::File(path, content) => self.make_file(path, content).doing(|| named("make the file", path)),

@@ -248,6 +248,7 @@ coded_enum!(Step {
     19 => Terminals { max },
     20 => OfferLayer,
     21 => Cover(path, content),
+    22 => Uplink,
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Text(text), 1 => Kernel });
@@ -285,6 +286,7 @@ mod tests {
                 Step::Hostname("h".into()),
                 Step::Loopback,
                 Step::BoundSockets,
+                Step::Uplink,
                 Step::PrivateMounts,
                 Step::Root,
                 Step::File("/f".into(), vec![0, 255]),

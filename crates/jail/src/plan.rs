@@ -107,6 +107,8 @@ pub enum Step {
     Hostname(String),
     /// Lets the box talk to itself.
     Loopback,
+    /// Connects the box with a gateway: see [`uplink`](crate::uplink).
+    Uplink,
     /// Makes the kernel keep less for each socket that nobody is charged for, where it can.
     BoundSockets,
     /// Stops mounts from spreading to the host or from it.
@@ -326,6 +328,7 @@ impl Plan {
             Step::HideCgroup => writeln!(f, "enter     cgroup"),
             Step::Hostname(name) => writeln!(f, "hostname  {name}"),
             Step::Loopback => writeln!(f, "loopback  up"),
+            Step::Uplink => writeln!(f, "uplink    eth0, its other end to the gateway"),
             Step::BoundSockets => writeln!(f, "sockets   keep less that is not charged"),
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
