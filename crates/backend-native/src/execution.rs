@@ -10,6 +10,7 @@ use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{Changes, CollectedFile, Start};
 use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::{Glob, InputFile};
+use belljar_egress::Order;
 use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::descriptors::Locks;
@@ -32,6 +33,7 @@ use crate::host::Obstacle;
 use crate::keeper::{Keeper, OrderError, PATIENCE, ProgramEnds};
 use crate::layout::Draft;
 use crate::load::Waited;
+use crate::network::Gateway;
 use crate::program::Program;
 use crate::teardown::tear_down_later;
 use crate::zygote::{Entry, Readiness, Zygote};
@@ -65,6 +67,8 @@ pub(crate) struct Terms {
     pub(crate) collected: Bytes,
     /// What becomes of what the code writes to its workspace.
     pub(crate) writes: Writes,
+    /// What its gateway is to do, if it has a network.
+    pub(crate) egress: Option<Order>,
 }
 
 /// A program that runs in a box.
@@ -80,6 +84,7 @@ pub(crate) struct NativeExecution {
     /// Output is read again from this time on.
     pause: Option<Instant>,
     cgroup: Option<BoxCgroup>,
+    gateway: Option<Gateway>,
     offered: Option<OwnedFd>,
     /// The workspace beneath the layer that was offered.
     before: Option<OwnedFd>,
@@ -224,8 +229,11 @@ impl NativeExecution {
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
-        terms: Terms,
+        mut terms: Terms,
     ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
+        // It loads while the box is built.
+        let gateway =
+            terms.egress.take().map(Gateway::start).transpose().map_err(setup("start the gateway"))?;
         let (stdout, stdout_end) = pipe().map_err(setup("make a pipe for stdout"))?;
         let (stderr, stderr_end) = pipe().map_err(setup("make a pipe for stderr"))?;
         let ends = ProgramEnds { stdin, stdout: stdout_end, stderr: stderr_end };
@@ -255,6 +263,7 @@ impl NativeExecution {
             small_pieces: 0,
             pause: None,
             cgroup,
+            gateway,
             offered: None,
             before: None,
             code,
@@ -346,7 +355,12 @@ impl NativeExecution {
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match hear(&mut self.keeper, self.socket.as_ref()).await? {
+        let mut said = hear(&mut self.keeper, self.socket.as_ref()).await?;
+        if let Some((Reply::Uplink, beside)) = &said {
+            self.connect_gateway(beside).map_err(setup("connect the box with its gateway"))?;
+            said = hear(&mut self.keeper, self.socket.as_ref()).await?;
+        }
+        match said {
             Some((Reply::Started, beside)) => {
                 let mut beside = beside.into_iter();
                 (self.offered, self.meminfo) = (beside.next(), beside.next());
@@ -369,6 +383,11 @@ impl NativeExecution {
             }
             Some(_) | None => Err(died()),
         }
+    }
+
+    fn connect_gateway(&mut self, beside: &[OwnedFd]) -> io::Result<()> {
+        let (gateway, uplink) = self.gateway.as_mut().zip(beside.first()).ok_or(io::ErrorKind::NotFound)?;
+        gateway.connect(uplink)
     }
 
     /// If the exit listener cannot be polled, the run ends like any other.
@@ -632,6 +651,7 @@ impl NativeExecution {
             None => Counters { cpu: ended.cpu, memory_peak: ended.max_rss, oom_kills: 0 },
         };
         let counters = counters.since(self.booting);
+        let network = self.gateway.take().map(Gateway::finish);
         let (files, left_out) = self.collect();
         let ending = self.ending(ended.status, &counters);
         (self.offered, self.before) = (None, None);
@@ -644,7 +664,7 @@ impl NativeExecution {
             Start::Cold => self.take_apart()?,
         }
         let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
-        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
+        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes, network })
     }
 
     /// Disconnects, and lets the keeper kill the box and remove its cgroups.

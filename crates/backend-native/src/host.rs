@@ -73,7 +73,10 @@ impl Host {
                 0 => "private root, read-only mounts (this kernel has no Landlock)".to_owned(),
                 abi => format!("private root, read-only mounts, Landlock ABI {abi}"),
             }),
-            Guarantee::Network => kept("network namespace with only a loopback interface".into()),
+            Guarantee::Network => kept(
+                "a network namespace of its own; the way out, if any, is a gateway that allows what is named"
+                    .into(),
+            ),
             Guarantee::Disk => kept("one tmpfs, limited in bytes and number of files".into()),
             Guarantee::Syscalls => kept("seccomp allow-list".into()),
             Guarantee::Privileges => kept(match self.opener {
@@ -248,7 +251,12 @@ pub(crate) fn order_trial(keeper: &mut Keeper, draft: Draft) -> Result<i32, Obst
     loop {
         match keeper.hear().map_err(|error| Obstacle::new("receive the keeper's report", &error))? {
             Some((
-                Reply::Supplied | Reply::Hired { .. } | Reply::Ready | Reply::Started | Reply::Listening,
+                Reply::Supplied
+                | Reply::Uplink
+                | Reply::Hired { .. }
+                | Reply::Ready
+                | Reply::Started
+                | Reply::Listening,
                 _,
             )) => {}
             Some((Reply::Failed { doing, errno }, _)) => return Err(Obstacle { doing, errno }),
@@ -277,6 +285,10 @@ impl Obstacle {
         let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
         let about_users = self.doing.contains("namespaces") || self.doing.contains("users");
+        if self.doing.contains("network interface") {
+            return "the kernel needs virtual Ethernet devices: `modprobe veth`; or leave the network out"
+                .into();
+        }
         if self.doing.contains("workspace") {
             return "the workspace must be an ordinary directory, on a filesystem that can be under an overlay".into();
         }

@@ -8,7 +8,7 @@ use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Work};
 use belljar_core::language::Rehearsal;
 use belljar_core::path::{BoxPath, Workspace, Writes};
-use belljar_core::request::InputFile;
+use belljar_core::request::{InputFile, Network};
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
@@ -17,6 +17,7 @@ use belljar_jail::plan::{
 };
 
 use crate::machine;
+use crate::network::resolver_configuration;
 
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
@@ -45,7 +46,6 @@ const ETC: &[(&str, &str)] = &[
         "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n\
          networks: files\n",
     ),
-    ("/etc/resolv.conf", ""),
     ("/etc/services", include_str!("etc/services")),
     ("/etc/protocols", include_str!("etc/protocols")),
     ("/etc/networks", "default 0.0.0.0\nloopback 127.0.0.0\nlink-local 169.254.0.0\n"),
@@ -133,7 +133,7 @@ pub(crate) fn draft(
     };
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
     let mut layout = Layout::default();
-    layout.put_system(&ground.base, rehearsal);
+    layout.put_system(&ground.base, &sandbox.network, rehearsal);
     // What comes before costs the same for every run; what comes after belongs to this run and is charged to it.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
@@ -187,10 +187,13 @@ struct Layout {
 
 impl Layout {
     /// What is the same for every box: the system's programs and libraries, devices, and a small `/etc`.
-    fn put_system(&mut self, base: &BaseSystem, rehearsal: Option<Rehearsal>) {
+    fn put_system(&mut self, base: &BaseSystem, network: &Network, rehearsal: Option<Rehearsal>) {
         self.step(Step::Hostname("belljar".into()));
         self.step(Step::Loopback);
         self.step(Step::BoundSockets);
+        if *network != Network::None {
+            self.step(Step::Uplink);
+        }
         self.step(Step::PrivateMounts);
         self.step(Step::Root);
         self.show(base);
@@ -204,6 +207,8 @@ impl Layout {
         for (path, content) in ETC {
             self.step(Step::File(path.into(), content.as_bytes().to_vec()));
         }
+        let resolver = resolver_configuration(network).into_bytes();
+        self.step(Step::File("/etc/resolv.conf".into(), resolver));
         self.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
         if let Some(rehearsal) = rehearsal {
             self.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
@@ -359,7 +364,7 @@ mod tests {
     use belljar_core::language::Language;
     use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
     use belljar_core::outcome::CollectedFile;
-    use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
+    use belljar_core::request::{Arg, EnvVar, Glob, Stdin};
     use belljar_jail::plan::IdPair;
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {

@@ -16,6 +16,7 @@ mod keeper;
 mod layout;
 mod load;
 mod machine;
+mod network;
 mod parked;
 mod pool;
 pub mod privilege_drop;
@@ -54,6 +55,7 @@ use crate::host::Host;
 use crate::keeper::Keeper;
 use crate::layout::{BaseSystem, Draft, Ground, Supply};
 use crate::load::Waited;
+pub use crate::network::NetworkSettings;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::warden::Warden;
@@ -83,6 +85,8 @@ pub struct Settings {
     pub pool: Option<PoolSettings>,
     /// How many boxes of crashed predecessors were already cleaned up.
     pub swept: usize,
+    /// What all boxes with a network have in common.
+    pub network: NetworkSettings,
 }
 
 /// The native backend on this host.
@@ -102,6 +106,7 @@ pub struct Native {
     empty_boxes: EmptyBoxes,
     /// Forks keepers, if there will be many.
     warden: Option<Warden>,
+    network: NetworkSettings,
 }
 
 impl Native {
@@ -137,6 +142,7 @@ impl Native {
             zygotes,
             empty_boxes,
             warden,
+            network: settings.network,
         };
         if !native.has_standby() {
             native.sweep();
@@ -190,6 +196,7 @@ impl Native {
             collect: execution.collect,
             collected: execution.limits.collected,
             writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
+            egress: self.network.order(&sandbox.network),
         };
         let (theirs, ours) = stdin::pipe().map_err(|source| setup("make a pipe for stdin", source))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
@@ -276,11 +283,10 @@ impl Backend for Native {
         &self.offer
     }
 
-    /// Egress will be added here: a network namespace with a way out through a proxy on this host.
+    /// The namespace of every box is its own; those with a network have a gateway beside it.
     fn provides(&self, network: &Network) -> bool {
         match network {
-            Network::None => true,
-            Network::Full | Network::Allow(_) => false,
+            Network::None | Network::Full | Network::Allow(_) => true,
         }
     }
 

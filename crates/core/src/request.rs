@@ -332,7 +332,11 @@ fn parse_hosts(hosts: &str) -> Result<Vec<String>, Invalid> {
         hosts.split(',').map(|host| Ok(Rule::parse(host)?.to_string())).collect::<Result<_, Invalid>>()?;
     if rules.len() > MAX_RULES {
         let message = format!("{} hosts are too many", rules.len());
-        return Err(Invalid::new(Field::Network, message, format!("name at most {MAX_RULES}, or a CIDR or *.name")));
+        return Err(Invalid::new(
+            Field::Network,
+            message,
+            format!("name at most {MAX_RULES}, or a CIDR or *.name"),
+        ));
     }
     Ok(rules)
 }

@@ -172,10 +172,8 @@ impl Gateway {
         let timeout = self.timeout();
         let uplink = if self.uplink.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         let mut sources = vec![Source::Parent, Source::Uplink];
-        let mut fds = vec![
-            PollFd::new(parent, PollFlags::IN),
-            PollFd::from_borrowed_fd(self.uplink.socket(), uplink),
-        ];
+        let mut fds =
+            vec![PollFd::new(parent, PollFlags::IN), PollFd::from_borrowed_fd(self.uplink.socket(), uplink)];
         let mut watch = |source, fd, interest| {
             sources.push(source);
             fds.push(PollFd::from_borrowed_fd(fd, interest));
@@ -383,9 +381,9 @@ impl Gateway {
 
     fn take_datagram(&mut self, ends: Ends, payload: &[u8]) -> Result<(), ()> {
         if !self.datagrams.contains_key(&ends) {
-            let host = self.admit(Transport::Udp, ends.1).and_then(|_| {
-                host_socket::connect_datagrams(canonical_end(ends.1)).map_err(|_| None)
-            });
+            let host = self
+                .admit(Transport::Udp, ends.1)
+                .and_then(|_| host_socket::connect_datagrams(canonical_end(ends.1)).map_err(|_| None));
             let host = host.map_err(|reason| {
                 reason.into_iter().for_each(|reason| self.refuse(ends.1, reason));
             })?;

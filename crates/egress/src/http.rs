@@ -67,8 +67,7 @@ impl Requests {
                 Part::ChunkEnd | Part::Trailers => match self.gather(bytes, line_end, MAX_CHUNK_LINE)? {
                     (Some(line), _) if line != b"\r\n" => return Err(Reason::Protocol),
                     (Some(line), rest) => {
-                        self.part =
-                            if self.part == Part::Trailers { Part::Head } else { Part::ChunkSize };
+                        self.part = if self.part == Part::Trailers { Part::Head } else { Part::ChunkSize };
                         out.extend_from_slice(&line);
                         rest
                     }
@@ -229,8 +228,7 @@ mod tests {
 
     const GOOD: &str = "GET / HTTP/1.1\r\nHost: good.org\r\nAccept: */*\r\n\r\n";
     const POST: &str = "POST /a HTTP/1.1\r\nhost:good.org\r\nContent-Length: 5\r\n\r\nhello";
-    const CHUNKED: &str =
-        "PUT /b HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\n";
+    const CHUNKED: &str = "PUT /b HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nA\r\n0123456789\r\n0\r\n\r\n";
     const ABSOLUTE: &str = "GET http://good.org/x HTTP/1.1\r\nHost: good.org\r\n\r\n";
     const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.org\r\n\r\n";
 
@@ -281,8 +279,20 @@ mod tests {
             assert_eq!((passed.as_str(), ended), ("", Err(Reason::Protocol)), "{head:?}");
         }
         assert_eq!(pass("GET / HTTP/1.1\r\nAccept: a\r\n\r\n", 99).1, Err(Reason::NoName));
-        assert_eq!(pass("GET http://evil.org/ HTTP/1.1\r\nHost: good.org\r\n\r\n", 99).1, Err(Reason::OtherName));
-        for chunks in ["5 \r\n", "5;a=b\r\n", "0x5\r\n", "-1\r\n", "\r\n", "ffffffffffffffff\r\n", "0\r\nHost: evil.org\r\n", "1\r\nx\nx\r\n"] {
+        assert_eq!(
+            pass("GET http://evil.org/ HTTP/1.1\r\nHost: good.org\r\n\r\n", 99).1,
+            Err(Reason::OtherName)
+        );
+        for chunks in [
+            "5 \r\n",
+            "5;a=b\r\n",
+            "0x5\r\n",
+            "-1\r\n",
+            "\r\n",
+            "ffffffffffffffff\r\n",
+            "0\r\nHost: evil.org\r\n",
+            "1\r\nx\nx\r\n",
+        ] {
             let head = "POST / HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n";
             assert_eq!(pass(&[head, chunks].concat(), 9999).1, Err(Reason::Protocol), "{chunks:?}");
         }
@@ -290,7 +300,10 @@ mod tests {
 
     #[test]
     fn a_head_without_an_end_is_not_held_for_ever() {
-        assert_eq!(pass(&"GET / HTTP/1.1\r\nHost: good.org\r\nX: ".repeat(4000), 999).1, Err(Reason::Protocol));
+        assert_eq!(
+            pass(&"GET / HTTP/1.1\r\nHost: good.org\r\nX: ".repeat(4000), 999).1,
+            Err(Reason::Protocol)
+        );
     }
 
     proptest! {

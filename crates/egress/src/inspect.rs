@@ -104,9 +104,7 @@ impl Inspector {
             Some(b' ') if (1..MAX_METHOD).contains(&word) => {
                 match self.held.iter().position(|byte| *byte == b'\n') {
                     None if self.held.len() < MAX_LINE => return Ok(()),
-                    Some(end) if is_request_line(&self.held[..end]) => {
-                        Some(Kind::Http(Requests::default()))
-                    }
+                    Some(end) if is_request_line(&self.held[..end]) => Some(Kind::Http(Requests::default())),
                     _ => None,
                 }
             }
@@ -273,7 +271,9 @@ mod tests {
 
     #[test]
     fn what_shows_no_name_passes_only_where_that_is_allowed() {
-        for text in ["SSH-2.0-x\r\n", "\0\0\0\x08\x04\x52\x16\x2f", " GET / HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\n"] {
+        for text in
+            ["SSH-2.0-x\r\n", "\0\0\0\x08\x04\x52\x16\x2f", " GET / HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\n"]
+        {
             assert_eq!(pass(named(), text.as_bytes(), 3).1, Err(Reason::Protocol), "{text:?}");
         }
         let opaque = || inspector(Some(&["good.org"]), true, &[]);

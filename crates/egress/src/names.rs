@@ -127,7 +127,8 @@ impl Names {
         for mut lookup in std::mem::take(&mut self.lookups) {
             match lookup.read() {
                 Some(answer) => {
-                    let (outcome, addresses) = self.accept(&lookup.question, answer.outcome, &answer.addresses, egress, tally);
+                    let (outcome, addresses) =
+                        self.accept(&lookup.question, answer.outcome, &answer.addresses, egress, tally);
                     let message = lookup.question.answer(outcome, &addresses, answer.ttl);
                     replies.push(Reply { to: lookup.asker, message });
                 }

@@ -146,7 +146,8 @@ mod tests {
 
     #[test]
     fn a_report_reads_back_and_can_do_no_harm() {
-        let denied = DeniedHost { host: "a\tb\n\x1b[31m".into(), port: Some(80), reason: "why".into(), count: 3 };
+        let denied =
+            DeniedHost { host: "a\tb\n\x1b[31m".into(), port: Some(80), reason: "why".into(), count: 3 };
         let used = NetworkUse { up: 1, down: 2, denied: vec![denied] };
         let read = read_report(&report(&used));
         assert_eq!((read.up, read.down, read.denied[0].host.as_str()), (1, 2, "a?b??[31m"));

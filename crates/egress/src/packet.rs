@@ -20,7 +20,11 @@ pub(crate) struct Packet<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Content<'a> {
     Tcp(Segment),
-    Udp { source: u16, target: u16, payload: &'a [u8] },
+    Udp {
+        source: u16,
+        target: u16,
+        payload: &'a [u8],
+    },
     /// Somebody wants to know whether a host is there.
     Ping,
     /// What the kernel tells its neighbours, and everything else.
@@ -61,7 +65,8 @@ impl<'a> Packet<'a> {
 
     fn parse_v4(bytes: &'a [u8]) -> Option<Packet<'a>> {
         let head = bytes.first_chunk::<20>()?;
-        let (start, end) = (usize::from(head[0] & 15) * 4, usize::from(u16::from_be_bytes([head[2], head[3]])));
+        let (start, end) =
+            (usize::from(head[0] & 15) * 4, usize::from(u16::from_be_bytes([head[2], head[3]])));
         let is_fragment = u16::from_be_bytes([head[6], head[7]]) & 0x3fff != 0;
         if start < 20 || is_fragment {
             return None;
@@ -180,7 +185,8 @@ fn transport_checksum(source: IpAddr, target: IpAddr, protocol: u8, content: &[u
 }
 
 fn sum_of(bytes: &[u8]) -> u64 {
-    let word = |pair: &[u8]| u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or_default()]));
+    let word =
+        |pair: &[u8]| u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or_default()]));
     bytes.chunks(2).map(word).sum()
 }
 

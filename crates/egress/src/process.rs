@@ -22,8 +22,7 @@ use crate::order::{self, MAX_REPORT, Order};
 pub const GATEWAY: &str = "belljar-gateway";
 
 /// What a gateway may use: buffers for as many connections as a box can have, and a report.
-const LIMITS: HelperLimits =
-    HelperLimits { memory: 1 << 30, cpu: Duration::MAX, file_size: MAX_REPORT };
+const LIMITS: HelperLimits = HelperLimits { memory: 1 << 30, cpu: Duration::MAX, file_size: MAX_REPORT };
 /// How long a gateway may take for its report.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The only words of the conversation.

@@ -23,7 +23,8 @@ impl Tally {
     pub(crate) fn refuse(&mut self, host: &str, port: Option<u16>, reason: Reason) {
         let (host, reason) = (plain(host), reason.text());
         let denied = &mut self.used.denied;
-        let known = denied.iter().position(|one| (&one.host, one.port, &one.reason) == (&host, port, &reason));
+        let known =
+            denied.iter().position(|one| (&one.host, one.port, &one.reason) == (&host, port, &reason));
         match known {
             Some(at) => denied[at].count += 1,
             None if denied.len() < MAX_DENIED => denied.push(DeniedHost { host, port, reason, count: 1 }),

@@ -187,7 +187,8 @@ impl Init {
     fn build(&mut self) -> Result<Vec<OwnedFd>, Fault> {
         if self.plan.build.contains(&Step::Uplink) {
             let socket = uplink::connect().doing(|| "make the box's network interface")?;
-            message::send(&self.keeper, &Reply::Uplink, &[socket.as_fd()]).doing(|| "report to the keeper")?;
+            message::send(&self.keeper, &Reply::Uplink, &[socket.as_fd()])
+                .doing(|| "report to the keeper")?;
         }
         let sources = match self.plan.opener {
             Opener::Keeper => std::mem::take(&mut self.sources),

@@ -63,7 +63,9 @@ fn configure_near_end() -> io::Result<()> {
     let v6: Vec<u8> = v6.iter().flat_map(|part| part.to_be_bytes()).collect();
     match route.ask(&new_address(index, INET6, &v6)) {
         Ok(()) => route.ask(&default_route(index, INET6)),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EACCES | libc::EAFNOSUPPORT)) => {
+        Err(error)
+            if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EACCES | libc::EAFNOSUPPORT)) =>
+        {
             Ok(())
         }
         Err(error) => Err(error),
@@ -183,7 +185,8 @@ impl Route {
     fn ask(&self, message: &Message) -> io::Result<()> {
         let length = u32::try_from(message.body.len() + 16).unwrap_or(u32::MAX);
         let flags = message.flags | NLM_F_REQUEST | NLM_F_ACK;
-        let mut bytes = [&length.to_ne_bytes()[..], &message.kind.to_ne_bytes(), &flags.to_ne_bytes()].concat();
+        let mut bytes =
+            [&length.to_ne_bytes()[..], &message.kind.to_ne_bytes(), &flags.to_ne_bytes()].concat();
         // The sequence number and the sender, which the kernel fills in.
         bytes.extend([0; 8]);
         bytes.extend(&message.body);

@@ -45,13 +45,38 @@ fn rules_read_back_as_they_are_shown() {
 #[test]
 fn what_is_no_host_is_refused() {
     for text in [
-        "", "*", "*.", "a b", "a..b", ".a", "-a.org", "a:0", "a:x", "a:", "a:2-1", "a:+1", "a:1-2-3", "a.*.b", "*a.org",
-        "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "[example.org]:1", "[::1", "10.0.0.0/33", "::/129", "1.2.3/8",
-        "::ffff:0.0.0.0/90", "ä.org",
+        "",
+        "*",
+        "*.",
+        "a b",
+        "a..b",
+        ".a",
+        "-a.org",
+        "a:0",
+        "a:x",
+        "a:",
+        "a:2-1",
+        "a:+1",
+        "a:1-2-3",
+        "a.*.b",
+        "*a.org",
+        "127.1",
+        "0x7f000001",
+        "2130706433",
+        "0177.0.0.1",
+        "[example.org]:1",
+        "[::1",
+        "10.0.0.0/33",
+        "::/129",
+        "1.2.3/8",
+        "::ffff:0.0.0.0/90",
+        "ä.org",
     ] {
         assert!(Rule::parse(text).is_err(), "{text:?}");
     }
-    for text in ["127.0.0.1", "127.0.0.0/8", "::1", "[::ffff:127.0.0.1]:80", "0.0.0.0", "::", "224.0.0.1", "ff02::1"] {
+    for text in
+        ["127.0.0.1", "127.0.0.0/8", "::1", "[::ffff:127.0.0.1]:80", "0.0.0.0", "::", "224.0.0.1", "ff02::1"]
+    {
         assert!(Rule::parse(text).is_err(), "{text:?}: no rule can name it");
     }
     let long = format!("{}.org", "a".repeat(64));
@@ -61,19 +86,55 @@ fn what_is_no_host_is_refused() {
 #[test]
 fn special_addresses_are_recognized_in_every_disguise() {
     for text in [
-        "127.0.0.1", "127.255.1.2", "::1", "::ffff:127.0.0.1", "::127.0.0.1", "10.0.0.1", "172.31.255.255", "192.168.0.1",
-        "::ffff:192.168.0.1", "100.64.0.1", "169.254.169.254", "::ffff:169.254.169.254", "168.63.129.16", "fd00:ec2::254",
-        "fe80::1", "fc00::1", "fec0::1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::", "2001:0:1::1", "2001:db8::1",
-        "192.0.2.1", "198.51.100.1", "203.0.113.1", "198.18.0.1", "224.0.0.1", "ff02::1", "255.255.255.255", "0.0.0.0",
-        "0.1.2.3", "240.0.0.1", "::", "4000::1", "100::1", "192.0.0.8",
+        "127.0.0.1",
+        "127.255.1.2",
+        "::1",
+        "::ffff:127.0.0.1",
+        "::127.0.0.1",
+        "10.0.0.1",
+        "172.31.255.255",
+        "192.168.0.1",
+        "::ffff:192.168.0.1",
+        "100.64.0.1",
+        "169.254.169.254",
+        "::ffff:169.254.169.254",
+        "168.63.129.16",
+        "fd00:ec2::254",
+        "fe80::1",
+        "fc00::1",
+        "fec0::1",
+        "64:ff9b::7f00:1",
+        "64:ff9b::a00:1",
+        "2002:7f00:1::",
+        "2001:0:1::1",
+        "2001:db8::1",
+        "192.0.2.1",
+        "198.51.100.1",
+        "203.0.113.1",
+        "198.18.0.1",
+        "224.0.0.1",
+        "ff02::1",
+        "255.255.255.255",
+        "0.0.0.0",
+        "0.1.2.3",
+        "240.0.0.1",
+        "::",
+        "4000::1",
+        "100::1",
+        "192.0.0.8",
     ] {
         assert!(Class::of(ip(text)).is_some(), "{text}");
         assert!(tcp(&full(&[]), text, 80, &[]).is_err(), "{text}");
         // Whoever answers for a name cannot lead there, either.
         assert!(full(&[]).answer(ip(text)).is_err(), "{text}");
-        assert!(tcp(&egress(&["evil.org", "evil.org:80", "0.0.0.0/0", "::/0"], &[]), text, 80, &["evil.org"]).is_err());
+        assert!(
+            tcp(&egress(&["evil.org", "evil.org:80", "0.0.0.0/0", "::/0"], &[]), text, 80, &["evil.org"])
+                .is_err()
+        );
     }
-    for text in ["1.1.1.1", "93.184.216.34", "172.32.0.1", "11.0.0.1", "2606:2800::1", "2a00::1", "::ffff:1.1.1.1"] {
+    for text in
+        ["1.1.1.1", "93.184.216.34", "172.32.0.1", "11.0.0.1", "2606:2800::1", "2a00::1", "::ffff:1.1.1.1"]
+    {
         assert_eq!(Class::of(ip(text)), None, "{text}: the control");
         assert_eq!(tcp(&full(&[]), text, 80, &[]), Ok(Passage::Free), "{text}");
     }
@@ -110,7 +171,10 @@ fn names_must_be_resolved_and_shown() {
 
 #[test]
 fn what_is_denied_stays_denied() {
-    let own = egress(&["*.example.org", "10.0.0.0/8", "example.org"], &["secret.example.org", "10.9.0.0/16", "example.org:25"]);
+    let own = egress(
+        &["*.example.org", "10.0.0.0/8", "example.org"],
+        &["secret.example.org", "10.9.0.0/16", "example.org:25"],
+    );
     assert_eq!(own.resolve("secret.example.org"), Err(Reason::Denied));
     assert_eq!(tcp(&own, "10.9.1.1", 80, &[]), Err(Reason::Denied));
     assert_eq!(tcp(&own, "10.8.1.1", 80, &[]), Ok(Passage::Free), "the control");
@@ -126,7 +190,9 @@ fn what_is_denied_stays_denied() {
 #[test]
 fn datagrams_need_an_address_or_a_port_and_quic_is_off() {
     let own = egress(&["example.org", "time.org:123", "9.9.9.9"], &[]);
-    let udp = |egress: &Egress, port, resolved: &[&str]| egress.connect(Transport::Udp, ip("1.1.1.1"), port, resolved);
+    let udp = |egress: &Egress, port, resolved: &[&str]| {
+        egress.connect(Transport::Udp, ip("1.1.1.1"), port, resolved)
+    };
     assert_eq!(udp(&own, 123, &["example.org"]), Err(Reason::NotAllowed));
     assert!(udp(&own, 123, &["time.org"]).is_ok());
     assert_eq!(udp(&full(&[]), 443, &[]), Err(Reason::Quic));
