@@ -91,8 +91,9 @@ pub fn confine_parser(limits: HelperLimits) -> io::Result<()> {
     Filter::parser().load()
 }
 
-/// Confines this process, which carries packets between a box and sockets of the host, and dies with its parent. It can
-/// make connections, and do nothing else to the host: open no file, start or touch no process. It must have one thread.
+/// Confines this process, which carries packets between a box and sockets of the host. It can make connections, and do
+/// nothing else to the host: open no file, start or touch no process. It must have one thread. It is not tied to the thread
+/// that started it, which may end before the run does: it ends with the socket to its parent.
 ///
 /// # Errors
 /// The kernel's. A process that could not be confined must not read a packet.
@@ -103,8 +104,6 @@ pub fn confine_gateway(limits: HelperLimits) -> io::Result<()> {
         (Resource::Core, 0),
     ])?;
     Identity::of_a_parser().take()?;
-    // Changing the user clears this (prctl(2)).
-    set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::thread::set_no_new_privs(true)?;
     if landlock::abi() > 0 {
         landlock::restrict(&[])?;

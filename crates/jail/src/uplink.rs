@@ -47,9 +47,9 @@ fn make_far_end(inside: &OwnedFd) -> io::Result<OwnedFd> {
     let route = Route::open()?;
     route.ask(&new_pair(inside))?;
     let index = netdevice::name_to_index(&route.0, NAME_OUTSIDE)?;
-    let socket = packet_socket(index)?;
+    // A socket that is bound to a device which is down begins with an error.
     route.ask(&bring_up(index))?;
-    Ok(socket)
+    packet_socket(index)
 }
 
 /// Without IPv6 on this host, the box has none either.
