@@ -179,8 +179,7 @@ impl Egress {
 
     /// Whether a rule names this address, and not merely a range of which it is a part: `0.0.0.0/0` names no address
     /// of a private network.
-    #[must_use]
-    pub fn is_named_by_address(&self, address: IpAddr, port: u16) -> bool {
+    fn is_named_by_address(&self, address: IpAddr, port: u16) -> bool {
         let (address, class) = (canonical(address), Class::of(address));
         let names = |rule: &Rule| match &rule.host {
             Host::Addresses(block) => {
@@ -190,6 +189,14 @@ impl Egress {
             }
             Host::Name(_) | Host::Beneath(_) => false,
         };
+        self.allow.as_ref().is_some_and(|rules| rules.iter().any(names))
+    }
+
+    /// Whether a rule names this very address, and no other one.
+    #[must_use]
+    pub fn names_exactly(&self, address: IpAddr, port: u16) -> bool {
+        let only = Block::one(address);
+        let names = |rule: &Rule| rule.host == Host::Addresses(only) && rule.ports.contains(port);
         self.allow.as_ref().is_some_and(|rules| rules.iter().any(names))
     }
 

@@ -282,7 +282,7 @@ impl Gateway {
             return Err(Some(Reason::NotAllowed));
         }
         match host_socket::way_to(canonical(to.ip())) {
-            Way::Own if !self.egress.is_named_by_address(to.ip(), to.port()) => {
+            Way::Own if !self.egress.names_exactly(to.ip(), to.port()) => {
                 return Err(Some(Reason::OwnAddress));
             }
             Way::None => return Err(None),

@@ -9,6 +9,29 @@ use crate::tls::{self, After, Hello};
 
 /// Longer than any method of HTTP.
 const MAX_METHOD: usize = 32;
+/// The methods of HTTP (RFC 9110, RFC 5789, RFC 4918) and the beginning of HTTP/2. Only for what need not be HTTP: a message
+/// that begins with no such word is not held back until there is a line of it.
+const METHODS: &[&[u8]] = &[
+    b"GET",
+    b"HEAD",
+    b"POST",
+    b"PUT",
+    b"DELETE",
+    b"CONNECT",
+    b"OPTIONS",
+    b"TRACE",
+    b"PATCH",
+    b"PROPFIND",
+    b"PROPPATCH",
+    b"MKCOL",
+    b"COPY",
+    b"MOVE",
+    b"LOCK",
+    b"UNLOCK",
+    b"REPORT",
+    b"SEARCH",
+    b"PRI",
+];
 /// The longest request line.
 const MAX_LINE: usize = 16 << 10;
 /// The most of a connection that is held back until it has shown its name.
@@ -100,6 +123,7 @@ impl Inspector {
         let kind = match self.held.get(word) {
             _ if self.held.is_empty() => return Ok(()),
             _ if self.held[0] == 22 => Some(Kind::Tls),
+            _ if self.demand.opaque && !begins_a_method(&self.held[..word]) => None,
             None if word < MAX_METHOD => return Ok(()),
             Some(b' ') if (1..MAX_METHOD).contains(&word) => {
                 match self.held.iter().position(|byte| *byte == b'\n') {
@@ -196,6 +220,10 @@ fn pass_requests(
     passed.map_err(|reason| refused.unwrap_or(Refused { name: None, reason }))
 }
 
+fn begins_a_method(word: &[u8]) -> bool {
+    !word.is_empty() && METHODS.iter().any(|method| method.starts_with(word))
+}
+
 fn is_request_line(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     line.windows(6).any(|word| word.eq_ignore_ascii_case(b" HTTP/"))
@@ -277,7 +305,10 @@ mod tests {
             assert_eq!(pass(named(), text.as_bytes(), 3).1, Err(Reason::Protocol), "{text:?}");
         }
         let opaque = || inspector(Some(&["good.org"]), true, &[]);
-        assert_eq!(pass(opaque(), b"SSH-2.0-x\r\n", 3), (b"SSH-2.0-x\r\n".to_vec(), Ok(())));
+        for text in ["SSH-2.0-x\r\n", "x", "HELO", "GETX"] {
+            assert_eq!(pass(opaque(), text.as_bytes(), 3), (text.as_bytes().to_vec(), Ok(())), "{text:?}");
+        }
+        assert_eq!(pass(opaque(), b"GET", 3), (Vec::new(), Ok(())), "it may become a request");
         assert_eq!(pass(opaque(), &hello(&[sni("evil.org")], 99), 3).1, Err(Reason::OtherName));
         assert_eq!(pass(opaque(), b"GET / HTTP/1.1\r\nHost: evil.org\r\n\r\n", 3).1, Err(Reason::OtherName));
     }

@@ -346,7 +346,7 @@ fn plain_get(address: &str) -> String {
 
 fn two_boxes_cannot_reach_each_other() {
     let listener = belljar("full")
-        .args(["python", "-c", "import socket\ns = socket.create_server(('0.0.0.0', 4000))\ns.settimeout(6)\ntry:\n  s.accept(); print('met')\nexcept OSError: print('alone')"])
+        .args(["--timeout", "60s", "python", "-c", "import socket\ns = socket.create_server(('0.0.0.0', 4000))\ns.settimeout(6)\ntry:\n  s.accept(); print('met')\nexcept OSError: print('alone')"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -414,7 +414,7 @@ print(connect('{GOOD}', 7) )
 "
     );
     let mut command = belljar(&format!("allow:{GOOD}"));
-    command.args(["--memory", "512M", "python", "-c"]).arg(format!(
+    command.args(["--memory", "512M", "--timeout", "60s", "python", "-c"]).arg(format!(
         "import errno, socket\ndef connect(h, p):\n  socket.create_connection((h, p)).close(); return 'connected'\n{code}"
     ));
     let ran = finish(&mut command);
@@ -454,8 +454,12 @@ except OSError as fault: print('no network')
 "
     );
     let mut command = belljar(&format!("allow:{GOOD}"));
-    let child =
-        command.args(["python", "-c"]).arg(code).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let child = command
+        .args(["--timeout", "60s", "python", "-c"])
+        .arg(code)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
     let gateway = (0..200).find_map(|_| {
         std::thread::sleep(Duration::from_millis(10));
         gateway_of(child.id())
@@ -502,11 +506,19 @@ fn no_network_is_no_network() {
 
 fn curl_and_node_work_as_they_are() {
     let script = "curl -sS http://good.test/x; curl -sS http://other.test/ 2>/dev/null || echo failed";
-    let ran = finish(belljar("allow:good.test").args(["bash", "-c", script]));
+    let ran = finish(belljar("allow:good.test").args(["--timeout", "60s", "bash", "-c", script]));
     assert_eq!(ran.lines(), [&format!("{GOOD} good.test /x"), "failed"], "{}", ran.result);
     let script = "for (const host of ['good.test', 'other.test'])
         await fetch(`http://${host}/y`).then(a => a.text()).then(t => console.log(t.trim()), f => console.log('failed'))";
-    let ran = finish(belljar("allow:good.test").args(["--memory", "1G", "javascript", "-c", script]));
+    let ran = finish(belljar("allow:good.test").args([
+        "--memory",
+        "1G",
+        "--timeout",
+        "60s",
+        "javascript",
+        "-c",
+        script,
+    ]));
     assert_eq!(ran.lines(), [&format!("{GOOD} good.test /y"), "failed"], "{}", ran.result);
 }
 
@@ -516,7 +528,18 @@ fn pip_installs_from_an_allowed_index() {
                   --index-url http://good.test/simple/ --trusted-host good.test tiny && \
                   PYTHONPATH=/sandbox/lib python3 -c 'import tiny; print(tiny.WORD)'";
     let install = |network: &str| {
-        finish(belljar(network).args(["--memory", "1G", "--disk", "256M", "bash", "-c", script])).result
+        finish(belljar(network).args([
+            "--memory",
+            "1G",
+            "--disk",
+            "256M",
+            "--timeout",
+            "60s",
+            "bash",
+            "-c",
+            script,
+        ]))
+        .result
     };
     let allowed = install("allow:good.test");
     assert_eq!(allowed["stdout"], "installed\n", "{allowed}");

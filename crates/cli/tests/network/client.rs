@@ -23,7 +23,7 @@ def exchange(host, port, data, family=None):
     def work():
         with socket.create_connection((host, port)) as s:
             s.sendall(data)
-            return s.recv(4096).decode("latin1") or "closed"
+            return s.recv(4096).decode("latin1").strip() or "closed"
     return attempt(work)
 def get(host, path="/", name=None, port=80):
     def work():
@@ -75,17 +75,17 @@ impl Ran {
 pub(crate) fn belljar(network: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command
-        .args(["run", "--backend", "native", "--json", "--timeout", "60s", "--config"])
+        .args(["run", "--json", "--config"])
         .arg(WORLD.file("belljar.toml"))
         .args(["--network", network])
-        .env_remove("BELLJAR_BACKEND")
+        .env("BELLJAR_BACKEND", "native")
         .env("BELLJAR_STATE_DIR", WORLD.file("state"));
     command
 }
 
 /// Runs Python code with this network.
 pub(crate) fn run(network: &str, code: &str) -> Ran {
-    finish(belljar(network).args(["python", "-c"]).arg(format!("{PRELUDE}\n{code}")))
+    finish(belljar(network).args(["--timeout", "60s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}")))
 }
 
 pub(crate) fn finish(command: &mut Command) -> Ran {

@@ -97,7 +97,8 @@ fn answer_requests(mut stream: TcpStream) {
 
 fn answer_request(stream: &mut TcpStream, own: IpAddr, head: &str) -> std::io::Result<()> {
     let path = head.split(' ').nth(1).unwrap_or_default();
-    let host = head.lines().find_map(|line| line.strip_prefix("Host: ")).unwrap_or("-");
+    let host = head.lines().find_map(|line| line.strip_prefix("Host: ").or(line.strip_prefix("host: ")));
+    let host = host.unwrap_or("-");
     if let Some(to) = path.strip_prefix("/redirect/") {
         return write!(stream, "HTTP/1.1 302 Found\r\nLocation: http://{to}/\r\nContent-Length: 0\r\n\r\n");
     }

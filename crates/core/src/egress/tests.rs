@@ -150,6 +150,8 @@ fn an_address_is_reachable_if_a_rule_names_it() {
     assert_eq!(tcp(&own, "10.2.2.3", 5432, &[]), Err(Reason::Special(Class::Private)));
     assert_eq!(tcp(&own, "93.184.216.34", 8080, &[]), Ok(Passage::Free));
     assert_eq!(tcp(&own, "93.184.216.35", 80, &[]), Err(Reason::NotAllowed));
+    assert!(own.names_exactly(ip("93.184.216.34"), 1) && own.names_exactly(ip("::ffff:93.184.216.34"), 1));
+    assert!(!own.names_exactly(ip("10.1.2.3"), 5432), "a block names no single address");
 }
 
 #[test]
