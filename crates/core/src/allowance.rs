@@ -422,6 +422,18 @@ mod tests {
         assert_eq!(refused(&some, &asks).0, Field::Network);
         asks.sandbox.network = Network::Full;
         assert_eq!(refused(&some, &asks).0, Field::Network);
+        let full = Allowance { networks: Networks::Full, ..Allowance::boxed() };
+        assert_eq!(full.permits(&asks), Ok(()));
+        let mut permits = |allowance: &Allowance, network: &str| {
+            asks.sandbox.network = Network::parse(network).unwrap();
+            allowance.permits(&asks).is_ok()
+        };
+        assert!(permits(&some, "allow:example.org:443") && !permits(&some, "allow:api.example.org"));
+        assert!(permits(&full, "allow:example.org,93.184.216.34,0.0.0.0/0"));
+        for private in ["allow:10.0.0.1", "allow:example.org,169.254.169.254", "allow:fd00::/8"] {
+            assert!(!permits(&full, private), "{private}: no part of the public internet");
+            assert!(permits(&Allowance::everything(), private), "{private}: the control");
+        }
     }
 
     #[test]
