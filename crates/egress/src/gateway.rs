@@ -446,3 +446,6 @@ fn is_box(source: IpAddr) -> bool {
 fn canonical_end(end: SocketAddr) -> SocketAddr {
     SocketAddr::new(canonical(end.ip()), end.port())
 }
+
+#[cfg(test)]
+mod tests;
