@@ -230,7 +230,15 @@ impl DockerExecution {
                 Loss::Stopped => self.container.remove_or_abandon(ENGINE_PATIENCE).await,
             }
             let (ending, cpu, files) = (Ending::Lost(why.message()), Duration::ZERO, Vec::new());
-            return Ok(Finished { ending, cpu, memory_peak: 0, files, left_out: 0, changes: None });
+            return Ok(Finished {
+                ending,
+                cpu,
+                memory_peak: 0,
+                files,
+                left_out: 0,
+                changes: None,
+                network: None,
+            });
         }
         let end = self.ended.unwrap_or(killed_end());
         let files = match self.terms.collects {
@@ -256,6 +264,7 @@ impl DockerExecution {
             files,
             left_out: 0,
             changes: None,
+            network: None,
         })
     }
 

@@ -38,6 +38,9 @@ pub(crate) fn hint(fault: &Fault) -> String {
     let setting = |path: &str| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let is = |path: &str, value: &str| setting(path).as_deref() == Some(value);
     let about_namespaces = fault.about == About::Namespaces;
+    if fault.about == About::Network {
+        return "the kernel needs virtual Ethernet devices: `modprobe veth`; or leave the network out".into();
+    }
     if fault.about == About::Workspace {
         return "the workspace must be an ordinary directory, on a filesystem that can be under an overlay"
             .into();
@@ -89,6 +92,7 @@ mod tests {
     fn the_hint_follows_from_what_failed_and_not_from_its_words() {
         let about = |about| hint(&Fault { about, ..Fault::with_errno("do it", 0) });
         assert!(about(About::Workspace).contains("workspace"));
+        assert!(about(About::Network).contains("veth"));
         assert!(about(About::Namespaces).contains("user namespaces"));
         assert_eq!(hint(&Fault::with_errno("mount the workspace of the namespaces", 0)), about(About::Box));
     }

@@ -36,7 +36,10 @@ impl Host {
                 0 => "private root, read-only mounts (this kernel has no Landlock)".to_owned(),
                 abi => format!("private root, read-only mounts, Landlock ABI {abi}"),
             }),
-            Guarantee::Network => kept("network namespace with only a loopback interface".into()),
+            Guarantee::Network => kept(
+                "a network namespace of its own; the way out, if any, is a gateway that allows what is named"
+                    .into(),
+            ),
             Guarantee::Disk => kept("one tmpfs, limited in bytes and number of files".into()),
             Guarantee::Syscalls => kept("seccomp allow-list".into()),
             Guarantee::Privileges => kept(match self.opener {

@@ -9,7 +9,7 @@ use belljar_core::Field;
 use belljar_core::backend::{BackendError, ExecutionSpec, SandboxSpec, Work};
 use belljar_core::language::Rehearsal;
 use belljar_core::path::{BoxPath, Workspace, Writes};
-use belljar_core::request::InputFile;
+use belljar_core::request::{InputFile, Network};
 use belljar_host::program::{self, Places, check_workspace, name_source};
 use belljar_host::runtimes::{BASE_SYSTEM, Runtime};
 use belljar_jail::plan::{
@@ -18,6 +18,7 @@ use belljar_jail::plan::{
 };
 
 use crate::machine;
+use crate::network::resolver_configuration;
 
 /// The directory that is always writable, and the home of the code's user.
 pub(crate) const SANDBOX: &str = "/sandbox";
@@ -56,7 +57,6 @@ const ETC: &[(&str, &str)] = &[
         "passwd: files\ngroup: files\nhosts: files dns\nservices: files\nprotocols: files\n\
          networks: files\n",
     ),
-    ("/etc/resolv.conf", ""),
     ("/etc/services", include_str!("etc/services")),
     ("/etc/protocols", include_str!("etc/protocols")),
     ("/etc/networks", "default 0.0.0.0\nloopback 127.0.0.0\nlink-local 169.254.0.0\n"),
@@ -154,7 +154,7 @@ pub(crate) fn draft(
     };
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
     let mut layout = Layout::default();
-    layout.put_system(&ground.base, rehearsal, &machine::proc_files(&sandbox.limits));
+    layout.put_system(&ground.base, &sandbox.network, rehearsal, &machine::proc_files(&sandbox.limits));
     let in_scratch = |path: &&PathBuf| SCRATCH.iter().any(|(part, ..)| path.starts_with(part));
     let (late, early): (Vec<_>, Vec<_>) = ground.runtime.mounts.iter().partition(in_scratch);
     early.into_iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
@@ -162,6 +162,9 @@ pub(crate) fn draft(
 
     layout.step(Step::Hostname("belljar".into()));
     layout.step(Step::Loopback);
+    if sandbox.network != Network::None {
+        layout.step(Step::Uplink);
+    }
     // What comes before costs the same for every run; what comes after belongs to this run and is charged to it.
     if matches!(ground.cgroup, CgroupEntry::V1 { .. }) {
         layout.step(Step::JoinCgroup);
@@ -220,6 +223,7 @@ impl Layout {
     fn put_system(
         &mut self,
         base: &BaseSystem,
+        network: &Network,
         rehearsal: Option<Rehearsal>,
         machine: &[(&'static str, String)],
     ) {
@@ -233,6 +237,8 @@ impl Layout {
         for (path, content) in ETC {
             self.step(Step::File(path.into(), content.as_bytes().to_vec()));
         }
+        let resolver = resolver_configuration(network).into_bytes();
+        self.step(Step::File("/etc/resolv.conf".into(), resolver));
         self.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
         if let Some(rehearsal) = rehearsal {
             self.step(Step::File(rehearsal.path.into(), rehearsal.script.as_bytes().to_vec()));
@@ -397,7 +403,7 @@ mod tests {
     use belljar_core::language::Language;
     use belljar_core::limits::{LimitsRequest, THREAD_VARIABLES};
     use belljar_core::outcome::CollectedFile;
-    use belljar_core::request::{Arg, EnvVar, Glob, InputFile, Network, Stdin};
+    use belljar_core::request::{Arg, EnvVar, Glob, Stdin};
     use belljar_jail::plan::IdPair;
 
     fn sandbox(workspace: Option<&Path>) -> SandboxSpec {
@@ -478,6 +484,23 @@ mod tests {
     fn the_plan_of_a_plain_run() {
         let plan = draft_of(&sandbox(None), &execution("python", &["data/in.csv"])).unwrap();
         insta::assert_snapshot!(shown(&plan));
+    }
+
+    #[test]
+    fn a_run_with_a_network_has_an_uplink_and_a_name_server_and_nothing_else_more() {
+        let lines = |network: &str| {
+            let network = Network::parse(network).unwrap();
+            let plan =
+                draft_of(&SandboxSpec { network, ..sandbox(None) }, &execution("python", &[])).unwrap();
+            shown(&plan).lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let (none, some) = (lines("none"), lines("allow:example.org"));
+        let more: Vec<_> = some.iter().filter(|line| !none.contains(line)).collect();
+        assert_eq!(
+            more,
+            ["uplink    eth0, its other end to the gateway", "file      /etc/resolv.conf (21 bytes)"]
+        );
+        assert_eq!(lines("full"), some);
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod layout;
 mod live_box;
 mod load;
 mod machine;
+mod network;
 mod parked;
 mod pool;
 pub mod privilege_drop;
@@ -57,6 +58,7 @@ use crate::execution::{NativeExecution, Terms};
 use crate::factory::BoxFactory;
 use crate::layout::Supply;
 use crate::load::Waited;
+pub use crate::network::NetworkSettings;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
 use crate::warm::{Beginning, WarmBoxes};
@@ -84,6 +86,8 @@ pub struct Settings {
     pub pool: Option<PoolSettings>,
     /// How many boxes of crashed predecessors were already cleaned up.
     pub swept: usize,
+    /// What all boxes with a network have in common.
+    pub network: NetworkSettings,
 }
 
 /// The native backend on this host.
@@ -97,6 +101,7 @@ pub struct Native {
     swept: OnceLock<usize>,
     /// Those that another process, with the rights to do so, cleaned up before.
     swept_before: usize,
+    network: NetworkSettings,
 }
 
 impl Native {
@@ -119,7 +124,8 @@ impl Native {
         let warm =
             pool.map(|pool| Arc::new(WarmBoxes::new(Pool::new(pool), factory.clone(), runtimes.clone())));
         let (swept, swept_before) = (OnceLock::new(), settings.swept);
-        let native = Native { factory, runtimes, warm, swept, swept_before };
+        let network = settings.network;
+        let native = Native { factory, runtimes, warm, swept, swept_before, network };
         if !native.factory.has_standby() {
             native.sweep();
         }
@@ -175,6 +181,7 @@ impl Native {
             collect: execution.collect,
             collected: execution.limits.collected,
             writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
+            egress: self.network.order(&sandbox.network),
         };
         let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
@@ -207,11 +214,10 @@ impl Backend for Native {
         &self.factory.offer
     }
 
-    /// Egress will be added here: a network namespace with a way out through a proxy on this host.
+    /// The namespace of every box is its own; those with a network have a gateway beside it.
     fn provides(&self, network: &Network) -> bool {
         match network {
-            Network::None => true,
-            Network::Full | Network::Allow(_) => false,
+            Network::None | Network::Full | Network::Allow(_) => true,
         }
     }
 

@@ -120,6 +120,7 @@ fn order(keeper: &mut Keeper, draft: Draft) -> Result<i32, Fault> {
         match keeper.hear().map_err(|error| Fault::new("receive the keeper's report", &error))? {
             Some((
                 Reply::Supplied
+                | Reply::Uplink
                 | Reply::Template
                 | Reply::Hired { .. }
                 | Reply::Ready

@@ -224,7 +224,15 @@ impl Supervised {
         let ended = self.ended.unwrap_or(UNKNOWN_END);
         let (ending, (files, left_out)) = (self.ending(&ended), self.collect());
         self.supervisor.dismiss();
-        Finished { ending, cpu: ended.cpu, memory_peak: ended.memory_peak, files, left_out, changes: None }
+        Finished {
+            ending,
+            cpu: ended.cpu,
+            memory_peak: ended.memory_peak,
+            files,
+            left_out,
+            changes: None,
+            network: None,
+        }
     }
 }
 

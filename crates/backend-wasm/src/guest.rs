@@ -83,6 +83,7 @@ fn conduct(program: Program, link: Arc<Link<End>>, _clock: Running) {
         files,
         left_out,
         changes: None,
+        network: None,
     }));
 }
 

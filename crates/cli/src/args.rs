@@ -340,7 +340,7 @@ pub(crate) struct Choices {
     #[arg(long, value_name = "SIZE", help_heading = "Limits")]
     pub(crate) output_limit: Option<String>,
 
-    /// What the program can connect to [default: none]
+    /// What the program can connect to: nothing, the public internet, or allow:HOST[:PORT],… [default: none]
     #[arg(long, value_name = "NETWORK", value_parser = offered::networks(), help_heading = "Isolation")]
     pub(crate) network: Option<String>,
 

@@ -61,6 +61,7 @@ fn native(host: Host, runs: Runs) -> Arc<dyn Backend> {
         many_runs,
         pool,
         swept: host.swept,
+        network: host.network,
     };
     Arc::new(Deferred::new(BackendName::Native, || Native::open(settings)))
 }

@@ -15,6 +15,7 @@ mod config;
 mod configuration;
 mod docker;
 mod doctor;
+mod egress;
 mod folder;
 mod key;
 mod languages;
@@ -55,6 +56,9 @@ static ALLOCATOR: Allocator<SmallAllocator> = Allocator(SmallAllocator);
 fn main() -> ExitCode {
     let argv: Vec<OsString> = std::env::args_os().collect();
     if let Some(ended) = belljar_jail::keep(argv.first().map(OsString::as_os_str)) {
+        return ended;
+    }
+    if let Some(ended) = belljar_egress::run_as_gateway(argv.first().map(OsString::as_os_str)) {
         return ended;
     }
     if let Some(ended) = belljar_process::supervise(argv.first().map(OsString::as_os_str)) {

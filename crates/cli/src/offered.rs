@@ -25,9 +25,9 @@ pub(crate) fn backends() -> Offered<StringValueParser> {
     })
 }
 
-/// The networks that a backend can provide.
+/// The networks that a backend can provide. What follows the last is for the caller to write.
 pub(crate) fn networks() -> Offered<StringValueParser> {
-    text(|| ["none", "full"].map(PossibleValue::new).to_vec())
+    text(|| ["none", "full", "allow:"].map(PossibleValue::new).to_vec())
 }
 
 /// What `--waive` takes.

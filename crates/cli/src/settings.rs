@@ -10,7 +10,7 @@ use belljar_core::limits::{Bytes, parse_duration};
 use belljar_core::request::{BackendChoice, BackendName, Network, parse_waivers};
 use belljar_core::{Field, Invalid};
 use belljar_engine::Scanning;
-use belljar_native::Runtime;
+use belljar_native::{NetworkSettings, Runtime};
 use belljar_server::{Defaults, mcp};
 use belljar_wire::{Code, Limits, Problem};
 use serde::Deserialize;
@@ -20,6 +20,7 @@ use crate::args::Choices;
 use crate::audit::configured::AuditTable;
 use crate::configuration::{Configuration, FolderFile, to_write, users_file};
 use crate::docker::{DockerChoices, DockerTable};
+use crate::egress::EgressTable;
 use crate::folder::{Restriction, refuse_other_keys};
 use crate::malformed::malformed_file;
 use crate::policy::table::{Policies, PolicyFile, PolicyTable};
@@ -153,6 +154,8 @@ pub(crate) struct Host {
     /// Runtimes that were found before the server gave up root's rights.
     pub(crate) found_runtimes: Vec<(Language, Runtime)>,
     pub(crate) docker: DockerChoices,
+    /// What the networks of all boxes have in common.
+    pub(crate) network: NetworkSettings,
 }
 
 impl Settings {
@@ -195,7 +198,11 @@ impl Settings {
             limits: sources.limits(flags, file.limits)?,
             workspace_roots: sources.workspace_roots(file.mcp.workspace_roots.take())?,
             mcp: sources.mcp(file.mcp)?,
-            host: Host { docker, ..host(environment, runtimes(file.runtimes, &shown)?) },
+            host: Host {
+                docker,
+                network: file.egress.read(&shown)?,
+                ..host(environment, runtimes(file.runtimes, &shown)?)
+            },
             server: file.server,
             keys: file.keys,
             pool: file.pool,
@@ -510,6 +517,7 @@ pub(crate) struct ConfigFile {
     approvals: Option<ApprovalsTable>,
     docker: DockerTable,
     policy: PolicyTable,
+    egress: EgressTable,
 }
 
 /// The table `[scan]`.
@@ -613,6 +621,7 @@ fn host(environment: Environment<'_>, runtimes: Vec<(Language, PathBuf)>) -> Hos
         runtimes,
         found_runtimes: Vec::new(),
         docker: DockerChoices::default(),
+        network: NetworkSettings::default(),
     }
 }
 

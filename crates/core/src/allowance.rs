@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use crate::Field;
+use crate::egress::Rule;
 use crate::guarantee::Guarantee;
 use crate::language::Language;
 use crate::limits::{BoxLimits, Bytes, CompileLimits, Cpus, ExecutionLimits, show_duration};
@@ -43,10 +44,12 @@ pub enum Permitted<T> {
 pub enum Networks {
     /// No network except its own loopback.
     None,
-    /// These hosts, written as in `allow:HOST[:PORT]`; a request may name all or some of them.
+    /// These hosts, written as in `allow:HOST[:PORT]`; a request may name all or some of them, or parts of them.
     Hosts(Vec<String>),
-    /// Everything.
+    /// The public internet, and any hosts in it.
     Full,
+    /// The same, and private addresses that a request names.
+    Any,
 }
 
 /// Which directories of the host may be shown to a box.
@@ -93,7 +96,7 @@ impl Allowance {
         Allowance {
             languages: Permitted::All,
             backends: Permitted::All,
-            networks: Networks::Full,
+            networks: Networks::Any,
             waivers: Permitted::All,
             workspaces: Workspaces::Any,
             ceilings: Ceilings::default(),
@@ -198,18 +201,32 @@ impl Networks {
 
     fn permit(&self, wanted: &Network) -> Result<(), NotAllowed> {
         let allowed = match (self, wanted) {
-            (Networks::Full, _) | (_, Network::None) => return Ok(()),
+            (Networks::Any, _) | (_, Network::None) | (Networks::Full, Network::Full) => return Ok(()),
             (Networks::Hosts(allowed), Network::Allow(hosts))
-                if hosts.iter().all(|host| allowed.contains(host)) =>
+                if hosts.iter().all(|host| is_covered(host, allowed)) =>
             {
                 return Ok(());
             }
+            (Networks::Full, Network::Allow(hosts)) if hosts.iter().all(|host| is_public(host)) => {
+                return Ok(());
+            }
+            (Networks::Full, _) => "none, full, and allow: with names and public addresses".to_owned(),
             (Networks::None, _) => "none".to_owned(),
             (Networks::Hosts(allowed), _) => format!("none, and allow: with {}", listed(allowed)),
         };
         let message = format!("the network '{wanted}' is not allowed here");
         Err(refusal(Field::Network, message, format!("allowed: {allowed}")))
     }
+}
+
+/// Whether one of these rules allows all that this one does. What cannot be understood is not covered.
+fn is_covered(host: &str, allowed: &[String]) -> bool {
+    let Ok(wanted) = Rule::parse(host) else { return false };
+    allowed.iter().filter_map(|rule| Rule::parse(rule).ok()).any(|rule| rule.covers(&wanted))
+}
+
+fn is_public(host: &str) -> bool {
+    Rule::parse(host).is_ok_and(|rule| !rule.is_special())
 }
 
 impl Workspaces {
@@ -405,6 +422,18 @@ mod tests {
         assert_eq!(refused(&some, &asks).0, Field::Network);
         asks.sandbox.network = Network::Full;
         assert_eq!(refused(&some, &asks).0, Field::Network);
+        let full = Allowance { networks: Networks::Full, ..Allowance::boxed() };
+        assert_eq!(full.permits(&asks), Ok(()));
+        let mut permits = |allowance: &Allowance, network: &str| {
+            asks.sandbox.network = Network::parse(network).unwrap();
+            allowance.permits(&asks).is_ok()
+        };
+        assert!(permits(&some, "allow:example.org:443") && !permits(&some, "allow:api.example.org"));
+        assert!(permits(&full, "allow:example.org,93.184.216.34,0.0.0.0/0"));
+        for private in ["allow:10.0.0.1", "allow:example.org,169.254.169.254", "allow:fd00::/8"] {
+            assert!(!permits(&full, private), "{private}: no part of the public internet");
+            assert!(permits(&Allowance::everything(), private), "{private}: the control");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::guarantee::{Enforcement, Offer};
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
-use crate::outcome::{Changes, CollectedFile, Start};
+use crate::outcome::{Changes, CollectedFile, NetworkUse, Start};
 use crate::path::{BoxPath, Workspace};
 use crate::pool::PoolStatus;
 use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
@@ -284,6 +284,8 @@ pub struct Finished {
     pub left_out: usize,
     /// What became of the workspace, if that was asked for.
     pub changes: Option<Changes>,
+    /// What it did with its network, if it has one that is watched.
+    pub network: Option<NetworkUse>,
 }
 
 /// How a program ended, as far as the backend can know.

@@ -16,6 +16,7 @@
 
 pub mod allowance;
 pub mod backend;
+pub mod egress;
 pub mod finding;
 pub mod guarantee;
 pub mod language;

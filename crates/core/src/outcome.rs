@@ -87,6 +87,30 @@ pub struct Usage {
     pub memory_peak: u64,
 }
 
+/// What a program with a network did with it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NetworkUse {
+    /// Bytes that left the box.
+    pub up: u64,
+    /// Bytes that came into it.
+    pub down: u64,
+    /// What was refused, the first ones only.
+    pub denied: Vec<DeniedHost>,
+}
+
+/// Something that a box tried to reach in vain. Its text is the code's own, and of bounded size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeniedHost {
+    /// A name or an address.
+    pub host: String,
+    /// The port; none for a name that was only looked up.
+    pub port: Option<u16>,
+    /// Why it was refused.
+    pub reason: String,
+    /// How many times.
+    pub count: u64,
+}
+
 /// How the box was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
@@ -143,6 +167,8 @@ pub struct Report {
     pub backend: BackendName,
     pub image: Option<String>,
     pub network: Network,
+    /// What became of the network, if the backend knows.
+    pub network_use: Option<NetworkUse>,
     pub enforcement: Enforcement,
     /// What a scan of the code found, if it was scanned.
     pub findings: Vec<Finding>,

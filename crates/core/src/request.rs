@@ -6,6 +6,7 @@ use std::fmt;
 use std::io::Read;
 use std::sync::Arc;
 
+use crate::egress::{MAX_RULES, Rule};
 use crate::guarantee::Guarantee;
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
@@ -291,9 +292,9 @@ fn check_strings<'a>(
 pub enum Network {
     /// Nothing but itself.
     None,
-    /// Everything.
+    /// The public internet.
     Full,
-    /// These hosts; the text is what the caller wrote.
+    /// These hosts, each the text of an [egress rule](Rule).
     Allow(Vec<String>),
 }
 
@@ -306,13 +307,11 @@ impl Network {
         match text.split_once(':') {
             None if text == "none" => Ok(Network::None),
             None if text == "full" => Ok(Network::Full),
-            Some(("allow", hosts)) if hosts.split(',').all(is_host) => {
-                Ok(Network::Allow(hosts.split(',').map(str::to_owned).collect()))
-            }
+            Some(("allow", hosts)) => parse_hosts(hosts).map(Network::Allow),
             _ => Err(Invalid::new(
                 Field::Network,
                 format!("'{}' is not a network", text.escape_debug()),
-                "write none or full",
+                "write none, full, or allow: with hosts, such as allow:example.org:443",
             )),
         }
     }
@@ -328,10 +327,18 @@ impl fmt::Display for Network {
     }
 }
 
-fn is_host(text: &str) -> bool {
-    let (host, port) = text.rsplit_once(':').unwrap_or((text, "1"));
-    let plain = |c: char| c.is_ascii_alphanumeric() || ".-*_".contains(c);
-    !host.is_empty() && host.chars().all(plain) && port.parse::<u16>().is_ok_and(|port| port > 0)
+fn parse_hosts(hosts: &str) -> Result<Vec<String>, Invalid> {
+    let rules: Vec<_> =
+        hosts.split(',').map(|host| Ok(Rule::parse(host)?.to_string())).collect::<Result<_, Invalid>>()?;
+    if rules.len() > MAX_RULES {
+        let message = format!("{} hosts are too many", rules.len());
+        return Err(Invalid::new(
+            Field::Network,
+            message,
+            format!("name at most {MAX_RULES}, or a CIDR or *.name"),
+        ));
+    }
+    Ok(rules)
 }
 
 /// Which backend is to run it.

@@ -38,7 +38,7 @@ use belljar_core::guarantee::Enforcement;
 use belljar_core::language::{Language, Preparation};
 use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits};
 use belljar_core::outcome::{
-    Changes, CollectedFile, Compilation, Outcome, Report, Stage, Start, TimeLimit, Usage,
+    Changes, CollectedFile, Compilation, NetworkUse, Outcome, Report, Stage, Start, TimeLimit, Usage,
 };
 use belljar_core::path::BoxPath;
 use belljar_core::request::{BackendName, Code, ExecutionRequest, RunRequest, SandboxRequest};
@@ -247,7 +247,7 @@ impl Engine {
             }
             Err(Unstarted::Uncompiled(failed)) => Concluded::from(*failed),
         };
-        let Concluded { outcome, usage, begun, mut files, changes, compile, stage } = concluded;
+        let Concluded { outcome, usage, begun, mut files, changes, network_use, compile, stage } = concluded;
         let Begun { start, runtime, image, cold_reason } = begun;
         let (stdout, stderr) = match (stage, &compile) {
             (Stage::Compile, Some(compiler)) => (compiler.stdout.clone(), compiler.stderr.clone()),
@@ -275,6 +275,7 @@ impl Engine {
             backend: backend.name(),
             image,
             network,
+            network_use,
             enforcement,
             findings,
             decision,
@@ -399,6 +400,7 @@ impl Engine {
             begun,
             files: finished.files,
             changes: finished.changes,
+            network_use: finished.network,
             compile: compilation,
             stage: Stage::Run,
         })
@@ -545,6 +547,7 @@ struct Concluded {
     begun: Begun,
     files: Vec<CollectedFile>,
     changes: Option<Changes>,
+    network_use: Option<NetworkUse>,
     compile: Option<Compilation>,
     stage: Stage,
 }
@@ -558,6 +561,7 @@ impl From<Uncompiled> for Concluded {
             begun,
             files: Vec::new(),
             changes: None,
+            network_use: None,
             compile: Some(compilation),
             stage: Stage::Compile,
         }
@@ -578,6 +582,7 @@ impl Concluded {
             begun,
             files: Vec::new(),
             changes: None,
+            network_use: None,
             compile: None,
             stage: Stage::Run,
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use belljar_core::backend::Backend;
-use belljar_core::guarantee::{Enforcement, Guarantee, concede, resolve};
+use belljar_core::guarantee::{Enforcement, Guarantee, Unmet, concede, resolve};
 use belljar_core::path::Workspace;
 use belljar_core::request::{BackendChoice, BackendName, Network, SandboxRequest};
 use belljar_core::{Field, Invalid};
@@ -100,7 +100,7 @@ impl Engine {
         if matches!(network, Network::Allow(_))
             && !self.backends.iter().any(|backend| backend.provides(network))
         {
-            return Err(not_available_yet(network));
+            return Err(not_available_here(network));
         }
         let eligible = |name: BackendName| demands.may_go_to(name) && permitted(name);
         let mut refusal = None;
@@ -125,6 +125,10 @@ fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, R
         return Err(not_writable(backend.name()));
     }
     backend.ready()?;
+    if matches!(network, Network::Allow(_)) && !backend.provides(network) && backend.provides(&Network::Full)
+    {
+        return Err(RunError::Unmet { backend: backend.name(), unmet: unlimited_network() });
+    }
     if !backend.provides(network) {
         return Err(RunError::Invalid(Invalid {
             field: Field::Network,
@@ -152,11 +156,18 @@ fn no_image(message: String, hint: &str) -> RunError {
     RunError::Invalid(Invalid { field: Field::Image, message, hint: hint.to_owned(), too_large: false })
 }
 
-fn not_available_yet(network: &Network) -> RunError {
+/// A backend with a network that it cannot limit to some hosts.
+fn unlimited_network() -> Unmet {
+    let why = "its network cannot be limited to some hosts".to_owned();
+    let fix = "choose the native backend, or ask for the network none or full".to_owned();
+    Unmet { missing: vec![(Guarantee::Network, why, fix)] }
+}
+
+fn not_available_here(network: &Network) -> RunError {
     RunError::Invalid(Invalid {
         field: Field::Network,
         message: format!(
-            "the network '{network}' is not available yet: no backend can limit a box to some hosts"
+            "the network '{network}' is not available here: no backend can limit a box to some hosts"
         ),
         hint: "use none, or full with a backend that has it; `belljar doctor` lists the backends".to_owned(),
         too_large: false,

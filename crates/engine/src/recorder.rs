@@ -13,7 +13,7 @@ use belljar_core::backend::BoxFuture;
 use belljar_core::finding::Finding;
 use belljar_core::guarantee::Guarantee;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
-use belljar_core::outcome::{Compilation, Outcome, Report, Stage, Start, Usage};
+use belljar_core::outcome::{Compilation, NetworkUse, Outcome, Report, Stage, Start, Usage};
 use belljar_core::policy::Decision;
 use belljar_core::request::{BackendChoice, BackendName, Code, EnvVar, MAX_CODE, RunRequest, Stdin};
 use sha2::{Digest, Sha256};
@@ -194,6 +194,7 @@ pub struct Ran {
     pub runtime: String,
     pub image: Option<String>,
     pub network: String,
+    pub network_use: Option<NetworkUse>,
     pub kept: Vec<Guarantee>,
     pub waived: Vec<Guarantee>,
     /// Files that were brought back, with their sizes.
@@ -306,6 +307,7 @@ impl Ran {
             runtime: report.runtime.clone(),
             image: report.image.clone(),
             network: report.network.to_string(),
+            network_use: report.network_use.clone(),
             kept: report.enforcement.kept().to_vec(),
             waived: report.enforcement.waived().to_vec(),
             produced: files.map(|file| (file.path.clone(), file.content.len() as u64)).collect(),

@@ -221,6 +221,7 @@ impl Unrun {
             backend: backend.name(),
             image: None,
             network,
+            network_use: None,
             enforcement: enforcement.unused(),
             findings,
             decision,

@@ -198,6 +198,8 @@ impl<'a> Site<'a> {
                 rustix::system::sethostname(name.as_bytes()).doing(|| "set the host name")
             }
             Step::Loopback => loopback(),
+            // PID 1 has done it: what it makes goes to the keeper, and not into the box.
+            Step::Uplink => Ok(()),
             Step::PrivateMounts => private_mounts(),
             Step::Root => self.make_root().doing(|| "make the new root"),
             Step::Directory(path) => self.dir_all(path).map(drop).doing(|| named("make the directory", path)),

@@ -250,6 +250,7 @@ coded_enum!(Step {
     20 => OfferLayer,
     21 => Cover(path, content),
     22 => DescribeMachine(files),
+    23 => Uplink,
 });
 coded_struct!(ProcFile { name, content });
 coded_enum!(ProcContent { 0 => Own, 1 => Kernel });
@@ -294,6 +295,7 @@ mod tests {
                 Step::HideCgroup,
                 Step::Hostname("h".into()),
                 Step::Loopback,
+                Step::Uplink,
                 Step::Cover("/c".into(), vec![1]),
                 Step::Scratch {
                     size: 1,

@@ -25,10 +25,12 @@ pub enum About {
     Workspace,
     /// The files of the run.
     Files,
+    /// The network interface of the box.
+    Network,
 }
 
 coded_struct!(Fault { doing, errno, about });
-coded_enum!(About { 0 => Box, 1 => Namespaces, 2 => Workspace, 3 => Files });
+coded_enum!(About { 0 => Box, 1 => Namespaces, 2 => Workspace, 3 => Files, 4 => Network });
 
 impl Fault {
     /// The kernel refused to do this.

@@ -91,6 +91,26 @@ pub fn confine_parser(limits: HelperLimits) -> io::Result<()> {
     Filter::parser().load()
 }
 
+/// Confines this process, which carries packets between a box and sockets of the host. It can make connections, and do
+/// nothing else to the host: open no file, start or touch no process. It must have one thread. It is not tied to the thread
+/// that started it, which may end before the run does: it ends with the socket to its parent.
+///
+/// # Errors
+/// The kernel's. A process that could not be confined must not read a packet.
+pub fn confine_gateway(limits: HelperLimits) -> io::Result<()> {
+    set_limits(&[
+        (Resource::Data, limits.memory),
+        (Resource::FileSize, limits.file_size),
+        (Resource::Core, 0),
+    ])?;
+    Identity::of_a_parser().take()?;
+    rustix::thread::set_no_new_privs(true)?;
+    if landlock::abi() > 0 {
+        landlock::restrict(&[])?;
+    }
+    Filter::gateway().load()
+}
+
 /// Gives a process that confined itself with [`confine_parser`] this much CPU time from now on.
 ///
 /// # Errors

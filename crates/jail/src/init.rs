@@ -20,7 +20,7 @@ use crate::message::{self, Handover, Reply};
 use crate::message::{read_plan, socket_pair};
 use crate::plan::{Birth, Opener, Plan, Step};
 use crate::seccomp::Filter;
-use crate::{landlock, sys};
+use crate::{landlock, sys, uplink};
 
 /// What PID 1 got from the keeper.
 pub(crate) struct Init {
@@ -196,6 +196,12 @@ impl Init {
 
     /// Returns what the plan offers to the caller.
     fn build(&mut self) -> Result<Vec<OwnedFd>, Fault> {
+        if self.plan.build.contains(&Step::Uplink) {
+            let socket =
+                uplink::connect().doing(|| "make the box's network interface").concerning(About::Network)?;
+            message::send(&self.keeper, &Reply::Uplink, &[socket.as_fd()])
+                .doing(|| "report to the keeper")?;
+        }
         let sources = match self.plan.opener {
             Opener::Keeper => std::mem::take(&mut self.sources),
             Opener::Init => build::open_sources(&self.plan.sources)?,

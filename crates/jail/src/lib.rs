@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `init_handle` is PID 1 seen
 //! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
-//! without one, with an `undertaker`. `build` performs the plan's steps; `confine` is what the program's own process does
+//! without one, with an `undertaker`. `build` performs the plan's steps, [`uplink`] one of them; `confine` is what the program's own process does
 //! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
 //! needs. [`entry_trampoline`] brings a program from a zygote
 //! instead, and `entry_check` inspects it. [`privilege_drop`] takes root's rights from a server and everything it starts. [`landlock`]
@@ -42,6 +42,7 @@ mod supply;
 mod sys;
 mod template;
 mod undertaker;
+pub mod uplink;
 mod visit;
 mod warden;
 
@@ -49,7 +50,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 pub use fault::{About, Fault};
-pub use helper::{HelperLimits, confine_helper, confine_parser, renew_cpu_time};
+pub use helper::{HelperLimits, confine_gateway, confine_helper, confine_parser, renew_cpu_time};
 pub use init_handle::Order;
 pub use leash::leash;
 pub use memory::{Allocator, release_unused};

@@ -85,6 +85,8 @@ pub enum Reply {
     /// The program has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
     /// filter. For a program that came with an exit listener, that is the listener.
     Listening,
+    /// The box has an uplink. Beside it: the socket to its far end. It comes before the program starts.
+    Uplink,
     /// The files have been written.
     Supplied,
     /// There is a template. Beside it: its mount namespace.
@@ -120,6 +122,7 @@ coded_enum!(Reply {
     6 => Listening,
     7 => Supplied,
     8 => Template,
+    9 => Uplink,
 });
 
 /// The current configuration.

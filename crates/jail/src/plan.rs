@@ -110,6 +110,8 @@ pub enum Step {
     Hostname(String),
     /// Lets the box talk to itself.
     Loopback,
+    /// Connects the box with a gateway: see [`uplink`](crate::uplink).
+    Uplink,
     /// Stops mounts from spreading to the host or from it.
     PrivateMounts,
     /// Makes the new root: an empty private tmpfs that only the next steps write to.
@@ -296,7 +298,11 @@ impl Step {
     /// The part of the host that it shows: its place in [`Plan::sources`].
     #[must_use]
     pub fn source(&self) -> Option<u16> {
-        if let Step::Bind { source, .. } | Step::Workspace { source, .. } = self { Some(*source) } else { None }
+        if let Step::Bind { source, .. } | Step::Workspace { source, .. } = self {
+            Some(*source)
+        } else {
+            None
+        }
     }
 }
 
@@ -348,6 +354,7 @@ impl Plan {
             Step::HideCgroup => writeln!(f, "enter     cgroup"),
             Step::Hostname(name) => writeln!(f, "hostname  {name}"),
             Step::Loopback => writeln!(f, "loopback  up"),
+            Step::Uplink => writeln!(f, "uplink    eth0, its other end to the gateway"),
             Step::PrivateMounts => writeln!(f, "private   mounts"),
             Step::Root => writeln!(f, "root      tmpfs"),
             Step::Directory(path) => writeln!(f, "directory {}", path.display()),

@@ -94,6 +94,7 @@ impl Standby {
                 | Reply::Ready
                 | Reply::Started
                 | Reply::Listening
+                | Reply::Uplink
                 | Reply::Supplied
                 | Reply::Template
                 | Reply::Failed { .. },

@@ -137,6 +137,7 @@ fn account(number: usize) -> Result<Account, Box<dyn Error>> {
         runtime: "CPython 3.11.7".to_owned(),
         image: None,
         network: "none".to_owned(),
+        network_use: None,
         kept: Vec::new(),
         waived: Vec::new(),
         produced: Vec::new(),

@@ -6,13 +6,15 @@ use belljar_core::finding;
 use belljar_core::guarantee::Guarantee;
 use belljar_core::language::Language;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
-use belljar_core::outcome::{Outcome, Stage};
+use belljar_core::outcome::{DeniedHost, Outcome, Stage};
 use belljar_core::policy;
 use belljar_core::request::Code;
 use belljar_engine::{Account, Asked, Compiler, Digested, Excerpt, Fate, Origin, Ran, RunId};
-use belljar_wire::{AuditCompile, AuditFile, AuditRequest, Decision, Finding, Limits, RunResult, Usage};
+use belljar_wire::{
+    AuditCompile, AuditFile, AuditRequest, Decision, Finding, Limits, NetworkDenied, RunResult, Usage,
+};
 use rusqlite::types::Value;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::chain::hex;
@@ -105,6 +107,7 @@ impl Draft<'_> {
         let produced = ran.map_or(&[][..], |ran| &ran.produced).iter().take(MOST_FILES);
         let produced: Vec<_> = produced.map(|(path, size)| self.returned(path, *size)).collect();
         let findings = self.findings(findings);
+        let used = ran.map(|ran| self.used(ran));
         let decided = decision.as_ref().map_or(Value::Null, |decision| json(&self.decision(decision)));
         let compiler = compile.as_ref().map(|compile| [compile.stdout.as_ref(), compile.stderr.as_ref()]);
         let [said, complained] = compiler.unwrap_or_default();
@@ -135,7 +138,7 @@ impl Draft<'_> {
             ("stderr_bytes", count(ran.map(|ran| length(&ran.stderr)))),
             ("produced", json(&produced)),
         ]);
-        values.extend(outcome(ran, compile.as_ref(), asked));
+        values.extend(outcome(ran, used.as_ref(), compile.as_ref(), asked));
         values.push(("redactions", count(Some(self.redactions))));
         Entry { values, words }
     }
@@ -220,6 +223,22 @@ impl Draft<'_> {
         kept
     }
 
+    /// What the program used, and what it tried to reach in vain. A name may carry what the code wants to get out.
+    fn used(&mut self, ran: &Ran) -> Used {
+        let network = ran.network_use.as_ref();
+        let usage = Usage {
+            network_up_bytes: network.map(|network| network.up),
+            network_down_bytes: network.map(|network| network.down),
+            ..Usage::from(ran.usage)
+        };
+        let denied = |denied: &DeniedHost| {
+            let host = self.short(&denied.host);
+            NetworkDenied { host, ..NetworkDenied::from(denied) }
+        };
+        let network_denied = network.map(|network| network.denied.iter().map(denied).collect());
+        Used { usage, network_denied }
+    }
+
     fn short(&mut self, text: &str) -> String {
         let window = &text[..text.floor_char_boundary(MOST_TEXT + MARGIN)];
         self.part(window, 0..window.len().min(MOST_TEXT))
@@ -244,11 +263,25 @@ fn of_origin(account: &Account) -> [(&'static str, Value); 5] {
     ]
 }
 
+/// What a program used, as it is recorded.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Used {
+    #[serde(flatten)]
+    pub(crate) usage: Usage,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) network_denied: Option<Vec<NetworkDenied>>,
+}
+
 /// What is known only of runs that took place.
-fn outcome(ran: Option<&Ran>, compile: Option<&AuditCompile>, asked: &Asked) -> [(&'static str, Value); 7] {
+fn outcome(
+    ran: Option<&Ran>,
+    used: Option<&Used>,
+    compile: Option<&AuditCompile>,
+    asked: &Asked,
+) -> [(&'static str, Value); 7] {
     let names = |guarantees: &[Guarantee]| json(&guarantees.iter().map(|one| one.name()).collect::<Vec<_>>());
     [
-        ("usage", ran.map_or(Value::Null, |ran| json(&Usage::from(ran.usage)))),
+        ("usage", used.map_or(Value::Null, json)),
         ("compile", compile.map_or(Value::Null, json)),
         ("stage", optional(ran.map(|ran| RunResult::stage_of(ran.stage).to_owned()))),
         ("start", optional(ran.map(|ran| RunResult::start_of(ran.start).to_owned()))),
@@ -330,6 +363,7 @@ mod tests {
             runtime: "Python".to_owned(),
             image: None,
             network: "none".to_owned(),
+            network_use: None,
             kept: vec![Guarantee::Disk],
             waived: Vec::new(),
             produced: Vec::new(),
@@ -445,6 +479,24 @@ mod tests {
             ("plain.txt", "[redacted:env]/data.csv")
         );
         assert!(value(&entry, "produced").contains("out-[redacted:env].png"));
+        assert!(!format!("{entry:?}").contains("open sesame"));
+    }
+
+    #[test]
+    fn what_was_refused_is_recorded_without_secrets() {
+        let mut account = account("connect('open sesame')", Excerpt::default());
+        let Fate::Ran(ran) = &mut account.fate else { unreachable!("it ran") };
+        let host = "open sesame.example.org".to_owned();
+        let denied = vec![DeniedHost { host, port: Some(443), reason: "not allowed".to_owned(), count: 2 }];
+        ran.network_use = Some(belljar_core::outcome::NetworkUse { up: 1, down: 2, denied });
+        let entry = Entry::new(&account, &Redactor::new(&[]).unwrap());
+        let used: Used = serde_json::from_str(&value(&entry, "usage")).unwrap();
+        assert_eq!((used.usage.network_up_bytes, used.usage.network_down_bytes), (Some(1), Some(2)));
+        let denied = used.network_denied.unwrap();
+        assert_eq!(
+            (denied[0].host.as_str(), denied[0].port, denied[0].count),
+            ("[redacted:env].example.org", Some(443), 2)
+        );
         assert!(!format!("{entry:?}").contains("open sesame"));
     }
 

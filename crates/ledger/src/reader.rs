@@ -12,6 +12,7 @@ use rusqlite::{Connection, OpenFlags, OptionalExtension, Row};
 use serde::de::DeserializeOwned;
 
 use crate::chain::hex;
+use crate::entry::Used;
 use crate::error::{Doing, LedgerError, file};
 use crate::key::PublicKey;
 use crate::schema::label;
@@ -271,6 +272,7 @@ fn summary(row: &Row<'_>) -> AuditSummary {
 }
 
 fn record(row: &Row<'_>) -> AuditRecord {
+    let used: Option<Used> = json(row, "usage");
     AuditRecord {
         seq: number(row, "seq").unwrap_or_default(),
         id: text(row, "id").unwrap_or_default(),
@@ -300,7 +302,8 @@ fn record(row: &Row<'_>) -> AuditRecord {
         stdout_bytes: number(row, "stdout_bytes"),
         stderr_bytes: number(row, "stderr_bytes"),
         produced: json(row, "produced").unwrap_or_default(),
-        usage: json(row, "usage"),
+        usage: used.as_ref().map(|used| used.usage),
+        network_denied: used.and_then(|used| used.network_denied),
         compile: json(row, "compile"),
         stage: text(row, "stage"),
         start: text(row, "start"),

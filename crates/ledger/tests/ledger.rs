@@ -31,6 +31,7 @@ fn account(number: usize, code: &str) -> Account {
         runtime: "CPython 3".to_owned(),
         image: None,
         network: "none".to_owned(),
+        network_use: None,
         kept: Vec::new(),
         waived: Vec::new(),
         produced: Vec::new(),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::decision::Decision;
 use crate::request::Limits;
-use crate::result::Usage;
+use crate::result::{NetworkDenied, Usage};
 use crate::scan::Finding;
 
 /// How an attempt can have ended: as a run does, or without one. `unrecorded` is a note about attempts of which nothing else is
@@ -107,6 +107,10 @@ pub struct AuditRecord {
     /// What the program used.
     #[schema(required = true)]
     pub usage: Option<Usage>,
+    /// What the program tried to reach in vain, the first ones. Only if it had a network that Belljar watches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network_denied: Option<Vec<NetworkDenied>>,
     /// What the compiler did, or `null` if there was none.
     #[schema(required = true)]
     pub compile: Option<AuditCompile>,

@@ -41,7 +41,8 @@ pub use request::{
     FileSource, Input, InputFile, Limits, Local, LocalCode, LocalFile, MAX_INPUTS, MAX_REQUEST, RunRequest,
 };
 pub use result::{
-    Changes, Compile, File, ImagePull, Isolation, OutputForm, RunResult, RunStarted, StageStarted, Usage,
+    Changes, Compile, File, ImagePull, Isolation, NetworkDenied, OutputForm, RunResult, RunStarted,
+    StageStarted, Usage,
 };
 pub use run::{
     BatchDone, BatchEntry, BatchItem, OutputText, RunAnswer, RunBatch, RunEvent, RunList, RunState,

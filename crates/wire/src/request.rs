@@ -63,7 +63,7 @@ pub struct RunRequest {
     /// Limits of the run. A limit that is left out has its default.
     #[serde(default, deserialize_with = "object")]
     pub limits: Limits,
-    /// What the program can reach over the network. Not every backend has `full`.
+    /// What the program can reach over the network. Not every backend has every network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<schema::NetworkAccess>, default = "none")]
     pub network: Option<String>,

@@ -77,6 +77,10 @@ pub struct RunResult {
     /// What the program could reach over the network.
     #[schema(value_type = schema::NetworkAccess)]
     pub network: String,
+    /// What the program tried to reach in vain, the first ones. Only if it had a network that Belljar watches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network_denied: Option<Vec<NetworkDenied>>,
     /// What the backend guaranteed for this run.
     pub isolation: Isolation,
     /// The files that `collect` asked for, and with `plots` the figures. Only if the request has `collect`, or there are
@@ -230,6 +234,35 @@ pub struct Usage {
     pub memory_peak_bytes: u64,
     /// How long it waited in the queue, in milliseconds.
     pub queue_ms: f64,
+    /// Bytes that its program sent over the network. Only if it had one that Belljar watches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network_up_bytes: Option<u64>,
+    /// Bytes that its program received over the network. Only if it had one that Belljar watches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub network_down_bytes: Option<u64>,
+}
+
+/// Something that a program tried to reach in vain.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NetworkDenied {
+    /// The name, or the address.
+    pub host: String,
+    /// The port, or `null` if a name was only looked up.
+    #[schema(required = true)]
+    pub port: Option<u16>,
+    /// Why it was refused.
+    pub reason: String,
+    /// How many times.
+    pub count: u64,
+}
+
+impl From<&outcome::DeniedHost> for NetworkDenied {
+    fn from(denied: &outcome::DeniedHost) -> NetworkDenied {
+        let outcome::DeniedHost { host, port, reason, count } = denied.clone();
+        NetworkDenied { host, port, reason, count }
+    }
 }
 
 /// What the backend guaranteed for a run.
@@ -325,7 +358,11 @@ impl RunResult {
             stderr_truncated: report.stderr.truncated(),
             timed_out: matches!(report.outcome, Outcome::TimedOut(_)),
             oom_killed: report.outcome == Outcome::OutOfMemory,
-            usage: report.usage.into(),
+            usage: Usage {
+                network_up_bytes: report.network_use.as_ref().map(|network| network.up),
+                network_down_bytes: report.network_use.as_ref().map(|network| network.down),
+                ..report.usage.into()
+            },
             compile: report.compile.as_ref().map(Compile::from),
             stage: stage_name(report.stage).into(),
             start: word(report.start).into(),
@@ -335,6 +372,10 @@ impl RunResult {
             backend: report.backend.name().into(),
             image: report.image.clone(),
             network: report.network.to_string(),
+            network_denied: report
+                .network_use
+                .as_ref()
+                .map(|network| network.denied.iter().map(NetworkDenied::from).collect()),
             isolation: Isolation {
                 kept: report.enforcement.kept().iter().map(|guarantee| guarantee.name().into()).collect(),
                 waived: report.enforcement.waived().iter().map(|guarantee| guarantee.name().into()).collect(),
@@ -360,6 +401,8 @@ impl From<outcome::Usage> for Usage {
             cpu_ms: millis(usage.cpu),
             memory_peak_bytes: usage.memory_peak,
             queue_ms: millis(usage.queue),
+            network_up_bytes: None,
+            network_down_bytes: None,
         }
     }
 }
@@ -459,6 +502,7 @@ pub(crate) mod tests {
             decision: None,
             cold_reason: None,
             changes: None,
+            network_use: None,
         }
     }
 

@@ -39,7 +39,22 @@ words!(
      sandboxes, and are never picked.",
     std::iter::once("auto").chain(Backend::BUILDABLE.map(Backend::name))
 );
-words!(pub(crate) NetworkAccess, "What a run can reach: nothing, or the public internet.", ["none", "full"]);
+/// What a run can reach.
+#[derive(Debug)]
+pub(crate) enum NetworkAccess {}
+
+impl PartialSchema for NetworkAccess {
+    fn schema() -> RefOr<Schema> {
+        let text = ObjectBuilder::new().schema_type(Type::String).pattern(Some("^(none|full|allow:.+)$"));
+        let description = "What a run can reach: `none` is nothing, `full` is the public internet, and \
+                           `allow:HOST[:PORT],…` is these hosts: names, `*.name`, addresses and CIDR, each with a port, a \
+                           range of ports, or neither.";
+        text.description(Some(description)).build().into()
+    }
+}
+
+impl ToSchema for NetworkAccess {}
+
 words!(
     pub(crate) GuaranteeName,
     "Something that isolation promises: what code in the sandbox cannot do, or cannot exceed.",

@@ -16,6 +16,7 @@ use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{Changes, CollectedFile, Start};
 use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::Glob;
+use belljar_egress::Order;
 use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::sockets::BEYOND_LIMIT;
@@ -32,6 +33,7 @@ use crate::cgroup::{BoxCgroup, Counters};
 use crate::errors::setup;
 use crate::live_box::LiveBox;
 use crate::load::Waited;
+use crate::network::Gateway;
 use crate::program::Program;
 use crate::teardown::tear_down_later;
 
@@ -48,11 +50,14 @@ pub(crate) struct Terms {
     pub(crate) collected: Bytes,
     /// What becomes of what the code writes to its workspace.
     pub(crate) writes: Writes,
+    /// What its gateway is to do, if it has a network.
+    pub(crate) egress: Option<Order>,
 }
 
 /// A program that runs in a box.
 pub(crate) struct NativeExecution {
     home: LiveBox,
+    gateway: Option<Gateway>,
     life: Life,
     output: Output,
     calls: Calls,
@@ -200,6 +205,7 @@ impl NativeExecution {
                 | Reply::Ready
                 | Reply::Supplied
                 | Reply::Template
+                | Reply::Uplink
                 | Reply::Started
                 | Reply::Failed { .. },
                 _,
@@ -279,6 +285,7 @@ impl NativeExecution {
             None => Counters { cpu: exit.cpu, memory_peak: exit.max_rss, oom_kills: 0 },
         };
         let counters = counters.since(self.how.booting);
+        let network = self.gateway.take().map(Gateway::finish);
         let (files, left_out) = self.collect();
         let ending = self.life.ending(&counters, self.terms.cpu_time);
         drop(self.shown);
@@ -291,7 +298,7 @@ impl NativeExecution {
             Start::Cold => self.home.take_apart()?,
         }
         let (cpu, memory_peak) = (counters.cpu, counters.memory_peak);
-        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes })
+        Ok(Finished { ending, cpu, memory_peak, files, left_out, changes, network })
     }
 
     fn collect(&self) -> (Vec<CollectedFile>, usize) {

@@ -20,6 +20,7 @@ use crate::errors::{died, failure, setup};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
 use crate::live_box::LiveBox;
+use crate::network::Gateway;
 use crate::program::Program;
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -127,8 +128,11 @@ impl NativeExecution {
         draft: Draft,
         cgroup: Option<BoxCgroup>,
         stdin: OwnedFd,
-        terms: Terms,
+        mut terms: Terms,
     ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
+        // It loads while the box is built.
+        let gateway =
+            terms.egress.take().map(Gateway::start).transpose().map_err(setup("start the gateway"))?;
         let (output, stdout, stderr) = Output::new().map_err(setup("make pipes for stdout and stderr"))?;
         let ends = ProgramEnds { stdin, stdout, stderr };
         let code = draft.plan.identity.code.outside;
@@ -150,6 +154,7 @@ impl NativeExecution {
         watch.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let execution = NativeExecution {
             home,
+            gateway,
             life: Life::Running,
             output,
             calls: Calls::default(),
@@ -187,7 +192,12 @@ impl NativeExecution {
     }
 
     async fn hear_start(&mut self) -> Result<(), BackendError> {
-        match self.home.hear().await? {
+        let mut said = self.home.hear().await?;
+        if let Some((Reply::Uplink, beside)) = &said {
+            self.connect_gateway(beside).map_err(setup("connect the box with its gateway"))?;
+            said = self.home.hear().await?;
+        }
+        match said {
             Some((Reply::Started, beside)) => self.be_started(beside),
             Some((Reply::Failed { fault }, _)) => Err(failure(fault)),
             // The memory limit may be too small for the program, or even for the box; either way, that is the outcome.
@@ -197,6 +207,11 @@ impl NativeExecution {
             }
             Some(_) | None => Err(died()),
         }
+    }
+
+    fn connect_gateway(&mut self, beside: &[OwnedFd]) -> io::Result<()> {
+        let (gateway, uplink) = self.gateway.as_mut().zip(beside.first()).ok_or(io::ErrorKind::NotFound)?;
+        gateway.connect(uplink)
     }
 
     fn be_started(&mut self, beside: Vec<OwnedFd>) -> Result<(), BackendError> {

@@ -250,6 +250,8 @@ impl Parked {
             collect: std::mem::take(&mut execution.collect),
             collected: execution.limits.collected,
             writes: Writes::Refused,
+            // Boxes of the pool have no network.
+            egress: None,
         };
         running.become_run(start, terms, usage.cpu);
         Ok(running)

@@ -71,12 +71,26 @@ fn a_default_image_does_not_keep_runs_from_other_backends() {
 }
 
 #[test]
-fn a_network_of_some_hosts_is_not_available_yet() {
-    let server = Server::with("[server.allow]\nnetwork = 'full'\n", &[]);
-    let body = json!({"language": "sh", "code": "true", "network": "allow:example.org"});
-    let answer = server.post("/v1/runs", &body);
-    assert_eq!(answer.error(), (400, "invalid_request".into(), "network".into()));
-    assert!(answer.json()["error"]["message"].as_str().unwrap().contains("not available yet"));
+fn a_network_of_some_hosts_is_given_to_who_may_have_it() {
+    let server = Server::with("[server.allow]\nnetwork = 'allow:*.example.org:443,10.1.0.0/16'\n", &[]);
+    let ask = |network: &str| {
+        server
+            .post("/v1/runs", &json!({"language": "sh", "code": "cat /etc/resolv.conf", "network": network}))
+    };
+    for network in ["allow:api.example.org:443", "allow:10.1.2.3:80,*.example.org:443"] {
+        let result = ask(network).result();
+        assert_eq!((&result["network"], &result["network_denied"]), (&json!(network), &json!([])));
+        assert_eq!(result["stdout"], "nameserver 192.0.2.1\n");
+    }
+    for network in ["allow:example.org", "allow:api.example.org", "allow:10.2.0.1", "full"] {
+        assert_eq!(ask(network).error(), (403, "forbidden".into(), "network".into()), "{network}");
+    }
+    let public = Server::with("[server.allow]\nnetwork = 'full'\n", &[]);
+    let ask = |network: &str| {
+        public.post("/v1/runs", &json!({"language": "sh", "code": "true", "network": network}))
+    };
+    assert_eq!(ask("allow:example.org").result()["network"], "allow:example.org");
+    assert_eq!(ask("allow:10.1.2.3").error().0, 403, "a private address is no part of the public internet");
     let none = json!({"language": "sh", "code": "true", "network": "none"});
     assert_eq!(server.post("/v1/runs", &none).result()["network"], json!("none"));
 }

@@ -207,9 +207,9 @@ impl Execution for Playing {
         self.log.lock().unwrap().push("finish".into());
         let ending = if self.killed { self.script.ending_after_kill } else { self.script.ending };
         let (cpu, files) = (Duration::from_millis(3), self.script.files.clone());
-        Box::pin(
-            async move { Ok(Finished { ending, cpu, memory_peak: 4096, files, left_out: 0, changes: None }) },
-        )
+        Box::pin(async move {
+            Ok(Finished { ending, cpu, memory_peak: 4096, files, left_out: 0, changes: None, network: None })
+        })
     }
 }
 

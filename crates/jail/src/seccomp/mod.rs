@@ -93,6 +93,13 @@ impl Filter {
         &COMPILED
     }
 
+    /// The filter for a gateway, which makes connections for a box.
+    #[must_use]
+    pub fn gateway() -> &'static Filter {
+        static COMPILED: LazyLock<Filter> = LazyLock::new(|| Filter(compile::compile(&policy::GATEWAY)));
+        &COMPILED
+    }
+
     /// Puts the calling process, all its threads and all its future children under this filter, for good.
     ///
     /// Allocates nothing, so it may run between `fork` and `exec`. The process must have `no_new_privs` already.

@@ -781,6 +781,38 @@ static PARSER_GROUPS: &[Group] = &[
     group!(ALLOW, "ending", SYS_exit SYS_exit_group),
 ];
 
+/// What a gateway may ask of the kernel: connections to other hosts, memory and time. It opens no file and listens nowhere.
+pub static GATEWAY: Policy = Policy { groups: GATEWAY_GROUPS, instead: &[], unlisted: EPERM };
+
+/// TCP and UDP.
+const INTERNET_SOCKET: Rule = Rule::ByArguments {
+    cases: &[Case {
+        when: &[
+            Test { argument: 0, mask: ALL_BITS, any_of: &[INET, INET6] },
+            Test { argument: 1, mask: SOCKET_TYPE, any_of: &[STREAM, DGRAM] },
+        ],
+        then: Verdict::Allow,
+    }],
+    otherwise: Verdict::Deny(libc::EPERM),
+};
+
+static GATEWAY_GROUPS: &[Group] = &[
+    group!(ALLOW, "packets, connections and messages to its parent", SYS_read SYS_write SYS_close SYS_recvfrom
+        SYS_sendto SYS_recvmsg SYS_sendmsg SYS_shutdown SYS_fstat),
+    group!(INTERNET_SOCKET, "connections for the box", SYS_socket),
+    group!(ALLOW, "the same; it binds to no port and accepts nothing", SYS_connect SYS_getsockopt SYS_setsockopt
+        SYS_getsockname),
+    #[cfg(target_arch = "x86_64")]
+    group!(ALLOW, "waiting", SYS_poll),
+    group!(ALLOW, "waiting", SYS_ppoll SYS_clock_gettime SYS_clock_nanosleep SYS_restart_syscall),
+    group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
+    group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
+    group!(ALLOW, "random numbers, and locks of the standard library", SYS_getrandom SYS_futex SYS_sched_yield),
+    group!(ALLOW, "signals: a panic", SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack
+        SYS_tgkill SYS_gettid SYS_getpid),
+    group!(ALLOW, "ending", SYS_exit SYS_exit_group),
+];
+
 const fn number(call: c_long) -> u32 {
     assert!(call >= 0 && call < 0x4000_0000);
     #[allow(

@@ -324,7 +324,12 @@ fn error(status: &str) -> Value {
             None,
         ),
         "503" => ("backend_unavailable", "R is not installed", "apt install r-base-core", None),
-        _ => ("invalid_request", "'lan' is not a network", "write none or full", Some("network")),
+        _ => (
+            "invalid_request",
+            "'lan' is not a network",
+            "write none, full, or allow: with hosts, such as allow:example.org:443",
+            Some("network"),
+        ),
     };
     let mut error = json!({"code": code, "message": message, "hint": hint});
     if let Some(field) = field {

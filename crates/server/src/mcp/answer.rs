@@ -79,7 +79,7 @@ fn is_usual(name: &str, value: &Value) -> bool {
             let said = |stream: &str| value[stream].as_str().is_some_and(|text| !text.is_empty());
             value.is_null() || value["exit_code"] == 0 && !said("stdout") && !said("stderr")
         }
-        "findings" => value.as_array().is_some_and(Vec::is_empty),
+        "findings" | "network_denied" => value.as_array().is_some_and(Vec::is_empty),
         "decision" => value["action"] == "allow",
         _ => matches!(value, Value::Null | Value::Bool(false)),
     }

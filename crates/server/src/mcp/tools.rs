@@ -134,9 +134,9 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
             "pids": whole(1, "Processes and threads at a time. Default 50."),
             "disk_bytes": whole(0, "Everything the program can write, in bytes. Default 67108864 (64 MiB)."),
             "output_bytes": whole(0, "How much of each of stdout and stderr is kept, in bytes. Default 1048576."),
-            "network": {"type": "string", "enum": ["none", "full"], "description":
-                "none (the default), or full for the public internet. The operator may have forbidden full, \
-                 and not every backend has it."},
+            "network": {"type": "string", "pattern": "^(none|full|allow:.+)$", "description":
+                "none (the default), full for the public internet, or allow:HOST[:PORT],... for these hosts: names, \
+                 *.name, addresses, CIDR. The operator may have forbidden it, and not every backend has it."},
             "backend": text(&backend),
             "image": text("An OCI image to run in. Needs the docker backend."),
             "verbose": verbose(),
@@ -342,6 +342,10 @@ fn result_properties() -> JsonObject {
         "backend": text(),
         "image": text_or_null(),
         "network": text(),
+        "network_denied": {"type": "array", "items": record(json!({
+            "host": text(), "port": {"type": ["integer", "null"]}, "reason": text(),
+            "count": {"type": "integer", "minimum": 1},
+        }), &["host", "port", "reason", "count"]), "description": "What the program tried to reach in vain."},
         "isolation": record(json!({
             "kept": {"type": "array", "items": text()},
             "waived": {"type": "array", "items": text()},
@@ -372,6 +376,8 @@ fn usage() -> Value {
         json!({
             "wall_ms": number(), "cpu_ms": number(), "queue_ms": number(),
             "memory_peak_bytes": {"type": "integer", "minimum": 0},
+            "network_up_bytes": {"type": "integer", "minimum": 0},
+            "network_down_bytes": {"type": "integer", "minimum": 0},
         }),
         &["wall_ms", "cpu_ms", "queue_ms", "memory_peak_bytes"],
     )

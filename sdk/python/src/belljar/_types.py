@@ -135,6 +135,7 @@ class AuditRecord(TypedDict):
     language: str
     limits: Optional[Limits]
     network: Optional[str]
+    network_denied: NotRequired[List[NetworkDenied]]
     peer: Optional[str]
     previous: str
     produced: List[AuditFile]
@@ -244,6 +245,7 @@ class CancelledResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[False]
     runtime: str
     signal: Optional[int]
@@ -305,6 +307,7 @@ class DeniedResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[False]
     runtime: str
     signal: Optional[int]
@@ -361,6 +364,7 @@ class ExitedResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[False]
     runtime: str
     signal: Optional[int]
@@ -458,6 +462,13 @@ class Limits(TypedDict):
     timeout_ms: NotRequired[Optional[int]]
 
 
+class NetworkDenied(TypedDict):
+    count: int
+    host: str
+    port: Optional[int]
+    reason: str
+
+
 class OutOfMemoryResult(TypedDict):
     backend: BackendName
     changes: NotRequired[Changes]
@@ -472,6 +483,7 @@ class OutOfMemoryResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[True]
     runtime: str
     signal: Optional[int]
@@ -601,6 +613,7 @@ class SignaledResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[False]
     runtime: str
     signal: Optional[int]
@@ -665,6 +678,7 @@ class TimedOutResult(TypedDict):
     isolation: Isolation
     language: LanguageName
     network: NetworkAccess
+    network_denied: NotRequired[List[NetworkDenied]]
     oom_killed: Literal[False]
     runtime: str
     signal: Optional[int]
@@ -705,6 +719,8 @@ class UploadedFile(TypedDict):
 class Usage(TypedDict):
     cpu_ms: float
     memory_peak_bytes: int
+    network_down_bytes: NotRequired[int]
+    network_up_bytes: NotRequired[int]
     queue_ms: float
     wall_ms: float
 
@@ -718,7 +734,7 @@ GuaranteeName = Literal['filesystem', 'network', 'memory', 'pids', 'cpu', 'disk'
 InputFile = Union[TextFile, BinaryFile, RunFile, UploadedFile]
 LanguageAlias = Literal['py', 'python3', 'cpython', 'js', 'node', 'nodejs', 'mjs', 'cjs', 'ts', 'tsx', 'mts', 'shell', 'dash', 'posix', 'rb', 'pl', 'rscript', 'gcc', 'c++', 'cxx', 'g++', 'golang', 'rs']
 LanguageName = Literal['python', 'javascript', 'typescript', 'bash', 'sh', 'zsh', 'ruby', 'php', 'perl', 'lua', 'r', 'c', 'cpp', 'go', 'rust', 'java']
-NetworkAccess = Literal['none', 'full']
+NetworkAccess = str
 PolicyAction = Literal['allow', 'warn', 'approve', 'deny']
 ResultStatus = Literal['exited', 'timed_out', 'out_of_memory', 'signaled', 'cancelled', 'denied']
 RunEvent = Union[AwaitingApprovalEvent, PullEvent, StartEvent, StageEvent, StdoutEvent, StderrEvent, EndEvent, ErrorEvent, ResultEvent, DoneEvent]

@@ -1,0 +1,107 @@
+//! The network of a box: what an operator has configured for all of them, and the gateway of one.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use belljar_core::egress::{Egress, Rule};
+use belljar_core::outcome::NetworkUse;
+use belljar_core::request::Network;
+use belljar_egress::{EgressLimits, GatewayProcess, Order};
+use belljar_jail::uplink::NAME_SERVER;
+
+/// Where hosts say which name servers they use (`resolv.conf(5)`).
+const RESOLVER_CONFIGURATION: &str = "/etc/resolv.conf";
+const NAME_SERVICE: u16 = 53;
+/// As many name servers as the C library looks at.
+const MAX_SERVERS: usize = 3;
+
+/// What an operator says about the networks of boxes.
+#[derive(Debug, Clone, Default)]
+pub struct NetworkSettings {
+    /// What no box may reach, whatever its request allows.
+    pub deny: Vec<Rule>,
+    /// The name server to ask, instead of the host's.
+    pub resolver: Option<SocketAddr>,
+    /// How much each box may do.
+    pub limits: EgressLimits,
+}
+
+impl NetworkSettings {
+    /// What a gateway is to do for a box with this network; `None` for a box without any.
+    pub(crate) fn order(&self, network: &Network) -> Option<Order> {
+        let egress = Egress::new(network, self.deny.clone())?;
+        let servers = match self.resolver {
+            Some(server) => vec![server],
+            None => servers_of(&std::fs::read_to_string(RESOLVER_CONFIGURATION).unwrap_or_default()),
+        };
+        Some(Order { egress, servers, limits: self.limits })
+    }
+}
+
+/// `/etc/resolv.conf` of a box. Without a network nobody is to be asked.
+pub(crate) fn resolver_configuration(network: &Network) -> String {
+    match network {
+        Network::None => String::new(),
+        Network::Full | Network::Allow(_) => format!("nameserver {}\n", IpAddr::from(NAME_SERVER)),
+    }
+}
+
+/// The gateway of one box.
+#[derive(Debug)]
+pub(crate) struct Gateway {
+    process: GatewayProcess,
+    order: Order,
+}
+
+impl Gateway {
+    /// Starts it, so that it is loaded by the time the box has an uplink.
+    pub(crate) fn start(order: Order) -> io::Result<Gateway> {
+        Ok(Gateway { process: GatewayProcess::start()?, order })
+    }
+
+    /// Connects it with the box.
+    pub(crate) fn connect(&mut self, uplink: &OwnedFd) -> io::Result<()> {
+        self.process.connect(&self.order, uplink)
+    }
+
+    /// Ends it, and with it the network of the box.
+    pub(crate) fn finish(self) -> NetworkUse {
+        self.process.finish()
+    }
+}
+
+/// The name servers in a text of `resolv.conf(5)`. Without any, the C library asks the host itself.
+fn servers_of(text: &str) -> Vec<SocketAddr> {
+    let address = |line: &str| {
+        let mut words = line.split_whitespace();
+        let server = words.next().filter(|word| *word == "nameserver").and(words.next())?;
+        server.parse().ok().map(|address: IpAddr| SocketAddr::new(address, NAME_SERVICE))
+    };
+    let servers: Vec<_> = text.lines().filter_map(address).take(MAX_SERVERS).collect();
+    if servers.is_empty() { vec![SocketAddr::from(([127, 0, 0, 1], NAME_SERVICE))] } else { servers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hosts_name_servers_are_read_as_the_c_library_reads_them() {
+        let text =
+            "# comment\nsearch example.org\nnameserver 127.0.0.53 \nnameserver\t2001:db8::1\nnameserver x\n";
+        let servers = servers_of(text);
+        assert_eq!(servers, ["127.0.0.53:53".parse().unwrap(), "[2001:db8::1]:53".parse().unwrap()]);
+        assert_eq!(servers_of(&"nameserver 1.1.1.1\n".repeat(5)).len(), MAX_SERVERS);
+        assert_eq!(servers_of(""), ["127.0.0.1:53".parse().unwrap()]);
+    }
+
+    #[test]
+    fn only_a_box_with_a_network_has_a_gateway() {
+        let settings = NetworkSettings::default();
+        assert!(settings.order(&Network::None).is_none());
+        assert!(settings.order(&Network::Full).is_some());
+        assert_eq!(resolver_configuration(&Network::None), "");
+        assert_eq!(resolver_configuration(&Network::Full), "nameserver 192.0.2.1\n");
+    }
+}

@@ -1,0 +1,575 @@
+//! What boxes with a network can reach, and what they cannot. Every refusal stands beside something that is allowed.
+
+use std::time::{Duration, Instant};
+
+use crate::client::{belljar, evaluate, finish, run};
+use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
+use crate::world::{ABSTRACT, HOST, SECRET};
+
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        /// All of them.
+        pub(crate) const ALL: &[(&str, fn())] = &[$((stringify!($name), $name)),*];
+    };
+}
+
+cases![
+    an_address_is_reachable_if_it_is_allowed,
+    a_port_is_reachable_if_it_is_allowed,
+    a_block_of_addresses_is_reachable_if_it_is_allowed,
+    a_name_is_reachable_if_it_is_allowed,
+    a_wildcard_allows_what_is_beneath_it,
+    what_the_operator_denies_is_refused_in_every_network,
+    the_public_internet_has_no_private_addresses,
+    no_name_leads_to_a_private_address,
+    a_name_that_changes_its_address_leads_nowhere_else,
+    a_redirect_leads_to_no_private_address,
+    tls_must_show_the_allowed_name,
+    http_must_show_the_allowed_name_in_every_request,
+    an_address_that_nobody_resolved_is_not_a_name,
+    ipv6_is_judged_like_ipv4,
+    addresses_in_disguise_are_recognized,
+    datagrams_are_carried_and_quic_is_not,
+    icmp_is_not_carried,
+    the_host_itself_is_out_of_reach,
+    two_boxes_cannot_reach_each_other,
+    a_refused_or_reset_connection_is_refused_or_reset_inside,
+    a_server_that_never_answers_does_not_outlive_the_timeout,
+    each_half_of_a_connection_ends_by_itself,
+    many_connections_at_once_are_carried,
+    large_transfers_arrive_whole_in_both_directions,
+    without_its_gateway_a_box_has_no_network,
+    the_code_has_no_rights_over_its_interface,
+    no_network_is_no_network,
+    curl_and_node_work_as_they_are,
+    pip_installs_from_an_allowed_index,
+    other_backends_say_that_they_cannot,
+];
+
+fn an_address_is_reachable_if_it_is_allowed() {
+    let (lines, ran) = evaluate(
+        &format!("allow:{GOOD}"),
+        &[
+            &format!("get('{GOOD}')"),
+            &format!("connect('{OTHER}', 80)"),
+            &format!("connect('{PRIVATE}', 80)"),
+        ],
+    );
+    assert_eq!(lines, [&format!("{GOOD} {GOOD} /"), "ECONNREFUSED", "ECONNREFUSED"]);
+    let refused = |host: &str, why: &str| (host.to_owned(), 80, why.to_owned());
+    assert_eq!(ran.denied(), [refused(OTHER, "not allowed"), refused(PRIVATE, "a private address")]);
+    assert!(ran.result["usage"]["network_up_bytes"].as_u64().unwrap() > 20);
+    assert!(ran.result["usage"]["network_down_bytes"].as_u64().unwrap() > 20);
+    assert!(ran.result["isolation"]["kept"].as_array().unwrap().iter().any(|kept| kept == "network"));
+}
+
+fn a_port_is_reachable_if_it_is_allowed() {
+    let (lines, _) = evaluate(
+        &format!("allow:{GOOD}:8080,{OTHER}:80-100"),
+        &[
+            &format!("connect('{GOOD}', 8080)"),
+            &format!("connect('{GOOD}', 80)"),
+            &format!("connect('{OTHER}', 80)"),
+            &format!("connect('{OTHER}', 8080)"),
+        ],
+    );
+    assert_eq!(lines, ["connected", "ECONNREFUSED", "connected", "ECONNREFUSED"]);
+}
+
+fn a_block_of_addresses_is_reachable_if_it_is_allowed() {
+    let expressions = [format!("get('{PRIVATE}')"), format!("connect('{GOOD}', 80)")];
+    let expressions = expressions.each_ref().map(String::as_str);
+    let (lines, _) = evaluate("allow:10.9.0.0/16:80", &expressions);
+    assert_eq!(lines, [&format!("{PRIVATE} {PRIVATE} /"), "ECONNREFUSED"]);
+    let (lines, _) = evaluate("allow:0.0.0.0/0", &expressions);
+    assert_eq!(lines, ["ECONNREFUSED", "connected"], "a block of everything names no private address");
+}
+
+fn a_name_is_reachable_if_it_is_allowed() {
+    let (lines, ran) = evaluate("allow:good.test", &["get('good.test')", "connect('other.test', 80)"]);
+    assert_eq!(lines, [&format!("{GOOD} good.test /"), "no such name"]);
+    assert_eq!(ran.denied(), [("other.test".to_owned(), 0, "not allowed".to_owned())]);
+}
+
+fn a_wildcard_allows_what_is_beneath_it() {
+    let (lines, _) =
+        evaluate("allow:*.wild.test", &["get('a.wild.test')", "get('wild.test')", "get('good.test')"]);
+    assert_eq!(lines, [&format!("{GOOD} a.wild.test /"), "no such name", "no such name"]);
+}
+
+fn what_the_operator_denies_is_refused_in_every_network() {
+    let names = ["get('denied.test')", &format!("connect('{DENIED}', 80)"), "get('good.test')"];
+    for network in ["full", &format!("allow:denied.test,{DENIED},good.test")] {
+        let (lines, ran) = evaluate(network, &names);
+        assert_eq!(lines, ["no such name", "ECONNREFUSED", &format!("{GOOD} good.test /")], "{network}");
+        assert!(ran.denied().iter().all(|(_, _, reason)| reason == "denied by the operator"));
+    }
+    // Its address is that of an allowed host, but the name is shown.
+    let (lines, _) =
+        evaluate("full", &[&format!("get('{GOOD}', name='denied.test')"), &format!("get('{GOOD}')")]);
+    assert_ne!(lines[0], format!("{GOOD} denied.test /"));
+    assert_eq!(lines[1], format!("{GOOD} {GOOD} /"));
+}
+
+fn the_public_internet_has_no_private_addresses() {
+    let (lines, ran) = evaluate(
+        "full",
+        &[
+            "get('good.test')",
+            &format!("get('{OTHER}')"),
+            &format!("connect('{PRIVATE}', 80)"),
+            "connect('169.254.169.254', 80)",
+            "connect('100.64.0.1', 80)",
+            "connect('224.0.0.1', 80) in ('ECONNREFUSED', 'ENETUNREACH')",
+        ],
+    );
+    let carried = [format!("{GOOD} good.test /"), format!("{OTHER} {OTHER} /")];
+    assert_eq!(lines[..2], carried);
+    assert_eq!(lines[2..], ["ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "True"]);
+    let reasons: Vec<_> = ran.denied().into_iter().map(|(_, _, reason)| reason).collect();
+    assert_eq!(reasons[..3], ["a private address", "a metadata address", "a carrier's (CGNAT) address"]);
+}
+
+fn no_name_leads_to_a_private_address() {
+    let names = ["private", "loop", "metadata", "mapped"];
+    let expressions: Vec<_> = names.iter().map(|name| format!("connect('{name}.test', 80)")).collect();
+    let expressions: Vec<_> =
+        expressions.iter().map(String::as_str).chain(["connect('good.test', 80)"]).collect();
+    for network in ["full", "allow:*.test,good.test"] {
+        let (lines, ran) = evaluate(network, &expressions);
+        assert_eq!(
+            lines,
+            ["no such name", "no such name", "no such name", "no such name", "connected"],
+            "{network}"
+        );
+        assert!(ran.denied().iter().all(|(_, _, reason)| reason.ends_with("address")));
+    }
+    // Both the name and its address are allowed.
+    let (lines, _) = evaluate(&format!("allow:private.test,{PRIVATE}"), &["get('private.test')"]);
+    assert_eq!(lines, [format!("{PRIVATE} private.test /")], "the control");
+}
+
+fn a_name_that_changes_its_address_leads_nowhere_else() {
+    let (lines, ran) = evaluate(
+        "allow:rebind.test",
+        &["get('rebind.test')", "connect('rebind.test', 80)", &format!("get('{GOOD}', name='rebind.test')")],
+    );
+    let carried = format!("{GOOD} rebind.test /");
+    assert_eq!(lines, [carried.as_str(), "no such name", carried.as_str()]);
+    assert_eq!(ran.denied(), [("rebind.test".to_owned(), 0, "a loopback address".to_owned())]);
+}
+
+fn a_redirect_leads_to_no_private_address() {
+    let code = format!(
+        "import urllib.request
+for to in ('{PRIVATE}', 'private.test', '127.0.0.1', 'good.test'):
+    try:
+        print(urllib.request.urlopen('http://good.test/redirect/' + to).read().decode().strip())
+    except OSError as fault:
+        print('failed')
+"
+    );
+    for network in ["full", "allow:good.test,private.test"] {
+        let ran = run(network, &code);
+        assert_eq!(ran.lines(), ["failed", "failed", "failed", &format!("{GOOD} good.test /")], "{network}");
+    }
+}
+
+fn tls_must_show_the_allowed_name() {
+    let (lines, ran) = evaluate(
+        "allow:good.test",
+        &[
+            "exchange('good.test', 443, hello('good.test'))",
+            "exchange('good.test', 443, hello('same.test'))",
+            "exchange('good.test', 443, hello(None))",
+            "exchange('good.test', 443, b'\\x16\\x03\\x01')",
+        ],
+    );
+    assert_eq!(lines[0], "handshake seen");
+    assert_eq!(lines[1..3], ["ECONNRESET", "ECONNRESET"]);
+    assert!(!lines[3].contains("seen"));
+    let refused: Vec<_> = ran.denied().into_iter().map(|(host, _, reason)| (host, reason)).collect();
+    assert_eq!(refused[0], ("same.test".to_owned(), "shows another name".to_owned()));
+    assert_eq!(refused[1], ("good.test".to_owned(), "shows no name".to_owned()));
+    // By address nothing has to be shown.
+    let (lines, _) =
+        evaluate(&format!("allow:{GOOD}"), &[&format!("exchange('{GOOD}', 443, hello('any.test'))")]);
+    assert_eq!(lines, ["handshake seen"], "the control");
+}
+
+fn http_must_show_the_allowed_name_in_every_request() {
+    let good = "GET /1 HTTP/1.1\\r\\nHost: good.test\\r\\n\\r\\n";
+    let evil = "GET /2 HTTP/1.1\\r\\nHost: same.test\\r\\n\\r\\n";
+    let code = format!(
+        "s = socket.create_connection(('good.test', 80))
+s.sendall(b'{good}{evil}{good}')
+seen = b''
+try:
+    while data := s.recv(4096):
+        seen += data
+except OSError as fault:
+    print(errno.errorcode[fault.errno])
+print(b' good.test /1' in seen, b'same.test' in seen)
+print(get('good.test', name='same.test').startswith('{GOOD}'))
+print(get('good.test'))
+c = http.client.HTTPConnection('good.test')
+for path in ('/a', '/b'):
+    c.request('GET', path)
+    print(c.getresponse().read().decode().strip())
+print(exchange('good.test', 80, b'SSH-2.0-test\\r\\n'))
+"
+    );
+    let ran = run("allow:good.test", &code);
+    let lines = ran.lines();
+    // How much of the first answer arrives before the reset is a matter of time.
+    assert_eq!(lines[0], "ECONNRESET", "{}", ran.result);
+    assert!(lines[1].ends_with("False"));
+    let carried = |path: &str| format!("{GOOD} good.test {path}");
+    assert_eq!(lines[2..6], ["False", &carried("/"), &carried("/a"), &carried("/b")]);
+    assert_eq!(lines[6], "ECONNRESET");
+    assert!(ran.denied().contains(&("same.test".to_owned(), 80, "shows another name".to_owned())));
+    // Where the port is named, other protocols are allowed.
+    let (lines, _) = evaluate("allow:good.test:7", &["exchange('good.test', 7, b'SSH-2.0-test\\r\\n')"]);
+    assert_eq!(lines, ["SSH-2.0-test"], "the control");
+}
+
+fn an_address_that_nobody_resolved_is_not_a_name() {
+    let by_address = format!("get('{GOOD}', name='good.test')");
+    let (lines, _) = evaluate("allow:good.test", &[&by_address, "get('good.test')", &by_address]);
+    let carried = format!("{GOOD} good.test /");
+    assert_eq!(lines, ["ECONNREFUSED", &carried, &carried]);
+}
+
+fn ipv6_is_judged_like_ipv4() {
+    let (lines, _) = evaluate(
+        &format!("allow:[{SIX}]:80,six.test:8080"),
+        &[
+            &format!("get('{SIX}', name='x')"),
+            &format!("connect('{SIX}', 8080)"),
+            "get('six.test', port=8080)",
+            "connect('fd00::1', 80)",
+            "connect('2606:2800::35', 80)",
+        ],
+    );
+    let carried = [format!("{SIX} x /"), format!("{SIX} six.test /")];
+    assert_eq!(lines, [&carried[0], "ECONNREFUSED", &carried[1], "ECONNREFUSED", "ECONNREFUSED"]);
+}
+
+fn addresses_in_disguise_are_recognized() {
+    let (lines, _) = evaluate(
+        &format!("allow:{GOOD},0.0.0.0/0,::/0"),
+        &[
+            &format!("connect('::ffff:{GOOD}', 80)"),
+            &format!("connect('::ffff:{PRIVATE}', 80)"),
+            "connect('64:ff9b::a09:5', 80)",
+            "connect('2002:a09:5::', 80)",
+            "connect('2001::1', 80)",
+            // Of the box itself, where nobody listens.
+            "connect('::ffff:127.0.0.1', 80)",
+            "connect('0x7f000001', 80)",
+            "connect('2130706433', 80)",
+            "connect('0177.0.0.1', 80)",
+            "connect('0', 80)",
+        ],
+    );
+    assert_eq!(lines[0], "connected");
+    assert!(lines[1..].iter().all(|line| line == "ECONNREFUSED"), "{lines:?}");
+}
+
+fn datagrams_are_carried_and_quic_is_not() {
+    let (lines, ran) = evaluate(
+        &format!("allow:{GOOD},other.test,good.test:5000,[{SIX}]"),
+        &[
+            &format!("datagram('{GOOD}', 5000)"),
+            &format!("datagram('{SIX}', 5000, socket.AF_INET6)"),
+            &format!("datagram('{GOOD}', 443)"),
+            "datagram('other.test', 5000)",
+            &format!("datagram('{PRIVATE}', 5000)"),
+        ],
+    );
+    assert_eq!(lines, ["ping", "ping", "ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED"]);
+    assert_eq!(ran.denied()[0], (GOOD.to_owned(), 443, "QUIC is switched off".to_owned()));
+    let (lines, _) =
+        evaluate("full", &[&format!("datagram('{GOOD}', 443)"), &format!("datagram('{GOOD}', 5000)")]);
+    assert_eq!(lines, ["ECONNREFUSED", "ping"]);
+}
+
+fn icmp_is_not_carried() {
+    let (lines, _) = evaluate(
+        "full",
+        &[
+            "attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))",
+            "attempt(lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 1))",
+            "connect('good.test', 80)",
+        ],
+    );
+    assert!(!lines[0].contains("socket") && !lines[1].contains("socket"), "{lines:?}");
+    assert_eq!(lines[2], "connected", "the control");
+}
+
+fn the_host_itself_is_out_of_reach() {
+    assert!(plain_get(HOST).contains(SECRET), "the control");
+    assert!(plain_get("127.0.0.1").contains(SECRET), "the control");
+    let expressions = [
+        "connect('127.0.0.1', 80)".to_owned(),
+        "connect('localhost', 80)".to_owned(),
+        format!("connect('{HOST}', 80)"),
+        "connect('host.test', 80)".to_owned(),
+        "connect('2606:2800::1', 80)".to_owned(),
+        "connect('192.0.2.1', 80)".to_owned(),
+        format!("attempt(lambda: socket.socket(socket.AF_UNIX).connect('\\0{ABSTRACT}') or 'connected')"),
+        "connect('good.test', 80)".to_owned(),
+    ];
+    let expressions = expressions.each_ref().map(String::as_str);
+    for network in ["full", "allow:*.test,0.0.0.0/0,::/0"] {
+        let (lines, _) = evaluate(network, &expressions);
+        let (reached, refused) = lines.split_last().unwrap();
+        assert_eq!(reached, "connected", "{network}: the control");
+        assert!(refused.iter().all(|line| line != "connected"), "{network}: {lines:?}");
+    }
+    // Whoever names the address means it.
+    let (lines, _) = evaluate(&format!("allow:{HOST}:80"), &[&format!("connect('{HOST}', 80)")]);
+    assert_eq!(lines, ["connected"]);
+    let refused = belljar("allow:127.0.0.1").args(["python", "-c", "1"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&refused.stdout).contains("loopback of its host"));
+}
+
+fn plain_get(address: &str) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect((address, 80)).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn two_boxes_cannot_reach_each_other() {
+    let listener = belljar("full")
+        .args(["--timeout", "60s", "python", "-c", "import socket\ns = socket.create_server(('0.0.0.0', 4000))\ns.settimeout(6)\ntry:\n  s.accept(); print('met')\nexcept OSError: print('alone')"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    let (lines, _) = evaluate(
+        "full",
+        &[
+            "connect('192.0.2.2', 4000)",
+            "connect('2001:db8::2', 4000)",
+            "connect('192.0.2.1', 4000)",
+            "connect('good.test', 80)",
+        ],
+    );
+    assert_eq!(lines, ["ECONNREFUSED", "ECONNREFUSED", "ECONNREFUSED", "connected"]);
+    let output = listener.wait_with_output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("alone"));
+}
+
+fn a_refused_or_reset_connection_is_refused_or_reset_inside() {
+    let (lines, ran) = evaluate(
+        &format!("allow:{GOOD}"),
+        &[
+            &format!("connect('{GOOD}', 1)"),
+            &format!("exchange('{GOOD}', 9, b'x') in ('ECONNRESET', 'EPIPE')"),
+            &format!("exchange('{GOOD}', 7, b'x')"),
+        ],
+    );
+    assert_eq!(lines, ["ECONNREFUSED", "True", "x"]);
+    assert!(ran.denied().is_empty(), "nothing was refused by us");
+}
+
+fn a_server_that_never_answers_does_not_outlive_the_timeout() {
+    let began = Instant::now();
+    let mut command = belljar(&format!("allow:{GOOD}"));
+    command.args(["--timeout", "3s", "python", "-c"]);
+    command.arg(format!(
+        "import socket\ns=socket.create_connection(('{GOOD}', 10))\nprint('connected', flush=True)\ns.recv(1)"
+    ));
+    let ran = finish(&mut command);
+    assert_eq!(ran.result["status"], "timed_out");
+    assert_eq!(ran.lines().first(), Some(&"connected"));
+    assert!(began.elapsed() < Duration::from_secs(50));
+}
+
+fn each_half_of_a_connection_ends_by_itself() {
+    let code = format!(
+        "s = socket.create_connection(('{GOOD}', 11))
+s.sendall(b'x' * 100000)
+s.shutdown(socket.SHUT_WR)
+print(s.recv(100).decode(), s.recv(100))
+"
+    );
+    assert_eq!(run(&format!("allow:{GOOD}"), &code).lines(), ["100000 b''"]);
+}
+
+fn many_connections_at_once_are_carried() {
+    let code = format!(
+        "import resource
+many = []
+for i in range(1000):
+    many.append(socket.create_connection(('{GOOD}', 7)))
+for i, s in enumerate(many): s.sendall(str(i).encode())
+print(sum(s.recv(10) == str(i).encode() for i, s in enumerate(many)))
+print(connect('{GOOD}', 7) )
+"
+    );
+    let mut command = belljar(&format!("allow:{GOOD}"));
+    command.args(["--memory", "512M", "--timeout", "60s", "python", "-c"]).arg(format!(
+        "import errno, socket\ndef connect(h, p):\n  socket.create_connection((h, p)).close(); return 'connected'\n{code}"
+    ));
+    let ran = finish(&mut command);
+    assert_eq!(ran.lines(), ["1000", "connected"], "{}", ran.result);
+}
+
+fn large_transfers_arrive_whole_in_both_directions() {
+    const BYTES: usize = 200 << 20;
+    let code = format!(
+        "import urllib.request
+answer, seen = urllib.request.urlopen('http://good.test/bytes/{BYTES}'), 0
+while data := answer.read(1 << 20): seen += len(data)
+print(seen)
+s = socket.create_connection(('{GOOD}', 11))
+piece = b'x' * (1 << 20)
+for _ in range({BYTES} >> 20): s.sendall(piece)
+s.shutdown(socket.SHUT_WR)
+print(s.recv(100).decode())
+"
+    );
+    let ran = run(&format!("allow:good.test,{GOOD}:11"), &code);
+    assert_eq!(ran.lines(), [BYTES.to_string(), BYTES.to_string()], "{}", ran.result);
+    let used = |name: &str| ran.result["usage"][name].as_u64().unwrap();
+    assert!(used("network_down_bytes") >= BYTES as u64 && used("network_up_bytes") >= BYTES as u64);
+}
+
+fn without_its_gateway_a_box_has_no_network() {
+    let code = format!(
+        "import socket, time
+s = socket.create_connection(('{GOOD}', 7)); s.sendall(b'x'); print(s.recv(1).decode(), flush=True)
+open('/tmp/up', 'w').close()
+time.sleep(3)
+s.settimeout(2)
+try:
+    socket.create_connection(('{GOOD}', 7), 2); print('connected')
+except OSError as fault: print('no network')
+"
+    );
+    let mut command = belljar(&format!("allow:{GOOD}"));
+    let child = command
+        .args(["--timeout", "60s", "python", "-c"])
+        .arg(code)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let gateway = (0..200).find_map(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        gateway_of(child.id())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let gateway = rustix::process::Pid::from_raw(gateway.expect("a gateway")).unwrap();
+    rustix::process::kill_process(gateway, rustix::process::Signal::KILL).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["stdout"], "x\nno network\n");
+    assert!(result["network_denied"][0]["reason"].as_str().unwrap().contains("gateway ended"));
+}
+
+/// The gateway that this process has started.
+fn gateway_of(parent: u32) -> Option<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
+    children.split_whitespace().find_map(|child| {
+        let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
+        name.starts_with("belljar-gateway").then(|| child.parse().ok())?
+    })
+}
+
+fn the_code_has_no_rights_over_its_interface() {
+    let (lines, _) = evaluate(
+        "full",
+        &[
+            "attempt(lambda: open('/proc/self/status').read().split('CapEff:')[1].split()[0])",
+            "attempt(lambda: __import__('fcntl').ioctl(socket.socket(), 0x8914, b'eth0'.ljust(16, b'\\0') + bytes(24)))",
+            "attempt(lambda: socket.socket(17, socket.SOCK_RAW, 0x300))",
+            "sorted(name for _, name in socket.if_nameindex())",
+        ],
+    );
+    assert_eq!(lines[0], "0000000000000000");
+    assert!(lines[1] == "EPERM" && lines[2] == "EAFNOSUPPORT", "{lines:?}");
+    assert_eq!(lines[3], "['eth0', 'lo']");
+}
+
+fn no_network_is_no_network() {
+    let (lines, ran) = evaluate("none", &[&format!("connect('{GOOD}', 80)"), "connect('good.test', 80)"]);
+    assert_eq!(lines, ["ENETUNREACH", "no such name"]);
+    assert!(ran.result.get("network_denied").is_none());
+    assert!(ran.result["usage"].get("network_up_bytes").is_none());
+}
+
+fn curl_and_node_work_as_they_are() {
+    let script = "curl -sS http://good.test/x; curl -sS http://other.test/ 2>/dev/null || echo failed";
+    let ran = finish(belljar("allow:good.test").args(["--timeout", "60s", "bash", "-c", script]));
+    assert_eq!(ran.lines(), [&format!("{GOOD} good.test /x"), "failed"], "{}", ran.result);
+    let script = "for (const host of ['good.test', 'other.test'])
+        await fetch(`http://${host}/y`).then(a => a.text()).then(t => console.log(t.trim()), f => console.log('failed'))";
+    let ran = finish(belljar("allow:good.test").args([
+        "--memory",
+        "1G",
+        "--timeout",
+        "60s",
+        "javascript",
+        "-c",
+        script,
+    ]));
+    assert_eq!(ran.lines(), [&format!("{GOOD} good.test /y"), "failed"], "{}", ran.result);
+}
+
+fn pip_installs_from_an_allowed_index() {
+    make_wheel();
+    let script = "python3 -m pip install -q --disable-pip-version-check --no-cache-dir --target /sandbox/lib \
+                  --index-url http://good.test/simple/ --trusted-host good.test tiny && \
+                  PYTHONPATH=/sandbox/lib python3 -c 'import tiny; print(tiny.WORD)'";
+    let install = |network: &str| {
+        finish(belljar(network).args([
+            "--memory",
+            "1G",
+            "--disk",
+            "256M",
+            "--timeout",
+            "60s",
+            "bash",
+            "-c",
+            script,
+        ]))
+        .result
+    };
+    let allowed = install("allow:good.test");
+    assert_eq!(allowed["stdout"], "installed\n", "{allowed}");
+    assert_ne!(install("allow:other.test")["exit_code"], 0);
+}
+
+/// A package with one module.
+fn make_wheel() {
+    let dir = "/tmp/belljar-test-wheels";
+    std::fs::create_dir_all(dir).unwrap();
+    let script = format!(
+        "import zipfile
+z = zipfile.ZipFile('{dir}/tiny-1.0-py3-none-any.whl', 'w')
+z.writestr('tiny.py', 'WORD = \"installed\"\\n')
+z.writestr('tiny-1.0.dist-info/METADATA', 'Metadata-Version: 2.1\\nName: tiny\\nVersion: 1.0\\n')
+z.writestr('tiny-1.0.dist-info/WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')
+z.writestr('tiny-1.0.dist-info/RECORD', '')
+z.close()"
+    );
+    assert!(std::process::Command::new("python3").args(["-c", &script]).status().unwrap().success());
+}
+
+fn other_backends_say_that_they_cannot() {
+    for backend in ["process", "none"] {
+        let output = belljar("allow:good.test")
+            .args(["--backend", backend, "python", "-c", "print(1)"])
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(125), "{backend}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("network") && said.contains(backend), "{said}");
+    }
+}

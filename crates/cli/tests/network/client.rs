@@ -1,0 +1,106 @@
+//! One run with a network, and what came of it.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::world::WORLD;
+
+/// What the code of every run can use.
+const PRELUDE: &str = r#"
+import errno, http.client, json, socket, ssl, sys, time
+socket.setdefaulttimeout(10)
+def attempt(work):
+    try:
+        return work()
+    except socket.gaierror as fault:
+        return "no such name"
+    except OSError as fault:
+        return errno.errorcode.get(fault.errno, repr(fault))
+def connect(host, port):
+    return attempt(lambda: socket.create_connection((host, port)).close() or "connected")
+def exchange(host, port, data, family=None):
+    def work():
+        with socket.create_connection((host, port)) as s:
+            s.sendall(data)
+            return s.recv(4096).decode("latin1").strip() or "closed"
+    return attempt(work)
+def get(host, path="/", name=None, port=80):
+    def work():
+        c = http.client.HTTPConnection(host, port)
+        c.request("GET", path, headers={"Host": name or host})
+        answer = c.getresponse()
+        return (answer.read().decode() or answer.getheader("Location") or "").strip()
+    try:
+        return attempt(work)
+    except http.client.HTTPException as fault:
+        return type(fault).__name__
+def hello(name):
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    try:
+        context.wrap_bio(incoming, outgoing, server_hostname=name).do_handshake()
+    except ssl.SSLWantReadError:
+        return outgoing.read()
+def datagram(host, port, family=socket.AF_INET):
+    def work():
+        s = socket.socket(family, socket.SOCK_DGRAM)
+        s.connect((host, port))
+        s.send(b"ping")
+        return s.recv(100).decode()
+    return attempt(work)
+"#;
+
+/// The result of a run.
+pub(crate) struct Ran {
+    pub(crate) result: Value,
+}
+
+impl Ran {
+    /// What it printed, line by line.
+    pub(crate) fn lines(&self) -> Vec<&str> {
+        self.result["stdout"].as_str().unwrap_or_default().lines().collect()
+    }
+
+    /// What was refused: host, port and reason.
+    pub(crate) fn denied(&self) -> Vec<(String, u64, String)> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let denied = self.result["network_denied"].as_array().cloned().unwrap_or_default();
+        let one = |one: &Value| (text(&one["host"]), one["port"].as_u64().unwrap_or(0), text(&one["reason"]));
+        denied.iter().map(one).collect()
+    }
+}
+
+pub(crate) fn belljar(network: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    command
+        .args(["run", "--json", "--config"])
+        .arg(WORLD.file("belljar.toml"))
+        .args(["--network", network])
+        .env("BELLJAR_BACKEND", "native")
+        .env("BELLJAR_STATE_DIR", WORLD.file("state"));
+    command
+}
+
+/// Runs Python code with this network.
+pub(crate) fn run(network: &str, code: &str) -> Ran {
+    finish(belljar(network).args(["--timeout", "60s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}")))
+}
+
+pub(crate) fn finish(command: &mut Command) -> Ran {
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let result: Value = serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)));
+    Ran { result }
+}
+
+/// Runs code that prints one line for each of these expressions.
+pub(crate) fn evaluate(network: &str, expressions: &[&str]) -> (Vec<String>, Ran) {
+    let code: String = expressions.iter().map(|expression| format!("print({expression})\n")).collect();
+    let ran = run(network, &code);
+    let lines: Vec<_> = ran.lines().iter().map(|line| (*line).to_owned()).collect();
+    assert_eq!(lines.len(), expressions.len(), "{}", ran.result);
+    (lines, ran)
+}

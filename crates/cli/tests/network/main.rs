@@ -1,0 +1,57 @@
+//! Boxes with a network, against servers in a network namespace that the test makes.
+//!
+//! The tests need a network that is theirs alone, so this program starts itself again in a new namespace, which plays the
+//! host; a second one, behind a pair of virtual devices, plays the internet (`world.rs`). Nothing leaves the two. That takes
+//! root; for anybody else the tests are listed as ignored.
+
+mod cases;
+mod client;
+mod internet;
+mod world;
+
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+
+/// Which part of the world this process plays.
+const ROLE: &str = "BELLJAR_TEST_ROLE";
+
+fn main() -> ExitCode {
+    match std::env::var(ROLE).as_deref() {
+        Ok("internet") => internet::serve(),
+        Ok("host") => run(),
+        _ if lists() || !rustix::process::geteuid().is_root() => run(),
+        _ => start_again(),
+    }
+}
+
+fn lists() -> bool {
+    std::env::args().any(|word| word == "--list")
+}
+
+fn start_again() -> ExitCode {
+    let program = std::env::current_exe().unwrap();
+    let failed = Command::new("unshare")
+        .arg("--net")
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(ROLE, "host")
+        .exec();
+    eprintln!("cannot start unshare: {failed}");
+    ExitCode::FAILURE
+}
+
+fn run() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let is_root = rustix::process::geteuid().is_root();
+    let trial = |(name, case): &(&'static str, fn())| {
+        let case = *case;
+        Trial::test(*name, move || {
+            case();
+            Ok(())
+        })
+        .with_ignored_flag(!is_root)
+    };
+    libtest_mimic::run(&arguments, cases::ALL.iter().map(trial).collect()).exit_code()
+}

@@ -1,0 +1,94 @@
+//! The host's side of the world: its network, a service of its own that no box may reach, and its configuration.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+
+use crate::ROLE;
+
+/// The host's own address on the way to the internet.
+pub(crate) const HOST: &str = "93.184.216.1";
+/// What the host's own services say.
+pub(crate) const SECRET: &str = "a service of the host";
+pub(crate) const ABSTRACT: &str = "belljar-test-abstract";
+
+/// The world of all tests in this process.
+pub(crate) struct World {
+    _internet: Child,
+    /// Directories for files and state.
+    dir: tempfile::TempDir,
+}
+
+pub(crate) static WORLD: LazyLock<World> = LazyLock::new(World::make);
+
+impl World {
+    fn make() -> World {
+        let mut internet = Command::new("unshare")
+            .arg("--net")
+            .arg(std::env::current_exe().unwrap())
+            .env(ROLE, "internet")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(internet.stdout.take().unwrap());
+        let mut expect = |word: &str| {
+            let mut line = String::new();
+            said.read_line(&mut line).unwrap();
+            assert_eq!(line.trim(), word);
+        };
+        // It is in its own namespace by now.
+        expect("ready");
+        let id = internet.id().to_string();
+        ip("link set lo up");
+        ip("link add up0 type veth peer name up1");
+        ip(&format!("link set up1 netns {id}"));
+        ip(&format!("addr add {HOST}/24 dev up0"));
+        ip("-6 addr add 2606:2800::1/64 dev up0 nodad");
+        ip("link set up0 up");
+        ip("route add default via 93.184.216.34");
+        ip("-6 route add default via 2606:2800::34");
+        writeln!(internet.stdin.as_mut().unwrap(), "go").unwrap();
+        expect("serving");
+        serve_host();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("belljar.toml"), CONFIGURATION).unwrap();
+        World { _internet: internet, dir }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+/// Everything here is in the test's own network, so the test's own name server is asked.
+const CONFIGURATION: &str = "\
+[egress]
+resolver = \"93.184.216.34:53\"
+deny = [\"denied.test\", \"93.184.216.36\"]
+";
+
+pub(crate) fn ip(words: &str) {
+    let done = Command::new("ip").args(words.split_whitespace()).status().unwrap();
+    assert!(done.success(), "ip {words}");
+}
+
+/// What is on the loopback and the own address of the host, and in its namespace of abstract sockets.
+fn serve_host() {
+    for address in ["127.0.0.1", HOST] {
+        let listener = TcpListener::bind((address, 80)).unwrap();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|mut one| answer(&mut one)));
+    }
+    let name = SocketAddr::from_abstract_name(ABSTRACT).unwrap();
+    let listener = UnixListener::bind_addr(&name).unwrap();
+    std::thread::spawn(move || listener.incoming().flatten().for_each(|mut one| answer(&mut one)));
+}
+
+fn answer(stream: &mut (impl Read + Write)) {
+    let _ = stream.read(&mut [0; 1000]);
+    let _ = stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{SECRET}").as_bytes());
+}

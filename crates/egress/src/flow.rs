@@ -1,0 +1,197 @@
+//! One connection of the box: the box's half, which ends in the TCP/IP stack here, and a socket of the host.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use belljar_core::egress::Reason;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use smoltcp::socket::tcp;
+
+use crate::inspect::{Inspector, Refused};
+use crate::tally::Tally;
+
+/// What the stack holds of a connection, in each direction.
+const FROM_BOX: usize = 64 << 10;
+const TO_BOX: usize = 128 << 10;
+/// The most of one connection that is carried before others have their turn.
+const TURN: usize = 256 << 10;
+
+/// The host's half of a connection.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    host: OwnedFd,
+    inspector: Option<Inspector>,
+    /// What has been looked at and not sent yet, and how much of it has been sent.
+    passed: Vec<u8>,
+    sent: usize,
+    /// Whether the host's socket has something, as far as is known, and takes something.
+    readable: bool,
+    writable: bool,
+    /// The other end sends no more.
+    ended: bool,
+    /// The box sends no more, and the other end knows.
+    shut: bool,
+}
+
+/// What becomes of a connection.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    GoesOn,
+    /// It has more to do right now.
+    HasMore,
+    Over,
+    Refused(Refused),
+}
+
+impl Flow {
+    pub(crate) fn new(host: OwnedFd, inspector: Option<Inspector>) -> Flow {
+        let (readable, writable) = (true, true);
+        Flow { host, inspector, passed: Vec::new(), sent: 0, readable, writable, ended: false, shut: false }
+    }
+
+    /// The box's half.
+    pub(crate) fn box_socket() -> tcp::Socket<'static> {
+        let buffer = |size| tcp::SocketBuffer::new(vec![0; size]);
+        let mut socket = tcp::Socket::new(buffer(FROM_BOX), buffer(TO_BOX));
+        socket.set_nagle_enabled(false);
+        socket.set_ack_delay(Some(Duration::from_millis(1).into()));
+        socket
+    }
+
+    pub(crate) fn host(&self) -> BorrowedFd<'_> {
+        self.host.as_fd()
+    }
+
+    /// What to wait for at the host's socket.
+    pub(crate) fn interest(&self, socket: &tcp::Socket<'_>) -> PollFlags {
+        let mut interest = PollFlags::empty();
+        if !self.readable && !self.ended && socket.can_send() {
+            interest |= PollFlags::IN;
+        }
+        if !self.writable {
+            interest |= PollFlags::OUT;
+        }
+        interest
+    }
+
+    pub(crate) fn wake(&mut self, events: PollFlags) {
+        self.readable |= events.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR);
+        self.writable |= events.intersects(PollFlags::OUT | PollFlags::HUP | PollFlags::ERR);
+    }
+
+    /// Carries what can be carried, in both directions.
+    pub(crate) fn carry(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Fate {
+        if socket.state() == tcp::State::SynReceived {
+            return Fate::GoesOn;
+        }
+        let fate = match self.carry_up(socket, tally) {
+            Ok(more) => self.carry_down(socket, tally).map(|also| more || also),
+            Err(fate) => Err(fate),
+        };
+        match fate {
+            Err(fate) => {
+                socket.abort();
+                // The other end is told in the same way.
+                let _ = rustix::net::sockopt::set_socket_linger(&self.host, Some(Duration::ZERO));
+                fate
+            }
+            Ok(_) if tally.is_spent() => {
+                socket.abort();
+                Fate::Refused(Refused { name: None, reason: Reason::Spent })
+            }
+            Ok(_) if matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait) => Fate::Over,
+            Ok(true) => Fate::HasMore,
+            Ok(false) => Fate::GoesOn,
+        }
+    }
+
+    /// From the box to the host. Returns whether there is more.
+    fn carry_up(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
+        let mut carried = 0;
+        while self.writable && carried < TURN {
+            if self.sent < self.passed.len() {
+                let sent = self.send_passed(tally)?;
+                carried += sent;
+            } else if !socket.can_recv() {
+                break;
+            } else if let Some(inspector) = self.inspector.as_mut().filter(|one| !one.has_passed()) {
+                (self.sent, self.passed) = (0, Vec::new());
+                let passed = socket.recv(|bytes| (bytes.len(), inspector.pass(bytes, &mut self.passed)));
+                passed.map_err(|_| Fate::Over)?.map_err(Fate::Refused)?;
+            } else {
+                self.inspector = None;
+                let host = self.host.as_fd();
+                let sent = socket.recv(|bytes| match send(host, bytes) {
+                    Ok(sent) => (sent, Ok(sent)),
+                    Err(error) => (0, Err(error)),
+                });
+                carried += self.note_sent(sent.map_err(|_| Fate::Over)?, tally)?;
+            }
+        }
+        self.shut_if_done(socket);
+        Ok(self.writable && socket.can_recv())
+    }
+
+    fn send_passed(&mut self, tally: &mut Tally) -> Result<usize, Fate> {
+        let sent = self.note_sent(send(self.host.as_fd(), &self.passed[self.sent..]), tally)?;
+        self.sent += sent;
+        Ok(sent)
+    }
+
+    fn note_sent(&mut self, sent: Result<usize, Errno>, tally: &mut Tally) -> Result<usize, Fate> {
+        match sent {
+            Ok(sent) => {
+                tally.count_up(sent);
+                Ok(sent)
+            }
+            Err(Errno::AGAIN) => {
+                self.writable = false;
+                Ok(0)
+            }
+            Err(Errno::INTR) => Ok(0),
+            Err(_) => Err(Fate::Over),
+        }
+    }
+
+    /// The box has sent all that it will send, and all of it is sent on.
+    fn shut_if_done(&mut self, socket: &tcp::Socket<'_>) {
+        use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
+        let ended = matches!(socket.state(), CloseWait | Closing | LastAck | TimeWait);
+        if ended && !self.shut && socket.recv_queue() == 0 && self.sent == self.passed.len() {
+            self.shut = true;
+            let _ = rustix::net::shutdown(&self.host, Shutdown::Write);
+        }
+    }
+
+    /// From the host to the box. Returns whether there is more.
+    fn carry_down(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
+        let mut carried = 0;
+        while self.readable && !self.ended && socket.can_send() && carried < TURN {
+            let host = self.host.as_fd();
+            let received = socket.send(|room| match rustix::net::recv(host, room, RecvFlags::empty()) {
+                Ok((_, length)) => (length, Ok(length)),
+                Err(error) => (0, Err(error)),
+            });
+            match received.map_err(|_| Fate::Over)? {
+                Ok(0) => {
+                    self.ended = true;
+                    socket.close();
+                }
+                Ok(length) => {
+                    tally.count_down(length);
+                    carried += length;
+                }
+                Err(Errno::AGAIN) => self.readable = false,
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Fate::Over),
+            }
+        }
+        Ok(self.readable && !self.ended && socket.can_send())
+    }
+}
+
+fn send(host: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    rustix::net::send(host, bytes, SendFlags::NOSIGNAL)
+}

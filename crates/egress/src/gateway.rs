@@ -1,0 +1,451 @@
+//! The gateway: the process that carries what the box may send, and refuses the rest.
+//!
+//! It has one thread and one loop. Packets of the box come from its uplink; connections end in a TCP/IP stack in this
+//! process, and go on as sockets of the host. What arrives is judged first ([`Egress`]), so that a connection that is not
+//! allowed is refused before the host has heard of it.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use belljar_core::egress::{Egress, Passage, Reason, Transport, canonical};
+use belljar_core::outcome::NetworkUse;
+use belljar_jail::uplink::{BOX_ADDRESSES, NAME_SERVER};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::socket::tcp;
+use smoltcp::wire::{HardwareAddress, IpListenEndpoint};
+
+use crate::flow::{Fate, Flow};
+use crate::host_socket::{self, Way};
+use crate::inspect::{Demand, Inspector};
+use crate::names::Names;
+use crate::order::{EgressLimits, Order};
+use crate::packet::{self, Content, Packet, Segment};
+use crate::tally::{Pace, Tally};
+use crate::uplink::Uplink;
+
+const NAME_SERVICE: u16 = 53;
+/// The most packets that are read before connections have their turn.
+const PACKETS: usize = 128;
+/// How long it waits if nothing is expected.
+const IDLE: Duration = Duration::from_secs(10);
+/// After so much silence, an exchange of datagrams is over.
+const DATAGRAMS_END: Duration = Duration::from_secs(60);
+
+/// The two ends of a connection: in the box, and outside.
+type Ends = (SocketAddr, SocketAddr);
+
+/// The state of the gateway.
+pub(crate) struct Gateway {
+    egress: Rc<Egress>,
+    limits: EgressLimits,
+    uplink: Uplink,
+    stack: Interface,
+    sockets: SocketSet<'static>,
+    /// Connections that the other end has not accepted yet, with their first packets.
+    awaited: HashMap<Ends, Awaited>,
+    flows: HashMap<Ends, (SocketHandle, Flow)>,
+    datagrams: HashMap<Ends, Datagrams>,
+    names: Names,
+    tally: Tally,
+    pace: Pace,
+    began: Instant,
+    /// Some connection has more to carry right now.
+    busy: bool,
+}
+
+struct Awaited {
+    host: OwnedFd,
+    segment: Segment,
+    packet: Vec<u8>,
+    inspector: Option<Inspector>,
+}
+
+struct Datagrams {
+    host: OwnedFd,
+    last: Instant,
+}
+
+/// Why the loop has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The parent wants a report, or is gone.
+    Asked,
+    /// The box is gone.
+    Unplugged,
+}
+
+/// Whose descriptor it was.
+#[derive(Clone, Copy)]
+enum Source {
+    Parent,
+    Uplink,
+    Names,
+    Awaited(Ends),
+    Flow(Ends),
+    Datagrams(Ends),
+}
+
+impl Gateway {
+    pub(crate) fn new(order: Order, uplink: OwnedFd) -> Gateway {
+        let (began, mut uplink) = (Instant::now(), Uplink::new(uplink));
+        let mut random = [0; 8];
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let mut config = Config::new(HardwareAddress::Ip);
+        // Sequence numbers must not be guessed.
+        config.random_seed = u64::from_ne_bytes(random);
+        let mut stack = Interface::new(config, &mut uplink, smoltcp::time::Instant::ZERO);
+        // Every address is ours: where packets may go has been decided before they reach the stack.
+        stack.set_any_ip(true);
+        Gateway {
+            egress: Rc::new(order.egress),
+            limits: order.limits,
+            uplink,
+            stack,
+            sockets: SocketSet::new(Vec::new()),
+            awaited: HashMap::new(),
+            flows: HashMap::new(),
+            datagrams: HashMap::new(),
+            names: Names::new(order.servers, began),
+            tally: Tally::new(order.limits),
+            pace: Pace::new(order.limits.connections_per_second, began),
+            began,
+            busy: false,
+        }
+    }
+
+    /// Carries until the parent asks for a report, or the box is gone.
+    pub(crate) fn run(&mut self, parent: &OwnedFd) -> End {
+        loop {
+            let woken = self.wait(parent);
+            for (source, events) in woken {
+                match source {
+                    Source::Parent => return End::Asked,
+                    Source::Uplink if self.receive().is_err() => return End::Unplugged,
+                    Source::Uplink | Source::Names => {}
+                    Source::Awaited(ends) => self.be_accepted(ends),
+                    Source::Flow(ends) => {
+                        if let Some((_, flow)) = self.flows.get_mut(&ends) {
+                            flow.wake(events);
+                        }
+                    }
+                    Source::Datagrams(ends) => self.bring_back(ends),
+                }
+            }
+            self.turn();
+        }
+    }
+
+    pub(crate) fn used(&self) -> &NetworkUse {
+        &self.tally.used
+    }
+
+    /// One round: what the box has sent, and what can be carried now.
+    fn turn(&mut self) {
+        let now = Instant::now();
+        self.uplink.flush();
+        for reply in self.names.look(&self.egress, &mut self.tally, now) {
+            self.answer(reply.to, &reply.message);
+        }
+        self.datagrams.retain(|_, one| now.saturating_duration_since(one.last) < DATAGRAMS_END);
+        self.poll_stack();
+        self.carry();
+        self.poll_stack();
+        self.sweep();
+    }
+
+    fn poll_stack(&mut self) {
+        let now = self.now();
+        self.stack.poll(now, &mut self.uplink, &mut self.sockets);
+    }
+
+    fn now(&self) -> smoltcp::time::Instant {
+        let micros = i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX);
+        smoltcp::time::Instant::from_micros(micros)
+    }
+
+    fn wait(&mut self, parent: &OwnedFd) -> Vec<(Source, PollFlags)> {
+        let timeout = self.timeout();
+        let uplink = if self.uplink.is_full() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+        let mut sources = vec![Source::Parent, Source::Uplink];
+        let mut fds =
+            vec![PollFd::new(parent, PollFlags::IN), PollFd::from_borrowed_fd(self.uplink.socket(), uplink)];
+        let mut watch = |source, fd, interest| {
+            sources.push(source);
+            fds.push(PollFd::from_borrowed_fd(fd, interest));
+        };
+        self.names.sockets().for_each(|socket| watch(Source::Names, socket, PollFlags::IN));
+        for (ends, awaited) in &self.awaited {
+            watch(Source::Awaited(*ends), awaited.host.as_fd(), PollFlags::OUT);
+        }
+        for (ends, (handle, flow)) in &self.flows {
+            let interest = flow.interest(self.sockets.get::<tcp::Socket<'_>>(*handle));
+            // A descriptor without interest would still report that the other end is gone, again and again.
+            if !interest.is_empty() {
+                watch(Source::Flow(*ends), flow.host(), interest);
+            }
+        }
+        for (ends, datagrams) in &self.datagrams {
+            watch(Source::Datagrams(*ends), datagrams.host.as_fd(), PollFlags::IN);
+        }
+        let timeout = Timespec::try_from(timeout).ok();
+        let _ = poll(&mut fds, timeout.as_ref());
+        let woken = sources.iter().zip(&fds).map(|(source, fd)| (*source, fd.revents()));
+        woken.filter(|(_, events)| !events.is_empty()).collect()
+    }
+
+    fn timeout(&mut self) -> Duration {
+        if self.busy {
+            return Duration::ZERO;
+        }
+        let now = self.now();
+        let stack = self.stack.poll_delay(now, &self.sockets).map(Duration::from);
+        let names = self.names.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        stack.into_iter().chain(names).min().unwrap_or(IDLE).min(IDLE)
+    }
+
+    /// Reads packets of the box.
+    fn receive(&mut self) -> std::io::Result<()> {
+        for _ in 0..PACKETS {
+            match self.uplink.receive()? {
+                Some(packet) => self.take(packet),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one packet of the box, whatever it is.
+    pub(crate) fn take(&mut self, bytes: Vec<u8>) {
+        let Some(Packet { source, target, content }) = Packet::parse(&bytes) else { return };
+        if !is_box(source) {
+            return;
+        }
+        match content {
+            Content::Tcp(segment) => {
+                let ends = (SocketAddr::new(source, segment.source), SocketAddr::new(target, segment.target));
+                self.take_segment(ends, segment, bytes);
+            }
+            Content::Udp { source: from, target: to, payload } => {
+                let ends = (SocketAddr::new(source, from), SocketAddr::new(target, to));
+                if ends.1 == name_server() {
+                    self.be_asked(ends.0, payload);
+                } else if self.take_datagram(ends, payload).is_err() {
+                    let refusal = packet::refuse_datagram(source, target, &bytes);
+                    refusal.iter().for_each(|refusal| self.uplink.send(refusal));
+                }
+            }
+            Content::Ping => self.tally.refuse(&target.to_string(), None, Reason::Transport),
+            Content::Other => {}
+        }
+    }
+
+    fn take_segment(&mut self, ends: Ends, segment: Segment, bytes: Vec<u8>) {
+        if self.flows.contains_key(&ends) {
+            self.uplink.hand_over(bytes);
+        } else if segment.opens() {
+            // A second first packet says that the box is still waiting.
+            if !self.awaited.contains_key(&ends) {
+                self.begin(ends, segment, bytes);
+            }
+        } else if !self.awaited.contains_key(&ends) {
+            // The stack knows nothing about it, and says so.
+            self.uplink.hand_over(bytes);
+        }
+    }
+
+    fn begin(&mut self, ends: Ends, segment: Segment, packet: Vec<u8>) {
+        let begun = self.admit(Transport::Tcp, ends.1).and_then(|inspector| {
+            // Whoever does not answer, or is not there, is no matter for the list of refusals.
+            Ok((host_socket::begin_connection(canonical_end(ends.1)).map_err(|_| None)?, inspector))
+        });
+        match begun {
+            Ok((host, inspector)) => {
+                self.awaited.insert(ends, Awaited { host, segment, packet, inspector });
+            }
+            Err(reason) => {
+                reason.into_iter().for_each(|reason| self.refuse(ends.1, reason));
+                self.reset(ends, &segment);
+            }
+        }
+    }
+
+    /// Judges a connection, or an exchange of datagrams. The error has no reason if there is nothing to be told.
+    fn admit(&mut self, transport: Transport, to: SocketAddr) -> Result<Option<Inspector>, Option<Reason>> {
+        let resolved = self.names.of(to.ip());
+        let passage = self.egress.connect(transport, to.ip(), to.port(), &resolved).map_err(Some)?;
+        if to == name_server() {
+            return Err(Some(Reason::NotAllowed));
+        }
+        match host_socket::way_to(canonical(to.ip())) {
+            Way::Own if !self.egress.names_exactly(to.ip(), to.port()) => {
+                return Err(Some(Reason::OwnAddress));
+            }
+            Way::None => return Err(None),
+            Way::Own | Way::Out => {}
+        }
+        if self.open_now() >= self.limits.connections as usize {
+            return Err(Some(Reason::TooMany));
+        }
+        if !self.pace.take(Instant::now()) {
+            return Err(Some(Reason::TooFast));
+        }
+        if self.tally.is_spent() {
+            return Err(Some(Reason::Spent));
+        }
+        Ok(self.inspector(passage, to.port()))
+    }
+
+    fn open_now(&self) -> usize {
+        self.awaited.len() + self.flows.len() + self.datagrams.len()
+    }
+
+    fn inspector(&self, passage: Passage, port: u16) -> Option<Inspector> {
+        let (names, opaque) = match passage {
+            Passage::Named { names, opaque } => (Some(names), opaque),
+            Passage::Free if self.egress.refuses_names() => (None, true),
+            Passage::Free => return None,
+        };
+        Some(Inspector::new(Demand { egress: self.egress.clone(), port, names, opaque }))
+    }
+
+    /// The other end has accepted a connection, or not.
+    fn be_accepted(&mut self, ends: Ends) {
+        let Some(Awaited { host, segment, packet, inspector }) = self.awaited.remove(&ends) else { return };
+        if !matches!(rustix::net::sockopt::socket_error(&host), Ok(Ok(()))) {
+            return self.reset(ends, &segment);
+        }
+        let mut socket = Flow::box_socket();
+        let here = IpListenEndpoint { addr: Some(ends.1.ip().into()), port: ends.1.port() };
+        if socket.listen(here).is_err() {
+            return self.reset(ends, &segment);
+        }
+        // At this moment no other socket listens, so this packet finds this one.
+        self.poll_stack();
+        let handle = self.sockets.add(socket);
+        self.uplink.hand_over(packet);
+        self.poll_stack();
+        if self.sockets.get::<tcp::Socket<'_>>(handle).state() == tcp::State::Listen {
+            self.sockets.remove(handle);
+            return self.reset(ends, &segment);
+        }
+        self.flows.insert(ends, (handle, Flow::new(host, inspector)));
+    }
+
+    fn carry(&mut self) {
+        self.busy = false;
+        let mut refused = Vec::new();
+        for (ends, (handle, flow)) in &mut self.flows {
+            match flow.carry(self.sockets.get_mut(*handle), &mut self.tally) {
+                Fate::GoesOn | Fate::Over => {}
+                Fate::HasMore => self.busy = true,
+                Fate::Refused(refusal) => refused.push((ends.1, refusal)),
+            }
+        }
+        for (to, refusal) in refused {
+            match refusal.name {
+                Some(name) => self.tally.refuse(&name, Some(to.port()), refusal.reason),
+                None => self.refuse(to, refusal.reason),
+            }
+        }
+    }
+
+    /// Forgets the connections that are over. The stack has told the box by now.
+    fn sweep(&mut self) {
+        let sockets = &mut self.sockets;
+        self.flows.retain(|_, (handle, _)| {
+            let state = sockets.get::<tcp::Socket<'_>>(*handle).state();
+            let over = matches!(state, tcp::State::Closed | tcp::State::TimeWait);
+            if over {
+                sockets.remove(*handle);
+            }
+            !over
+        });
+    }
+
+    fn be_asked(&mut self, asker: SocketAddr, question: &[u8]) {
+        let now = Instant::now();
+        if let Some(reply) = self.names.ask(asker, question, &self.egress, &mut self.tally, now) {
+            self.answer(reply.to, &reply.message);
+        }
+    }
+
+    fn answer(&mut self, to: SocketAddr, message: &[u8]) {
+        let packet = packet::datagram(name_server(), to, message);
+        packet.iter().for_each(|packet| self.uplink.send(packet));
+    }
+
+    fn take_datagram(&mut self, ends: Ends, payload: &[u8]) -> Result<(), ()> {
+        if !self.datagrams.contains_key(&ends) {
+            let host = self
+                .admit(Transport::Udp, ends.1)
+                .and_then(|_| host_socket::connect_datagrams(canonical_end(ends.1)).map_err(|_| None));
+            let host = host.map_err(|reason| {
+                reason.into_iter().for_each(|reason| self.refuse(ends.1, reason));
+            })?;
+            self.datagrams.insert(ends, Datagrams { host, last: Instant::now() });
+        }
+        if self.tally.is_spent() {
+            self.refuse(ends.1, Reason::Spent);
+            return Err(());
+        }
+        let Some(exchange) = self.datagrams.get_mut(&ends) else { return Err(()) };
+        exchange.last = Instant::now();
+        match rustix::net::send(&exchange.host, payload, SendFlags::NOSIGNAL) {
+            Ok(sent) => self.tally.count_up(sent),
+            // A datagram may be lost.
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => {}
+            Err(_) => return Err(()),
+        }
+        Ok(())
+    }
+
+    /// Datagrams from outside, for the box.
+    fn bring_back(&mut self, ends: Ends) {
+        let mut buffer = vec![0; usize::from(u16::MAX)];
+        for _ in 0..PACKETS {
+            let Some(exchange) = self.datagrams.get_mut(&ends) else { return };
+            let Ok((_, length)) = rustix::net::recv(&exchange.host, &mut buffer[..], RecvFlags::empty())
+            else {
+                return;
+            };
+            exchange.last = Instant::now();
+            self.tally.count_down(length);
+            let packet = packet::datagram(ends.1, ends.0, &buffer[..length]);
+            packet.iter().for_each(|packet| self.uplink.send(packet));
+        }
+    }
+
+    /// The name that the box has in mind, if it asked for one; otherwise the address.
+    fn refuse(&mut self, to: SocketAddr, reason: Reason) {
+        let host = match self.names.of(to.ip()).first() {
+            Some(name) => (*name).to_owned(),
+            None => to.ip().to_string(),
+        };
+        self.tally.refuse(&host, Some(to.port()), reason);
+    }
+
+    fn reset(&mut self, ends: Ends, segment: &Segment) {
+        let packet = packet::refuse_connection(ends.0.ip(), ends.1.ip(), segment);
+        packet.iter().for_each(|packet| self.uplink.send(packet));
+    }
+}
+
+fn name_server() -> SocketAddr {
+    SocketAddr::from((NAME_SERVER, NAME_SERVICE))
+}
+
+fn is_box(source: IpAddr) -> bool {
+    source == IpAddr::from(BOX_ADDRESSES.0) || source == IpAddr::from(BOX_ADDRESSES.1)
+}
+
+fn canonical_end(end: SocketAddr) -> SocketAddr {
+    SocketAddr::new(canonical(end.ip()), end.port())
+}
+
+#[cfg(test)]
+mod tests;

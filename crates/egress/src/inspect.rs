@@ -1,0 +1,331 @@
+//! Looks at what a connection sends first, and holds it back until it has shown a name that is allowed.
+
+use std::rc::Rc;
+
+use belljar_core::egress::{Egress, Reason};
+
+use crate::http::Requests;
+use crate::tls::{self, After, Hello};
+
+/// Longer than any method of HTTP.
+const MAX_METHOD: usize = 32;
+/// The methods of HTTP (RFC 9110, RFC 5789, RFC 4918) and the beginning of HTTP/2. Only for what need not be HTTP: a message
+/// that begins with no such word is not held back until there is a line of it.
+const METHODS: &[&[u8]] = &[
+    b"GET",
+    b"HEAD",
+    b"POST",
+    b"PUT",
+    b"DELETE",
+    b"CONNECT",
+    b"OPTIONS",
+    b"TRACE",
+    b"PATCH",
+    b"PROPFIND",
+    b"PROPPATCH",
+    b"MKCOL",
+    b"COPY",
+    b"MOVE",
+    b"LOCK",
+    b"UNLOCK",
+    b"REPORT",
+    b"SEARCH",
+    b"PRI",
+];
+/// The longest request line.
+const MAX_LINE: usize = 16 << 10;
+/// The most of a connection that is held back until it has shown its name.
+const MAX_HELD: usize = 128 << 10;
+
+/// What a connection has to show.
+#[derive(Debug)]
+pub(crate) struct Demand {
+    /// What the box may reach.
+    pub(crate) egress: Rc<Egress>,
+    /// The port that the connection goes to.
+    pub(crate) port: u16,
+    /// One of these names; any, or none at all, if there is no list.
+    pub(crate) names: Option<Vec<String>>,
+    /// Whether it may be something that shows no name.
+    pub(crate) opaque: bool,
+}
+
+/// What was refused, and why.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Refused {
+    /// The name that it showed, if it did.
+    pub(crate) name: Option<String>,
+    /// Why.
+    pub(crate) reason: Reason,
+}
+
+/// The sender's half of one connection.
+#[derive(Debug)]
+pub(crate) struct Inspector {
+    demand: Demand,
+    kind: Kind,
+    held: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Unknown,
+    Tls,
+    /// It has shown its name, but may show another one.
+    TlsAgain,
+    Http(Requests),
+    /// Nothing more has to be looked at.
+    Passed,
+}
+
+impl Inspector {
+    /// For a new connection.
+    #[must_use]
+    pub(crate) fn new(demand: Demand) -> Inspector {
+        Inspector { demand, kind: Kind::Unknown, held: Vec::new() }
+    }
+
+    /// Whether everything else may pass without a look.
+    #[must_use]
+    pub(crate) fn has_passed(&self) -> bool {
+        matches!(self.kind, Kind::Passed) && self.held.is_empty()
+    }
+
+    /// Takes what was sent, and appends to `out` what may be passed on.
+    ///
+    /// # Errors
+    /// The connection must end. Nothing but what is in `out` may be passed on.
+    pub(crate) fn pass(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
+        if let Kind::Http(requests) = &mut self.kind {
+            return pass_requests(requests, &self.demand, bytes, out);
+        }
+        self.held.extend_from_slice(bytes);
+        loop {
+            let before = std::mem::discriminant(&self.kind);
+            match &self.kind {
+                Kind::Unknown => self.recognize()?,
+                Kind::Tls => self.read_hello(out)?,
+                Kind::TlsAgain => self.read_further(out),
+                Kind::Http(_) => return self.begin_requests(out),
+                Kind::Passed => out.append(&mut self.held),
+            }
+            if before == std::mem::discriminant(&self.kind) {
+                break;
+            }
+        }
+        if self.held.len() > MAX_HELD { Err(protocol()) } else { Ok(()) }
+    }
+
+    /// Decides what it is, once there is enough of it.
+    fn recognize(&mut self) -> Result<(), Refused> {
+        let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+        let word = self.held.iter().take_while(|byte| is_token(byte)).count();
+        let kind = match self.held.get(word) {
+            _ if self.held.is_empty() => return Ok(()),
+            _ if self.held[0] == 22 => Some(Kind::Tls),
+            _ if self.demand.opaque && !begins_a_method(&self.held[..word]) => None,
+            None if word < MAX_METHOD => return Ok(()),
+            Some(b' ') if (1..MAX_METHOD).contains(&word) => {
+                match self.held.iter().position(|byte| *byte == b'\n') {
+                    None if self.held.len() < MAX_LINE => return Ok(()),
+                    Some(end) if is_request_line(&self.held[..end]) => Some(Kind::Http(Requests::default())),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        self.kind = match kind {
+            Some(kind) => kind,
+            None if self.demand.opaque => Kind::Passed,
+            None => return Err(protocol()),
+        };
+        Ok(())
+    }
+
+    fn read_hello(&mut self, out: &mut Vec<u8>) -> Result<(), Refused> {
+        let hello = match tls::client_hello(&self.held) {
+            Ok(hello) => hello,
+            Err(reason) => return Err(Refused { name: None, reason }),
+        };
+        if let Hello::Complete { name, length } = hello {
+            self.demand.accept(name.as_deref())?;
+            out.extend(self.held.drain(..length));
+            self.kind = Kind::TlsAgain;
+        }
+        Ok(())
+    }
+
+    fn read_further(&mut self, out: &mut Vec<u8>) {
+        while let After::Skip(length) = tls::after_hello(&self.held) {
+            out.extend(self.held.drain(..length));
+        }
+        match tls::after_hello(&self.held) {
+            After::Hello => self.kind = Kind::Tls,
+            After::Secret => self.kind = Kind::Passed,
+            After::Incomplete | After::Skip(_) => {}
+        }
+    }
+
+    fn begin_requests(&mut self, out: &mut Vec<u8>) -> Result<(), Refused> {
+        let held = std::mem::take(&mut self.held);
+        match &mut self.kind {
+            Kind::Http(requests) => pass_requests(requests, &self.demand, &held, out),
+            Kind::Unknown | Kind::Tls | Kind::TlsAgain | Kind::Passed => Ok(()),
+        }
+    }
+}
+
+impl Demand {
+    fn accept(&self, name: Option<&str>) -> Result<(), Refused> {
+        let Some(name) = name else {
+            return match self.names {
+                Some(_) => Err(Refused { name: None, reason: Reason::NoName }),
+                None => Ok(()),
+            };
+        };
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let allowed = match self.egress.show(&name, self.port) {
+            Ok(()) if self.names.as_ref().is_some_and(|names| !names.contains(&name)) => {
+                Err(Reason::OtherName)
+            }
+            judged => judged,
+        };
+        allowed.map_err(|reason| Refused { name: Some(name), reason })
+    }
+
+    /// The same for a host of HTTP, which may have a port.
+    fn accept_host(&self, host: &str) -> Result<(), Refused> {
+        let own = format!(":{}", self.port);
+        let name = host.strip_suffix(own.as_str()).unwrap_or(host);
+        self.accept(Some(name))
+    }
+}
+
+fn pass_requests(
+    requests: &mut Requests,
+    demand: &Demand,
+    bytes: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), Refused> {
+    let mut refused = None;
+    let mut accept = |host: &str| match demand.accept_host(host) {
+        Ok(()) => Ok(()),
+        Err(refusal) => {
+            let reason = refusal.reason;
+            refused = Some(refusal);
+            Err(reason)
+        }
+    };
+    let passed = requests.pass(bytes, out, &mut accept);
+    passed.map_err(|reason| refused.unwrap_or(Refused { name: None, reason }))
+}
+
+fn begins_a_method(word: &[u8]) -> bool {
+    !word.is_empty() && METHODS.iter().any(|method| method.starts_with(word))
+}
+
+fn is_request_line(line: &[u8]) -> bool {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    line.windows(6).any(|word| word.eq_ignore_ascii_case(b" HTTP/"))
+}
+
+fn protocol() -> Refused {
+    Refused { name: None, reason: Reason::Protocol }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tls::tests::{extension, hello, sni};
+    use belljar_core::egress::Rule;
+    use proptest::prelude::*;
+
+    fn inspector(names: Option<&[&str]>, opaque: bool, deny: &[&str]) -> Inspector {
+        let deny = deny.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
+        let names = names.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+        let egress = Rc::new(Egress::from_rules(None, deny));
+        Inspector::new(Demand { egress, port: 443, names, opaque })
+    }
+
+    fn pass(mut inspector: Inspector, bytes: &[u8], piece: usize) -> (Vec<u8>, Result<(), Reason>) {
+        let mut out = Vec::new();
+        let ended = bytes.chunks(piece).try_for_each(|part| inspector.pass(part, &mut out));
+        (out, ended.map_err(|refused| refused.reason))
+    }
+
+    fn named() -> Inspector {
+        inspector(Some(&["good.org"]), false, &[])
+    }
+
+    #[test]
+    fn tls_passes_with_the_name_and_only_with_it() {
+        let secret = [23, 3, 3, 0, 2, 1, 2];
+        for piece in [1, 60, 9999] {
+            let good = [hello(&[sni("Good.org")], 50), vec![20, 3, 3, 0, 1, 1], secret.to_vec()].concat();
+            assert_eq!(pass(named(), &good, piece), (good.clone(), Ok(())));
+            let evil = [hello(&[sni("evil.org")], 50), secret.to_vec()].concat();
+            assert_eq!(pass(named(), &evil, piece), (vec![], Err(Reason::OtherName)));
+            let none = hello(&[extension(10, &[0])], 50);
+            assert_eq!(pass(named(), &none, piece), (vec![], Err(Reason::NoName)));
+            let hidden = hello(&[sni("good.org"), extension(0xfe0d, &[0])], 50);
+            assert_eq!(pass(named(), &hidden, piece), (vec![], Err(Reason::NoName)));
+        }
+    }
+
+    #[test]
+    fn a_second_hello_must_show_the_name_too() {
+        let first = hello(&[sni("good.org")], 9999);
+        let between = [20, 3, 3, 0, 1, 1];
+        let evil = [&first[..], &between, &hello(&[sni("evil.org")], 9999)].concat();
+        assert_eq!(pass(named(), &evil, 7), ([&first[..], &between].concat(), Err(Reason::OtherName)));
+        let good = [&first[..], &between, &first, &[23, 3, 3, 0, 1, 1]].concat();
+        assert_eq!(pass(named(), &good, 7), (good.clone(), Ok(())), "the control");
+    }
+
+    #[test]
+    fn http_passes_with_the_name_and_its_own_port() {
+        for (host, ended) in [
+            ("good.org", Ok(())),
+            ("GOOD.org.", Ok(())),
+            ("good.org:443", Ok(())),
+            ("good.org:80", Err(Reason::OtherName)),
+            ("evil.org", Err(Reason::OtherName)),
+            ("127.0.0.1", Err(Reason::OtherName)),
+        ] {
+            let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            assert_eq!(pass(named(), request.as_bytes(), 9).1, ended, "{host}");
+        }
+    }
+
+    #[test]
+    fn what_shows_no_name_passes_only_where_that_is_allowed() {
+        for text in
+            ["SSH-2.0-x\r\n", "\0\0\0\x08\x04\x52\x16\x2f", " GET / HTTP/1.1\r\n", "PRI * HTTP/2.0\r\n\r\n"]
+        {
+            assert_eq!(pass(named(), text.as_bytes(), 3).1, Err(Reason::Protocol), "{text:?}");
+        }
+        let opaque = || inspector(Some(&["good.org"]), true, &[]);
+        for text in ["SSH-2.0-x\r\n", "x", "HELO", "GETX"] {
+            assert_eq!(pass(opaque(), text.as_bytes(), 3), (text.as_bytes().to_vec(), Ok(())), "{text:?}");
+        }
+        assert_eq!(pass(opaque(), b"GET", 3), (Vec::new(), Ok(())), "it may become a request");
+        assert_eq!(pass(opaque(), &hello(&[sni("evil.org")], 99), 3).1, Err(Reason::OtherName));
+        assert_eq!(pass(opaque(), b"GET / HTTP/1.1\r\nHost: evil.org\r\n\r\n", 3).1, Err(Reason::OtherName));
+    }
+
+    #[test]
+    fn where_everything_is_allowed_only_denied_names_are_refused() {
+        let open = || inspector(None, true, &["evil.org"]);
+        assert_eq!(pass(open(), &hello(&[sni("evil.org")], 99), 9).1, Err(Reason::Denied));
+        assert_eq!(pass(open(), b"GET / HTTP/1.1\r\nHost: evil.org\r\n\r\n", 9).1, Err(Reason::Denied));
+        assert_eq!(pass(open(), &hello(&[sni("any.org")], 99), 9).1, Ok(()));
+        assert_eq!(pass(open(), &hello(&[], 99), 9).1, Ok(()));
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_passes_before_a_name_was_shown(bytes: Vec<u8>, piece in 1usize..50) {
+            prop_assert_eq!(pass(named(), &bytes, piece).0, Vec::<u8>::new());
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! The way out of a box: a process that carries the connections of one box to the hosts that the box may reach.
+//!
+//! ```text
+//! program ──socket──▶ eth0 ══ veth ══ packets ──▶ gateway ──socket──▶ host
+//!          in the box's kernel namespace           TCP/IP in user space
+//! ```
+//!
+//! In reading order: `process` is how a gateway is started and ended; `order` is what it is told and what it reports;
+//! `gateway` is its loop. A packet is read by `packet`, a question for a name is answered by `names` (and `dns`), a
+//! connection is a `flow`, whose first bytes `inspect` reads (and `tls`, `http`). What may be reached is decided by
+//! `belljar_core::egress`.
+//!
+//! Programs in the box need no settings: they see an interface, a route and a name server. The box's network namespace is
+//! its own in every case, so nothing of the host's loopback, and no abstract socket, is in its reach.
+
+#![forbid(unsafe_code)]
+
+mod dns;
+mod flow;
+mod gateway;
+mod host_socket;
+mod http;
+mod inspect;
+mod names;
+mod order;
+mod packet;
+mod process;
+mod tally;
+mod tls;
+mod uplink;
+
+pub use order::{EgressLimits, Order};
+pub use process::{GATEWAY, GatewayProcess, run_as_gateway};

@@ -1,0 +1,165 @@
+//! What a gateway is told at its start, and what it tells at its end. Both are lines of text: what comes back is from a
+//! process that strangers talk to.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+
+use belljar_core::egress::{Egress, Rule};
+use belljar_core::outcome::{DeniedHost, NetworkUse};
+
+/// The most refusals that are listed.
+pub(crate) const MAX_DENIED: usize = 64;
+/// The longest report that is read.
+pub(crate) const MAX_REPORT: u64 = 256 << 10;
+/// The longest host and reason in it.
+const MAX_TEXT: usize = 255;
+
+/// What a gateway is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// What the box may reach.
+    pub egress: Egress,
+    /// The name servers to ask, in this order.
+    pub servers: Vec<SocketAddr>,
+    /// How much.
+    pub limits: EgressLimits,
+}
+
+/// How much a box may do with its network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EgressLimits {
+    /// Connections at a time.
+    pub connections: u32,
+    /// New ones in a second.
+    pub connections_per_second: u32,
+    /// Bytes that may leave the box.
+    pub up: Option<u64>,
+    /// Bytes that may come into it.
+    pub down: Option<u64>,
+}
+
+impl Default for EgressLimits {
+    fn default() -> EgressLimits {
+        EgressLimits { connections: 1024, connections_per_second: 500, up: None, down: None }
+    }
+}
+
+impl Order {
+    /// As text.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |word: &str, value: &dyn std::fmt::Display| {
+            let _ = writeln!(text, "{word} {value}");
+        };
+        match self.egress.allowed() {
+            None => line("allow", &"public"),
+            Some(rules) => rules.iter().for_each(|rule| line("allow", rule)),
+        }
+        self.egress.denied().iter().for_each(|rule| line("deny", rule));
+        self.servers.iter().for_each(|server| line("server", server));
+        let EgressLimits { connections, connections_per_second, up, down } = self.limits;
+        line("connections", &connections);
+        line("connections-per-second", &connections_per_second);
+        up.iter().for_each(|up| line("up", up));
+        down.iter().for_each(|down| line("down", down));
+        text
+    }
+
+    /// From text. `None` unless all of it is understood.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Order> {
+        let (mut public, mut allow, mut deny, mut servers) = (false, Vec::new(), Vec::new(), Vec::new());
+        let mut limits = EgressLimits::default();
+        for line in text.lines() {
+            match line.split_once(' ')? {
+                ("allow", "public") => public = true,
+                ("allow", rule) => allow.push(Rule::parse(rule).ok()?),
+                ("deny", rule) => deny.push(Rule::parse(rule).ok()?),
+                ("server", address) => servers.push(address.parse().ok()?),
+                ("connections", number) => limits.connections = number.parse().ok()?,
+                ("connections-per-second", number) => limits.connections_per_second = number.parse().ok()?,
+                ("up", number) => limits.up = Some(number.parse().ok()?),
+                ("down", number) => limits.down = Some(number.parse().ok()?),
+                _ => return None,
+            }
+        }
+        let allow = if public { None } else { Some(allow) };
+        Some(Order { egress: Egress::from_rules(allow, deny), servers, limits })
+    }
+}
+
+/// What a box did with its network, as text.
+pub(crate) fn report(used: &NetworkUse) -> String {
+    let NetworkUse { up, down, denied } = used;
+    let mut text = format!("up\t{up}\ndown\t{down}\n");
+    for DeniedHost { host, port, reason, count } in denied {
+        let port = port.unwrap_or_default();
+        let _ = writeln!(text, "denied\t{}\t{port}\t{count}\t{}", plain(host), plain(reason));
+    }
+    text
+}
+
+/// From text. What cannot be understood is left out.
+pub(crate) fn read_report(text: &str) -> NetworkUse {
+    let mut used = NetworkUse::default();
+    for line in text.lines() {
+        let words: Vec<&str> = line.split('\t').collect();
+        match words[..] {
+            ["up", number] => used.up = number.parse().unwrap_or_default(),
+            ["down", number] => used.down = number.parse().unwrap_or_default(),
+            ["denied", host, port, count, reason] if used.denied.len() < MAX_DENIED => {
+                let port = port.parse().ok().filter(|port| *port > 0);
+                let count = count.parse().unwrap_or(1);
+                used.denied.push(DeniedHost { host: plain(host), port, reason: plain(reason), count });
+            }
+            _ => {}
+        }
+    }
+    used
+}
+
+/// Text that is safe to show.
+pub(crate) fn plain(text: &str) -> String {
+    let shown = |c: char| if c.is_ascii_graphic() || c == ' ' { c } else { '?' };
+    text.chars().take(MAX_TEXT).map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn an_order_reads_back() {
+        let rules = |texts: &[&str]| texts.iter().map(|text| Rule::parse(text).unwrap()).collect::<Vec<_>>();
+        let limits = EgressLimits { connections: 3, connections_per_second: 2, up: Some(1), down: None };
+        for allow in [None, Some(rules(&["example.org:443", "[fd00::1]:80"])), Some(Vec::new())] {
+            let egress = Egress::from_rules(allow, rules(&["*.evil.org", "10.0.0.0/8"]));
+            let servers = vec!["127.0.0.53:53".parse().unwrap(), "[::1]:53".parse().unwrap()];
+            let order = Order { egress, servers, limits };
+            assert_eq!(Order::from_text(&order.to_text()), Some(order));
+        }
+        assert_eq!(Order::from_text("allow public\nmore x\n"), None);
+        assert_eq!(Order::from_text("allow 127.0.0.1\n"), None);
+    }
+
+    #[test]
+    fn a_report_reads_back_and_can_do_no_harm() {
+        let denied =
+            DeniedHost { host: "a\tb\n\x1b[31m".into(), port: Some(80), reason: "why".into(), count: 3 };
+        let used = NetworkUse { up: 1, down: 2, denied: vec![denied] };
+        let read = read_report(&report(&used));
+        assert_eq!((read.up, read.down, read.denied[0].host.as_str()), (1, 2, "a?b??[31m"));
+        let many = "denied\ta\t1\t1\tb\n".repeat(1000);
+        assert_eq!(read_report(&many).denied.len(), MAX_DENIED);
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,200}") {
+            let _ = Order::from_text(&text);
+            let _ = read_report(&text);
+        }
+    }
+}
