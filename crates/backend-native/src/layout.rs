@@ -449,12 +449,16 @@ mod tests {
     fn a_run_with_a_network_has_an_uplink_and_a_name_server_and_nothing_else_more() {
         let lines = |network: &str| {
             let network = Network::parse(network).unwrap();
-            let plan = draft_of(&SandboxSpec { network, ..sandbox(None) }, &execution("python", &[])).unwrap();
+            let plan =
+                draft_of(&SandboxSpec { network, ..sandbox(None) }, &execution("python", &[])).unwrap();
             shown(&plan).lines().map(str::to_owned).collect::<Vec<_>>()
         };
         let (none, some) = (lines("none"), lines("allow:example.org"));
         let more: Vec<_> = some.iter().filter(|line| !none.contains(line)).collect();
-        assert_eq!(more, ["uplink    eth0, its other end to the gateway", "file      /etc/resolv.conf (21 bytes)"]);
+        assert_eq!(
+            more,
+            ["uplink    eth0, its other end to the gateway", "file      /etc/resolv.conf (21 bytes)"]
+        );
         assert_eq!(lines("full"), some);
     }
 
