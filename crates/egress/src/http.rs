@@ -93,7 +93,7 @@ impl Requests {
         let rest = self.pass_body(bytes, left, out);
         self.part = match self.part {
             Part::Body(left) => Part::Chunk(left),
-            _ => Part::ChunkEnd,
+            Part::Head | Part::ChunkSize | Part::Chunk(_) | Part::ChunkEnd | Part::Trailers => Part::ChunkEnd,
         };
         rest
     }

@@ -174,7 +174,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     fn vector(length: usize, content: &[u8]) -> Vec<u8> {
-        let size = (content.len() as u32).to_be_bytes();
+        let size = u32::try_from(content.len()).unwrap().to_be_bytes();
         [&size[4 - length..], content].concat()
     }
 

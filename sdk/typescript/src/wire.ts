@@ -128,6 +128,7 @@ export type AuditRecord = {
   language: string;
   limits: Limits | null;
   network: string | null;
+  network_denied?: Array<NetworkDenied>;
   peer: string | null;
   previous: string;
   produced: Array<AuditFile>;
@@ -243,6 +244,7 @@ export type CancelledResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: false;
   runtime: string;
   signal: number | null;
@@ -304,6 +306,7 @@ export type DeniedResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: false;
   runtime: string;
   signal: number | null;
@@ -364,6 +367,7 @@ export type ExitedResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: false;
   runtime: string;
   signal: number | null;
@@ -469,7 +473,14 @@ export type Limits = {
   timeout_ms?: number | null;
 };
 
-export type NetworkAccess = "none" | "full";
+export type NetworkAccess = string;
+
+export type NetworkDenied = {
+  count: number;
+  host: string;
+  port: number | null;
+  reason: string;
+};
 
 export type OutOfMemoryResult = {
   backend: BackendName;
@@ -485,6 +496,7 @@ export type OutOfMemoryResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: true;
   runtime: string;
   signal: number | null;
@@ -628,6 +640,7 @@ export type SignaledResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: false;
   runtime: string;
   signal: number | null;
@@ -696,6 +709,7 @@ export type TimedOutResult = {
   isolation: Isolation;
   language: LanguageName;
   network: NetworkAccess;
+  network_denied?: Array<NetworkDenied>;
   oom_killed: false;
   runtime: string;
   signal: number | null;
@@ -736,6 +750,8 @@ export type UploadedFile = {
 export type Usage = {
   cpu_ms: number;
   memory_peak_bytes: number;
+  network_down_bytes?: number;
+  network_up_bytes?: number;
   queue_ms: number;
   wall_ms: number;
 };

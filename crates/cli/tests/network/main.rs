@@ -4,6 +4,15 @@
 //! host; a second one, behind a pair of virtual devices, plays the internet (`world.rs`). Nothing leaves the two. That takes
 //! root; for anybody else the tests are listed as ignored.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test with a main of its own, which clippy takes for a program"
+)]
+
 mod cases;
 mod client;
 mod internet;

@@ -57,7 +57,7 @@ impl Rule {
             None => Ports::ALL,
             Some(ports) => Ports::parse(ports).ok_or_else(|| invalid("its ports are not a range"))?,
         };
-        let host = Host::parse(host).map_err(|why| invalid(why))?;
+        let host = Host::parse(host).map_err(invalid)?;
         Ok(Rule { host, ports })
     }
 
