@@ -498,7 +498,7 @@ mod tests {
         let more: Vec<_> = some.iter().filter(|line| !none.contains(line)).collect();
         assert_eq!(
             more,
-            ["uplink    eth0, its other end to the gateway", "file      /etc/resolv.conf (21 bytes)"]
+            ["file      /etc/resolv.conf (21 bytes)", "uplink    eth0, its other end to the gateway"]
         );
         assert_eq!(lines("full"), some);
     }
