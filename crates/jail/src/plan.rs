@@ -296,9 +296,10 @@ impl Step {
     /// The part of the host that it shows: its place in [`Plan::sources`].
     #[must_use]
     pub fn source(&self) -> Option<u16> {
-        match self {
-            Step::Bind { source, .. } | Step::Workspace { source, .. } => Some(*source),
-            _ => None,
+        if let Step::Bind { source, .. } | Step::Workspace { source, .. } = self {
+            Some(*source)
+        } else {
+            None
         }
     }
 }
