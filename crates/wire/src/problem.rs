@@ -209,7 +209,7 @@ mod tests {
           "error": {
             "code": "invalid_request",
             "message": "'lan' is not a network",
-            "hint": "write none or full",
+            "hint": "write none, full, or allow: with hosts, such as allow:example.org:443",
             "field": "network"
           }
         }

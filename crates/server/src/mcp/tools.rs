@@ -488,7 +488,7 @@ mod tests {
         let schemas = serde_json::to_string(&tools).unwrap();
         assert!(schemas.contains("native, docker, wasm, process, none"), "{schemas}");
         assert!(schemas.contains("in a sandbox") && !schemas.contains("WITHOUT"), "{schemas}");
-        for absent in ["kubernetes", "allow:", "workspace", "upload"] {
+        for absent in ["kubernetes", "workspace", "upload"] {
             assert!(!schemas.contains(absent), "{absent}: {schemas}");
         }
     }
