@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{belljar, evaluate, finish, run};
 use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
-use crate::world::{ABSTRACT, HOST, SECRET};
+use crate::world::{ABSTRACT, HOST, SECRET, WORLD};
 
 macro_rules! cases {
     ($($name:ident),* $(,)?) => {
@@ -337,6 +337,7 @@ fn the_host_itself_is_out_of_reach() {
 
 fn plain_get(address: &str) -> String {
     use std::io::{Read, Write};
+    std::sync::LazyLock::force(&WORLD);
     let mut stream = std::net::TcpStream::connect((address, 80)).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let mut answer = String::new();
