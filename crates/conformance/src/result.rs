@@ -35,6 +35,9 @@ pub struct RunResult {
     #[serde(deserialize_with = "present")]
     pub image: Option<String>,
     pub network: String,
+    /// Only of a run with a network that Belljar watches.
+    #[serde(default)]
+    pub network_denied: Option<Vec<serde_json::Value>>,
     pub isolation: Isolation,
     #[serde(default)]
     pub files: Option<Vec<CollectedFile>>,
@@ -157,6 +160,10 @@ pub struct Usage {
     pub cpu_ms: f64,
     pub memory_peak_bytes: u64,
     pub queue_ms: f64,
+    #[serde(default)]
+    pub network_up_bytes: Option<u64>,
+    #[serde(default)]
+    pub network_down_bytes: Option<u64>,
 }
 
 /// What was kept and what was given up.
