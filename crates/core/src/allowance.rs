@@ -210,7 +210,9 @@ impl Networks {
             (Networks::Full, Network::Allow(hosts)) if hosts.iter().all(|host| is_public(host)) => {
                 return Ok(());
             }
-            (Networks::Full, _) => "none, full, and allow: with names and public addresses".to_owned(),
+            (Networks::Full, _) => {
+                "none, full, and allow: with names and blocks of public addresses".to_owned()
+            }
             (Networks::None, _) => "none".to_owned(),
             (Networks::Hosts(allowed), _) => format!("none, and allow: with {}", listed(allowed)),
         };
@@ -222,11 +224,14 @@ impl Networks {
 /// Whether one of these rules allows all that this one does. What cannot be understood is not covered.
 fn is_covered(host: &str, allowed: &[String]) -> bool {
     let Ok(wanted) = Rule::parse(host) else { return false };
-    allowed.iter().filter_map(|rule| Rule::parse(rule).ok()).any(|rule| rule.covers(&wanted))
+    // The host's own address is reachable for a rule that names nothing else. So a key has to name it, too.
+    let allowed = allowed.iter().filter_map(|rule| Rule::parse(rule).ok());
+    let mut allowed = allowed.filter(|rule| rule.is_one_address() || !wanted.is_one_address());
+    allowed.any(|rule| rule.covers(&wanted))
 }
 
 fn is_public(host: &str) -> bool {
-    Rule::parse(host).is_ok_and(|rule| !rule.is_special())
+    Rule::parse(host).is_ok_and(|rule| !rule.is_special() && !rule.is_one_address())
 }
 
 impl Workspaces {
@@ -429,7 +434,15 @@ mod tests {
             allowance.permits(&asks).is_ok()
         };
         assert!(permits(&some, "allow:example.org:443") && !permits(&some, "allow:api.example.org"));
-        assert!(permits(&full, "allow:example.org,93.184.216.34,0.0.0.0/0"));
+        assert!(permits(&full, "allow:example.org,93.184.216.0/24,0.0.0.0/0"));
+        assert!(!permits(&full, "allow:93.184.216.34"), "it may be the host's own");
+        let hosts = |hosts: &[&str]| Allowance {
+            networks: Networks::Hosts(hosts.iter().map(|host| (*host).to_owned()).collect()),
+            ..Allowance::boxed()
+        };
+        assert!(!permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34:80"), "the same");
+        assert!(permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34/31:80"), "a block never is");
+        assert!(permits(&hosts(&["93.184.216.34"]), "allow:93.184.216.34:80"), "the key names it");
         for private in ["allow:10.0.0.1", "allow:example.org,169.254.169.254", "allow:fd00::/8"] {
             assert!(!permits(&full, private), "{private}: no part of the public internet");
             assert!(permits(&Allowance::everything(), private), "{private}: the control");

@@ -30,7 +30,7 @@ pub enum Transport {
 /// The port of HTTP over QUIC, whose names nobody but its two ends can read.
 const QUIC: u16 = 443;
 /// Ports on which many names share an address. What goes there by name must show the name.
-const SHARED: [u16; 2] = [80, 443];
+pub(crate) const SHARED: [u16; 2] = [80, 443];
 
 /// What a box may reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +162,10 @@ impl Egress {
             return Err(Reason::Special(class));
         }
         if self.deny.iter().any(|rule| rule.matches(address, port)) {
+            return Err(Reason::Denied);
+        }
+        // An address that was only found under names which are refused is refused, whatever is sent there.
+        if !resolved.is_empty() && resolved.iter().all(|name| self.show(name, port).is_err()) {
             return Err(Reason::Denied);
         }
         if transport == Transport::Udp && port == QUIC {

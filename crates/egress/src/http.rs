@@ -130,7 +130,8 @@ fn line_end(bytes: &[u8]) -> Option<usize> {
 fn read_head(head: &[u8], accept: &mut dyn FnMut(&str) -> Result<(), Reason>) -> Result<Part, Reason> {
     let text = std::str::from_utf8(head).ok().filter(|text| text.bytes().all(is_plain));
     let mut lines = text.ok_or(Reason::Protocol)?.trim_end_matches("\r\n").split("\r\n");
-    let target = read_request_line(lines.next().unwrap_or_default())?;
+    let first = lines.next().unwrap_or_default();
+    let target = read_request_line(first)?;
     let (mut host, mut length, mut chunked) = (None, None, false);
     for line in lines {
         let (name, value) = read_field(line)?;
@@ -154,6 +155,8 @@ fn read_head(head: &[u8], accept: &mut dyn FnMut(&str) -> Result<(), Reason>) ->
         accept(authority)?;
     }
     match (chunked, length) {
+        // HTTP/1.0 has no chunks (RFC 9112): a server may read them as something else.
+        (true, _) if first.ends_with("HTTP/1.0") => Err(Reason::Protocol),
         (true, Some(_)) => Err(Reason::Protocol),
         (true, None) => Ok(Part::ChunkSize),
         (false, Some(0) | None) => Ok(Part::Head),

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use belljar_core::egress::{Egress, Reason};
 
 use crate::http::Requests;
-use crate::tls::{self, After, Hello};
+use crate::tls::{self, After, Hello, Shown};
 
 /// Longer than any method of HTTP.
 const MAX_METHOD: usize = 32;
@@ -71,8 +71,10 @@ pub(crate) struct Inspector {
 enum Kind {
     Unknown,
     Tls,
-    /// It has shown its name, but may show another one.
-    TlsAgain,
+    /// It has shown its name, but may show another one, perhaps after early data.
+    TlsAgain {
+        early_data: bool,
+    },
     Http(Requests),
     /// Nothing more has to be looked at.
     Passed,
@@ -105,7 +107,7 @@ impl Inspector {
             match &self.kind {
                 Kind::Unknown => self.recognize()?,
                 Kind::Tls => self.read_hello(out)?,
-                Kind::TlsAgain => self.read_further(out),
+                Kind::TlsAgain { early_data } => self.read_further(*early_data, out)?,
                 Kind::Http(_) => return self.begin_requests(out),
                 Kind::Passed => out.append(&mut self.held),
             }
@@ -119,16 +121,22 @@ impl Inspector {
     /// Decides what it is, once there is enough of it.
     fn recognize(&mut self) -> Result<(), Refused> {
         let is_token = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
-        let word = self.held.iter().take_while(|byte| is_token(byte)).count();
-        let kind = match self.held.get(word) {
-            _ if self.held.is_empty() => return Ok(()),
+        // Servers pass over empty lines in front of a request.
+        let empty = self.held.iter().take_while(|byte| b"\r\n".contains(byte)).count();
+        let line = &self.held[empty..];
+        let word = line.iter().take_while(|byte| is_token(byte)).count();
+        // Where only some names are refused, any word may be a method.
+        let may_be_request = begins_a_method(&line[..word]) || self.demand.names.is_none();
+        let kind = match line.get(word) {
+            _ if line.is_empty() && self.held.len() < MAX_LINE => return Ok(()),
             _ if self.held[0] == 22 => Some(Kind::Tls),
-            _ if self.demand.opaque && !begins_a_method(&self.held[..word]) => None,
+            _ if self.demand.opaque && !may_be_request => None,
             None if word < MAX_METHOD => return Ok(()),
             Some(b' ') if (1..MAX_METHOD).contains(&word) => {
-                match self.held.iter().position(|byte| *byte == b'\n') {
-                    None if self.held.len() < MAX_LINE => return Ok(()),
-                    Some(end) if is_request_line(&self.held[..end]) => Some(Kind::Http(Requests::default())),
+                match line.iter().position(|byte| *byte == b'\n') {
+                    None if line.len() < MAX_LINE => return Ok(()),
+                    // What comes in front of it is read with it, and refused.
+                    Some(end) if is_request_line(&line[..end]) => Some(Kind::Http(Requests::default())),
                     _ => None,
                 }
             }
@@ -147,30 +155,32 @@ impl Inspector {
             Ok(hello) => hello,
             Err(reason) => return Err(Refused { name: None, reason }),
         };
-        if let Hello::Complete { name, length } = hello {
-            self.demand.accept(name.as_deref())?;
+        if let Hello::Complete { shown, length } = hello {
+            self.demand.accept_hello(&shown)?;
             out.extend(self.held.drain(..length));
-            self.kind = Kind::TlsAgain;
+            self.kind = Kind::TlsAgain { early_data: shown.early_data };
         }
         Ok(())
     }
 
-    fn read_further(&mut self, out: &mut Vec<u8>) {
-        while let After::Skip(length) = tls::after_hello(&self.held) {
-            out.extend(self.held.drain(..length));
+    fn read_further(&mut self, early_data: bool, out: &mut Vec<u8>) -> Result<(), Refused> {
+        loop {
+            let after = tls::after_hello(&self.held, early_data);
+            match after.map_err(|reason| Refused { name: None, reason })? {
+                After::Skip(length) => out.extend(self.held.drain(..length)),
+                After::Hello => break self.kind = Kind::Tls,
+                After::Secret => break self.kind = Kind::Passed,
+                After::Incomplete => break,
+            }
         }
-        match tls::after_hello(&self.held) {
-            After::Hello => self.kind = Kind::Tls,
-            After::Secret => self.kind = Kind::Passed,
-            After::Incomplete | After::Skip(_) => {}
-        }
+        Ok(())
     }
 
     fn begin_requests(&mut self, out: &mut Vec<u8>) -> Result<(), Refused> {
         let held = std::mem::take(&mut self.held);
         match &mut self.kind {
             Kind::Http(requests) => pass_requests(requests, &self.demand, &held, out),
-            Kind::Unknown | Kind::Tls | Kind::TlsAgain | Kind::Passed => Ok(()),
+            Kind::Unknown | Kind::Tls | Kind::TlsAgain { .. } | Kind::Passed => Ok(()),
         }
     }
 }
@@ -193,11 +203,28 @@ impl Demand {
         allowed.map_err(|reason| Refused { name: Some(name), reason })
     }
 
+    /// The same for a `ClientHello`. A name that may be a cover for another one is as good as none, but not better.
+    fn accept_hello(&self, shown: &Shown) -> Result<(), Refused> {
+        let name = shown.name.as_deref();
+        if shown.hidden {
+            name.map_or(Ok(()), |name| self.refuse_denied(name))?;
+            return self.accept(None);
+        }
+        self.accept(name)
+    }
+
     /// The same for a host of HTTP, which may have a port.
     fn accept_host(&self, host: &str) -> Result<(), Refused> {
-        let own = format!(":{}", self.port);
-        let name = host.strip_suffix(own.as_str()).unwrap_or(host);
-        self.accept(Some(name))
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let (name, port) = host.rsplit_once(':').filter(|(_, port)| is_port(port)).unwrap_or((host, ""));
+        self.refuse_denied(name)?;
+        let own = port.is_empty() || port.parse() == Ok(self.port);
+        self.accept(Some(if own { name } else { host }))
+    }
+
+    fn refuse_denied(&self, name: &str) -> Result<(), Refused> {
+        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        self.egress.show(&name, self.port).map_err(|reason| Refused { name: Some(name), reason })
     }
 }
 
@@ -278,6 +305,13 @@ mod tests {
         let between = [20, 3, 3, 0, 1, 1];
         let evil = [&first[..], &between, &hello(&[sni("evil.org")], 9999)].concat();
         assert_eq!(pass(named(), &evil, 7), ([&first[..], &between].concat(), Err(Reason::OtherName)));
+        for piece in [1, 5] {
+            let pieces = [&first[..], &[21, 3, 3, 0, 2, 1, 0], &hello(&[sni("evil.org")], piece)].concat();
+            assert_eq!(pass(named(), &pieces, 7).1, Err(Reason::OtherName), "{piece}");
+        }
+        let early = hello(&[sni("good.org"), extension(42, &[])], 9999);
+        let evil = [&early[..], &[23, 3, 3, 0, 1, 1], &hello(&[sni("evil.org")], 9999)].concat();
+        assert_eq!(pass(named(), &evil, 7).1, Err(Reason::OtherName), "after early data");
         let good = [&first[..], &between, &first, &[23, 3, 3, 0, 1, 1]].concat();
         assert_eq!(pass(named(), &good, 7), (good.clone(), Ok(())), "the control");
     }
@@ -318,6 +352,18 @@ mod tests {
         let open = || inspector(None, true, &["evil.org"]);
         assert_eq!(pass(open(), &hello(&[sni("evil.org")], 99), 9).1, Err(Reason::Denied));
         assert_eq!(pass(open(), b"GET / HTTP/1.1\r\nHost: evil.org\r\n\r\n", 9).1, Err(Reason::Denied));
+        let hidden = |name: &str| hello(&[sni(name), extension(0xfe0d, &[0])], 99);
+        assert_eq!(pass(open(), &hidden("evil.org"), 9).1, Err(Reason::Denied), "beside a hidden name");
+        assert_eq!(pass(open(), &hidden("any.org"), 9).1, Ok(()), "the control");
+        for request in
+            ["GET / HTTP/1.1\r\nHost: evil.org:81\r\n\r\n", "MKCALENDAR / HTTP/1.1\r\nHost: evil.org\r\n\r\n"]
+        {
+            assert_eq!(pass(open(), request.as_bytes(), 9).1, Err(Reason::Denied), "{request}");
+            let other = request.replace("evil", "any");
+            assert_eq!(pass(open(), other.as_bytes(), 9).1, Ok(()), "the control: {other}");
+        }
+        let after_an_empty_line = "\r\nGET / HTTP/1.1\r\nHost: evil.org\r\n\r\n";
+        assert_eq!(pass(open(), after_an_empty_line.as_bytes(), 9).1, Err(Reason::Protocol));
         assert_eq!(pass(open(), &hello(&[sni("any.org")], 99), 9).1, Ok(()));
         assert_eq!(pass(open(), &hello(&[], 99), 9).1, Ok(()));
     }

@@ -7,8 +7,11 @@ use belljar_core::egress::Reason;
 
 const HANDSHAKE: u8 = 22;
 const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const APPLICATION_DATA: u8 = 23;
 const CLIENT_HELLO: u8 = 1;
 const SERVER_NAME: u16 = 0;
+const EARLY_DATA: u16 = 42;
 const ENCRYPTED_CLIENT_HELLO: u16 = 0xfe0d;
 /// The longest fragment of a record that is not encrypted.
 const MAX_FRAGMENT: usize = 1 << 14;
@@ -22,11 +25,22 @@ pub(crate) enum Hello {
     Incomplete,
     /// All of it, which takes this many bytes.
     Complete {
-        /// The name, if it shows one that nobody hides behind.
-        name: Option<String>,
+        /// What it shows.
+        shown: Shown,
         /// Where the next record begins.
         length: usize,
     },
+}
+
+/// What a `ClientHello` shows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Shown {
+    /// The server name.
+    pub(crate) name: Option<String>,
+    /// Whether another name may be hidden beside it (ECH).
+    pub(crate) hidden: bool,
+    /// Whether data that only the two ends can read may come before a second `ClientHello`.
+    pub(crate) early_data: bool,
 }
 
 /// Reads a `ClientHello` from the beginning of a connection.
@@ -43,7 +57,7 @@ pub(crate) fn client_hello(bytes: &[u8]) -> Result<Hello, Reason> {
         message.extend_from_slice(record.fragment);
         at += record.length();
         if let Some(body) = whole_message(&message)? {
-            return Ok(Hello::Complete { name: server_name(body)?, length: at });
+            return Ok(Hello::Complete { shown: read_hello(body).ok_or(Reason::Protocol)?, length: at });
         }
     }
 }
@@ -62,17 +76,22 @@ pub(crate) enum After {
 }
 
 /// Looks at the record that these bytes begin with.
-#[must_use]
-pub(crate) fn after_hello(bytes: &[u8]) -> After {
-    match Record::read(bytes) {
-        Ok(None) => After::Incomplete,
-        Ok(Some(record)) if record.kind == CHANGE_CIPHER_SPEC => After::Skip(record.length()),
-        // An encrypted record may begin with any bytes, but hardly with a length and a version that fit.
-        Ok(Some(record)) if record.kind == HANDSHAKE => match record.fragment {
-            [CLIENT_HELLO, 0, _, _, 3, 3, ..] => After::Hello,
-            _ => After::Secret,
-        },
-        Ok(Some(_)) | Err(_) => After::Secret,
+///
+/// # Errors
+/// It is no record that a client sends.
+pub(crate) fn after_hello(bytes: &[u8], early_data: bool) -> Result<After, Reason> {
+    let Some(record) = Record::read(bytes)? else { return Ok(After::Incomplete) };
+    match (record.kind, record.fragment) {
+        (HANDSHAKE, []) => Err(Reason::Protocol),
+        // A message may be spread over records of one byte each. None that is encrypted is as short as that; a longer one may
+        // begin with any bytes, but hardly with a length and a version that fit.
+        (HANDSHAKE, [CLIENT_HELLO, rest @ ..]) if rest.len() < 5 => Ok(After::Hello),
+        (HANDSHAKE, [CLIENT_HELLO, 0, _, _, 3, ..]) => Ok(After::Hello),
+        (HANDSHAKE, _) => Ok(After::Secret),
+        (CHANGE_CIPHER_SPEC | ALERT, _) => Ok(After::Skip(record.length())),
+        (APPLICATION_DATA, _) if early_data => Ok(After::Skip(record.length())),
+        (APPLICATION_DATA, _) => Ok(After::Secret),
+        _ => Err(Reason::Protocol),
     }
 }
 
@@ -112,12 +131,8 @@ fn whole_message(message: &[u8]) -> Result<Option<&[u8]>, Reason> {
     Ok(body.get(..length))
 }
 
-fn server_name(body: &[u8]) -> Result<Option<String>, Reason> {
-    read_server_name(body).ok_or(Reason::Protocol)
-}
-
 /// `None` if the message is malformed.
-fn read_server_name(body: &[u8]) -> Option<Option<String>> {
+fn read_hello(body: &[u8]) -> Option<Shown> {
     let mut rest = body;
     // The version and the random number.
     take(&mut rest, 34)?;
@@ -125,25 +140,26 @@ fn read_server_name(body: &[u8]) -> Option<Option<String>> {
     take_vector::<2>(&mut rest)?;
     take_vector::<1>(&mut rest)?;
     if rest.is_empty() {
-        return Some(None);
+        return Some(Shown::default());
     }
     let mut extensions = take_vector::<2>(&mut rest)?;
     if !rest.is_empty() {
         return None;
     }
-    let (mut name, mut hidden) = (None, false);
+    let mut shown = Shown::default();
     while !extensions.is_empty() {
         let kind = u16::from_be_bytes(*take(&mut extensions, 2)?.first_chunk()?);
         let content = take_vector::<2>(&mut extensions)?;
         match kind {
             // A second one would be for a server that reads the last instead of the first.
-            SERVER_NAME if name.is_some() => return None,
-            SERVER_NAME => name = Some(one_name(content)?),
-            ENCRYPTED_CLIENT_HELLO => hidden = true,
+            SERVER_NAME if shown.name.is_some() => return None,
+            SERVER_NAME => shown.name = Some(one_name(content)?),
+            ENCRYPTED_CLIENT_HELLO => shown.hidden = true,
+            EARLY_DATA => shown.early_data = true,
             _ => {}
         }
     }
-    Some(name.filter(|_| !hidden))
+    Some(shown)
 }
 
 /// The list has one entry, and it is a host name.
@@ -205,14 +221,18 @@ pub(crate) mod tests {
         message(extensions).chunks(piece).flat_map(record).collect()
     }
 
-    fn name_of(bytes: &[u8]) -> Result<Option<String>, Reason> {
+    fn shown_by(bytes: &[u8]) -> Result<Shown, Reason> {
         match client_hello(bytes)? {
-            Hello::Complete { name, length } => {
+            Hello::Complete { shown, length } => {
                 assert_eq!(length, bytes.len());
-                Ok(name)
+                Ok(shown)
             }
             Hello::Incomplete => panic!("incomplete"),
         }
+    }
+
+    fn name_of(bytes: &[u8]) -> Result<Option<String>, Reason> {
+        shown_by(bytes).map(|shown| shown.name)
     }
 
     #[test]
@@ -227,10 +247,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_hidden_or_missing_name_is_no_name() {
-        assert_eq!(name_of(&hello(&[extension(10, &[1])], 9999)), Ok(None));
-        assert_eq!(name_of(&hello(&[sni("a.org"), extension(0xfe0d, &[0; 40])], 9999)), Ok(None));
-        assert_eq!(name_of(&hello(&[sni("a.org")], 9999)), Ok(Some("a.org".into())), "the control");
+    fn it_is_told_whether_a_name_may_be_hidden_and_data_may_come_early() {
+        assert_eq!(shown_by(&hello(&[extension(10, &[1])], 9999)), Ok(Shown::default()));
+        let shown = |more: &[u16]| {
+            let more = more.iter().map(|kind| extension(*kind, &[0; 40]));
+            shown_by(&hello(&[sni("a.org")].into_iter().chain(more).collect::<Vec<_>>(), 9999)).unwrap()
+        };
+        let name = Some("a.org".to_owned());
+        assert_eq!(shown(&[]), Shown { name: name.clone(), hidden: false, early_data: false });
+        assert_eq!(shown(&[0xfe0d]), Shown { name: name.clone(), hidden: true, early_data: false });
+        assert_eq!(shown(&[42]), Shown { name, hidden: false, early_data: true });
     }
 
     #[test]
@@ -250,18 +276,28 @@ pub(crate) mod tests {
 
     #[test]
     fn a_second_hello_is_recognized() {
-        assert_eq!(after_hello(&[20, 3, 3, 0, 1, 1]), After::Skip(6));
-        assert_eq!(after_hello(&hello(&[sni("b.org")], 9999)), After::Hello);
-        assert_eq!(after_hello(&[23, 3, 3, 0, 1, 9]), After::Secret);
-        assert_eq!(after_hello(&[22, 3, 3, 0, 2, 16, 0]), After::Secret);
-        assert_eq!(after_hello(&[20, 3]), After::Incomplete);
+        let after = |bytes: &[u8]| after_hello(bytes, false);
+        assert_eq!(after(&[20, 3, 3, 0, 1, 1]), Ok(After::Skip(6)));
+        assert_eq!(after(&[21, 3, 3, 0, 2, 1, 0]), Ok(After::Skip(7)));
+        for piece in [1, 5, 6, 9999] {
+            assert_eq!(after(&hello(&[sni("b.org")], piece)), Ok(After::Hello), "{piece}");
+        }
+        let mut older = hello(&[sni("b.org")], 9999);
+        older[10] = 2;
+        assert_eq!(after(&older), Ok(After::Hello), "TLS 1.1");
+        assert_eq!(after(&[23, 3, 3, 0, 1, 9]), Ok(After::Secret));
+        assert_eq!(after_hello(&[23, 3, 3, 0, 1, 9], true), Ok(After::Skip(6)), "early data");
+        assert_eq!(after(&[22, 3, 3, 0, 2, 16, 0]), Ok(After::Secret));
+        assert_eq!(after(&[20, 3]), Ok(After::Incomplete));
+        assert_eq!(after(&[22, 3, 3, 0, 0]), Err(Reason::Protocol), "an empty record");
+        assert_eq!(after(&[99, 3, 3, 0, 1, 0]), Err(Reason::Protocol));
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes: Vec<u8>, flip in any::<prop::sample::Index>(), to: u8) {
             let _ = client_hello(&bytes);
-            let _ = after_hello(&bytes);
+            let _ = after_hello(&bytes, flip.index(2) == 1);
             let mut valid = hello(&[sni("example.org"), extension(43, &[2, 3, 4])], 100);
             let at = flip.index(valid.len());
             valid[at] = to;

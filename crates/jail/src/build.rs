@@ -266,7 +266,7 @@ impl<'a> Site<'a> {
             BindMode::ReadOnly => MountAttrFlags::MOUNT_ATTR_NODEV,
             BindMode::Device => MountAttrFlags::MOUNT_ATTR_NOEXEC,
         };
-        sys::mount_setattr(tree.as_fd(), attributes.bits().into(), Subtree::Whole)?;
+        sys::mount_setattr_private(tree.as_fd(), attributes.bits().into())?;
         let point = if is_dir(&tree)? { self.dir_all(path)? } else { self.mount_point_file(path)? };
         attach_to(&tree, &point)
     }

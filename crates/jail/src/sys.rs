@@ -310,22 +310,29 @@ pub(crate) fn unshare(namespaces: libc::c_int) -> io::Result<()> {
 
 /// Sets attributes of a mount, or of the whole tree of mounts beneath it.
 pub(crate) fn mount_setattr(mount: BorrowedFd<'_>, attributes: u64, whole: Subtree) -> io::Result<()> {
-    set_attributes(mount, attributes, None, whole)
+    set_attributes(mount, attributes, None, 0, whole)
+}
+
+/// The same for the whole tree, which also leaves its peers: what is mounted in it does not appear on the host, nor what the
+/// host mounts there in it.
+pub(crate) fn mount_setattr_private(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    set_attributes(mount, attributes, None, libc::MS_PRIVATE, Subtree::Whole)
 }
 
 /// Shows the files of a whole tree of mounts with other owners, as mapped by the user namespace.
 pub(crate) fn mount_idmap(mount: BorrowedFd<'_>, users: BorrowedFd<'_>) -> io::Result<()> {
-    set_attributes(mount, libc::MOUNT_ATTR_IDMAP, Some(users), Subtree::Whole)
+    set_attributes(mount, libc::MOUNT_ATTR_IDMAP, Some(users), 0, Subtree::Whole)
 }
 
 fn set_attributes(
     mount: BorrowedFd<'_>,
     attributes: u64,
     users: Option<BorrowedFd<'_>>,
+    propagation: u64,
     whole: Subtree,
 ) -> io::Result<()> {
     let userns_fd = users.map_or(0, number);
-    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd };
+    let attr = libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation, userns_fd };
     let flags = libc::AT_EMPTY_PATH as u32
         | match whole {
             Subtree::Whole => libc::AT_RECURSIVE as u32,

@@ -93,7 +93,9 @@ fn is_locked_down(line: &str) -> bool {
     let options: Vec<&str> = fields.next().unwrap_or_default().split(',').collect();
     let kind = fields.skip_while(|field| *field != "-").nth(1);
     let has = |option| options.contains(&option);
-    has("nosuid") && (has("nodev") || has("noexec")) && (has("ro") || kind == Some("proc"))
+    // Optional fields stand between the two: a mount with peers would follow the host's.
+    let alone = !line.split(' ').skip(6).take_while(|field| *field != "-").next().is_some();
+    alone && has("nosuid") && (has("nodev") || has("noexec")) && (has("ro") || kind == Some("proc"))
 }
 
 fn open_namespace(pid: Pid) -> io::Result<OwnedFd> {
@@ -119,7 +121,9 @@ mod tests {
         ] {
             assert_eq!(is_locked_down(&line(options, kind)), wanted, "{options} {kind}");
         }
-        assert!(is_locked_down("9 8 0:7 / /x ro,nosuid,nodev shared:1 - ext4 /dev/x rw"));
+        assert!(is_locked_down("9 8 0:7 / /x ro,nosuid,nodev - ext4 /dev/x rw"), "the control");
+        assert!(!is_locked_down("9 8 0:7 / /x ro,nosuid,nodev shared:1 - ext4 /dev/x rw"));
+        assert!(!is_locked_down("9 8 0:7 / /x ro,nosuid,nodev master:1 - ext4 /dev/x rw"));
         assert!(!is_locked_down(""));
     }
 }

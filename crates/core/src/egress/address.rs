@@ -140,6 +140,12 @@ impl Block {
         Some(Block { first: masked(first, bits), bits })
     }
 
+    /// Whether it has a single address.
+    #[must_use]
+    pub fn is_one(self) -> bool {
+        self.bits == width(self.first)
+    }
+
     /// Whether it has this address.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use super::SHARED;
 use super::address::{Block, Class};
 use crate::{Field, Invalid};
 
@@ -73,9 +74,20 @@ impl Rule {
     /// Whether everything that the other one allows is allowed by this one.
     #[must_use]
     pub fn covers(&self, other: &Rule) -> bool {
+        // A name with ports may be spoken to in any protocol there; one without must show itself, as HTTP or TLS.
+        let is_address = matches!(other.host, Host::Addresses(_));
+        let shows =
+            |ports: Ports| ports == Ports::ALL || SHARED.contains(&ports.first) && ports.first == ports.last;
         self.ports.first <= other.ports.first
             && other.ports.last <= self.ports.last
             && self.host.covers(&other.host)
+            && (is_address || self.ports != Ports::ALL || shows(other.ports))
+    }
+
+    /// Whether it names one address, and so may mean the host that Belljar runs on.
+    #[must_use]
+    pub fn is_one_address(&self) -> bool {
+        matches!(&self.host, Host::Addresses(block) if block.is_one())
     }
 
     /// Whether it names addresses that are not public hosts'.

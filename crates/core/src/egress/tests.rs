@@ -180,7 +180,15 @@ fn what_is_denied_stays_denied() {
     assert_eq!(own.resolve("secret.example.org"), Err(Reason::Denied));
     assert_eq!(tcp(&own, "10.9.1.1", 80, &[]), Err(Reason::Denied));
     assert_eq!(tcp(&own, "10.8.1.1", 80, &[]), Ok(Passage::Free), "the control");
-    assert_eq!(tcp(&own, "1.1.1.1", 443, &["secret.example.org"]), Err(Reason::NotAllowed));
+    assert_eq!(tcp(&own, "1.1.1.1", 443, &["secret.example.org"]), Err(Reason::Denied));
+    let denied = full(&["shared.org:22"]);
+    assert_eq!(tcp(&denied, "1.1.1.1", 22, &["shared.org"]), Err(Reason::Denied));
+    assert_eq!(
+        tcp(&denied, "1.1.1.1", 22, &["shared.org", "other.org"]),
+        Ok(Passage::Free),
+        "or it is the other"
+    );
+    assert_eq!(tcp(&denied, "1.1.1.1", 80, &["shared.org"]), Ok(Passage::Free), "the control");
     assert_eq!(own.show("secret.example.org", 443), Err(Reason::Denied));
     assert_eq!(own.show("example.org", 25), Err(Reason::Denied));
     assert_eq!(own.show("example.org", 80), Ok(()));
@@ -212,6 +220,10 @@ fn a_rule_covers_what_is_narrower() {
     assert!(covers("0.0.0.0/0", "93.184.216.0/24"));
     for (wide, narrow) in [
         ("example.org:443", "example.org"),
+        // There, it need not show its name.
+        ("example.org", "example.org:5432"),
+        ("example.org", "example.org:1-79"),
+        ("example.org", "example.org:80-443"),
         ("*.example.org", "example.org"),
         ("example.org", "*.example.org"),
         ("*.a.example.org", "*.example.org"),
