@@ -102,6 +102,8 @@ pub struct Settings {
     pub pool: Option<PoolSettings>,
     /// Whether to probe the daemon again, whatever is cached.
     pub anew: bool,
+    /// Whether the operator restricts networks, which a container's cannot be.
+    pub restricted_networks: bool,
 }
 
 impl std::fmt::Debug for Settings {
@@ -120,6 +122,7 @@ pub struct Docker {
     images: Images,
     runtimes: Runtimes,
     runtime: Option<String>,
+    restricted_networks: bool,
     pull: bool,
     pool: Option<Pool>,
     swept: AtomicU64,
@@ -149,6 +152,7 @@ impl Docker {
             images,
             runtimes: Runtimes::new(settings.state_dir),
             runtime: settings.runtime,
+            restricted_networks: settings.restricted_networks,
             pull: settings.pull,
             pool: settings.pool.as_ref().map(Pool::new),
             swept: AtomicU64::new(0),
@@ -468,7 +472,7 @@ impl Backend for Docker {
         match network {
             Network::None => true,
             // gVisor has its own network stack, which the filter that restricts a network does not see.
-            Network::Full => !is_emulator(self.runtime.as_deref()),
+            Network::Full => !is_emulator(self.runtime.as_deref()) && !self.restricted_networks,
             Network::Allow(_) => false,
         }
     }

@@ -28,6 +28,12 @@ pub struct NetworkSettings {
 }
 
 impl NetworkSettings {
+    /// Whether they say more than how names are looked up.
+    #[must_use]
+    pub fn restrict(&self) -> bool {
+        !self.deny.is_empty() || self.limits != EgressLimits::default()
+    }
+
     /// What a gateway is to do for a box with this network; `None` for a box without any.
     pub(crate) fn order(&self, network: &Network) -> Option<Order> {
         let egress = Egress::new(network, self.deny.clone())?;
@@ -99,7 +105,10 @@ mod tests {
     #[test]
     fn only_a_box_with_a_network_has_a_gateway() {
         let settings = NetworkSettings::default();
-        assert!(settings.order(&Network::None).is_none());
+        assert!(settings.order(&Network::None).is_none() && !settings.restrict());
+        let denying = NetworkSettings { deny: vec![Rule::parse("a.org").unwrap()], ..settings.clone() };
+        let limits = EgressLimits { up: Some(1), ..EgressLimits::default() };
+        assert!(denying.restrict() && NetworkSettings { limits, ..settings.clone() }.restrict());
         assert!(settings.order(&Network::Full).is_some());
         assert_eq!(resolver_configuration(&Network::None), "");
         assert_eq!(resolver_configuration(&Network::Full), "nameserver 192.0.2.1\n");

@@ -114,6 +114,7 @@ impl DockerChoices {
             // A pool for a backend that is not the default would never be used.
             pool: pool.filter(|_| self.preferred).map(pool_settings),
             anew: self.anew,
+            restricted_networks: host.network.restrict(),
         }
     }
 }

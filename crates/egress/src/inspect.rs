@@ -9,28 +9,15 @@ use crate::tls::{self, After, Hello, Shown};
 
 /// Longer than any method of HTTP.
 const MAX_METHOD: usize = 32;
-/// The methods of HTTP (RFC 9110, RFC 5789, RFC 4918) and the beginning of HTTP/2. Only for what need not be HTTP: a message
-/// that begins with no such word is not held back until there is a line of it.
-const METHODS: &[&[u8]] = &[
-    b"GET",
-    b"HEAD",
-    b"POST",
-    b"PUT",
-    b"DELETE",
-    b"CONNECT",
-    b"OPTIONS",
-    b"TRACE",
-    b"PATCH",
-    b"PROPFIND",
-    b"PROPPATCH",
-    b"MKCOL",
-    b"COPY",
-    b"MOVE",
-    b"LOCK",
-    b"UNLOCK",
-    b"REPORT",
-    b"SEARCH",
-    b"PRI",
+/// The registered methods of HTTP and the beginning of HTTP/2. Only for what need not be HTTP: a message that begins with no such
+/// word is not held back until there is a line of it.
+#[rustfmt::skip]
+const METHODS: &[&str] = &[
+    "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY", "PROPFIND",
+    "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK", "ACL", "BASELINE-CONTROL", "BIND", "CHECKIN",
+    "CHECKOUT", "LABEL", "LINK", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKREDIRECTREF", "MKWORKSPACE",
+    "ORDERPATCH", "PURGE", "REBIND", "REPORT", "SEARCH", "UNBIND", "UNCHECKOUT", "UNLINK", "UPDATE",
+    "UPDATEREDIRECTREF", "VERSION-CONTROL", "PRI",
 ];
 /// The longest request line.
 const MAX_LINE: usize = 16 << 10;
@@ -125,8 +112,9 @@ impl Inspector {
         let empty = self.held.iter().take_while(|byte| b"\r\n".contains(byte)).count();
         let line = &self.held[empty..];
         let word = line.iter().take_while(|byte| is_token(byte)).count();
-        // Where only some names are refused, any word may be a method.
-        let may_be_request = begins_a_method(&line[..word]) || self.demand.names.is_none();
+        let has_line =
+            line.iter().position(|byte| *byte == b'\n').is_some_and(|end| is_request_line(&line[..end]));
+        let may_be_request = has_line || begins_a_method(&line[..word]);
         let kind = match line.get(word) {
             _ if line.is_empty() && self.held.len() < MAX_LINE => return Ok(()),
             _ if self.held[0] == 22 => Some(Kind::Tls),
@@ -248,7 +236,7 @@ fn pass_requests(
 }
 
 fn begins_a_method(word: &[u8]) -> bool {
-    !word.is_empty() && METHODS.iter().any(|method| method.starts_with(word))
+    !word.is_empty() && METHODS.iter().any(|method| method.as_bytes().starts_with(word))
 }
 
 fn is_request_line(line: &[u8]) -> bool {

@@ -194,3 +194,22 @@ fn no_process_lives_in_a_template_and_killing_the_warden_costs_no_run() {
     });
     assert_eq!(held_by(&pid), templates, "the template is the same");
 }
+
+/// Where mounts spread from one mount namespace to another, as they do on hosts with systemd.
+#[test]
+fn no_mount_of_a_box_has_peers_on_the_host() {
+    let shared = |command: &[&str]| {
+        let told = Command::new("unshare")
+            .args(["--mount", "--propagation", "shared"])
+            .args(command)
+            .env("BELLJAR_STATE_DIR", TempDir::new().unwrap().path())
+            .output()
+            .unwrap();
+        assert!(told.status.success(), "{told:?}");
+        String::from_utf8(told.stdout).unwrap()
+    };
+    let has_peers = |table: &str| table.contains(" shared:") || table.contains(" master:");
+    assert!(has_peers(&shared(&["cat", "/proc/self/mountinfo"])), "the control");
+    let of_box = shared(&[env!("CARGO_BIN_EXE_belljar"), "run", "bash", "-c", "cat /proc/self/mountinfo"]);
+    assert!(of_box.contains(" /usr/lib ") && !has_peers(&of_box), "{of_box}");
+}
