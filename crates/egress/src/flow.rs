@@ -33,6 +33,8 @@ pub(crate) struct Flow {
     ended: bool,
     /// The box sends no more, and the other end knows.
     shut: bool,
+    /// It was refused, or the other end is gone: nothing more is carried.
+    failed: bool,
 }
 
 /// What becomes of a connection.
@@ -47,8 +49,17 @@ pub(crate) enum Fate {
 
 impl Flow {
     pub(crate) fn new(host: OwnedFd, inspector: Option<Inspector>) -> Flow {
-        let (readable, writable) = (true, true);
-        Flow { host, inspector, passed: Vec::new(), sent: 0, readable, writable, ended: false, shut: false }
+        Flow {
+            host,
+            inspector,
+            passed: Vec::new(),
+            sent: 0,
+            readable: true,
+            writable: true,
+            ended: false,
+            shut: false,
+            failed: false,
+        }
     }
 
     /// The box's half.
@@ -92,19 +103,57 @@ impl Flow {
         };
         match fate {
             Err(fate) => {
-                socket.abort();
+                self.fail(socket);
                 // The other end is told in the same way.
                 let _ = rustix::net::sockopt::set_socket_linger(&self.host, Some(Duration::ZERO));
                 fate
             }
             Ok(_) if tally.is_spent() => {
-                socket.abort();
-                Fate::Refused(Refused { name: None, reason: Reason::Spent })
+                self.fail(socket);
+                spent()
             }
             Ok(_) if matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait) => Fate::Over,
             Ok(true) => Fate::HasMore,
             Ok(false) => Fate::GoesOn,
         }
+    }
+
+    fn fail(&mut self, socket: &mut tcp::Socket<'_>) {
+        self.failed = true;
+        socket.abort();
+    }
+
+    /// Takes what the stack still has from the box, whose half is over.
+    pub(crate) fn take_rest(&mut self, socket: &mut tcp::Socket<'_>) -> Result<(), Refused> {
+        if self.failed {
+            return Ok(());
+        }
+        self.passed.drain(..std::mem::take(&mut self.sent));
+        let (inspector, passed) = (&mut self.inspector, &mut self.passed);
+        while socket.can_recv() {
+            let taken = socket.recv(|bytes| match inspector.as_mut().filter(|one| !one.has_passed()) {
+                Some(inspector) => (bytes.len(), inspector.pass(bytes, passed)),
+                None => {
+                    passed.extend_from_slice(bytes);
+                    (bytes.len(), Ok(()))
+                }
+            });
+            taken.unwrap_or(Ok(()))?;
+        }
+        Ok(())
+    }
+
+    /// Sends what was taken. Once all of it is sent, the end of the connection tells the other end.
+    pub(crate) fn carry_rest(&mut self, tally: &mut Tally) -> Fate {
+        while self.writable && !self.failed && self.sent < self.passed.len() {
+            if tally.is_spent() {
+                return spent();
+            }
+            if let Err(fate) = self.send_passed(tally) {
+                return fate;
+            }
+        }
+        if self.failed || self.sent == self.passed.len() { Fate::Over } else { Fate::GoesOn }
     }
 
     /// From the box to the host. Returns whether there is more.
@@ -194,4 +243,8 @@ impl Flow {
 
 fn send(host: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(host, bytes, SendFlags::NOSIGNAL)
+}
+
+fn spent() -> Fate {
+    Fate::Refused(Refused { name: None, reason: Reason::Spent })
 }

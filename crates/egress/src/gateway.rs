@@ -20,11 +20,12 @@ use smoltcp::socket::tcp;
 use smoltcp::wire::{HardwareAddress, IpListenEndpoint};
 
 use crate::flow::{Fate, Flow};
-use crate::host_socket::{self, Way};
-use crate::inspect::{Demand, Inspector};
+use crate::host_socket;
+use crate::inspect::{Demand, Inspector, Refused};
 use crate::names::Names;
 use crate::order::{EgressLimits, Order};
 use crate::packet::{self, Content, Packet, Segment};
+use crate::routes::{Routes, Way};
 use crate::tally::{Pace, Tally};
 use crate::uplink::Uplink;
 
@@ -42,6 +43,7 @@ type Ends = (SocketAddr, SocketAddr);
 /// The state of the gateway.
 pub(crate) struct Gateway {
     egress: Rc<Egress>,
+    routes: Rc<Routes>,
     limits: EgressLimits,
     uplink: Uplink,
     stack: Interface,
@@ -49,6 +51,8 @@ pub(crate) struct Gateway {
     /// Connections that the other end has not accepted yet, with their first packets.
     awaited: HashMap<Ends, Awaited>,
     flows: HashMap<Ends, (SocketHandle, Flow)>,
+    /// Connections that are over for the box, and where they went: the other end has not taken all that the box sent.
+    leaving: Vec<(SocketAddr, Flow)>,
     datagrams: HashMap<Ends, Datagrams>,
     names: Names,
     tally: Tally,
@@ -87,12 +91,14 @@ enum Source {
     Names,
     Awaited(Ends),
     Flow(Ends),
+    /// By its place in the list.
+    Leaving(usize),
     Datagrams(Ends),
 }
 
 impl Gateway {
-    pub(crate) fn new(order: Order, uplink: OwnedFd) -> Gateway {
-        let (began, mut uplink) = (Instant::now(), Uplink::new(uplink));
+    pub(crate) fn new(order: Order, uplink: OwnedFd, routes: Routes) -> Gateway {
+        let (began, mut uplink, routes) = (Instant::now(), Uplink::new(uplink), Rc::new(routes));
         let mut random = [0; 8];
         let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
         let mut config = Config::new(HardwareAddress::Ip);
@@ -103,14 +109,16 @@ impl Gateway {
         stack.set_any_ip(true);
         Gateway {
             egress: Rc::new(order.egress),
+            routes: routes.clone(),
             limits: order.limits,
             uplink,
             stack,
             sockets: SocketSet::new(Vec::new()),
             awaited: HashMap::new(),
             flows: HashMap::new(),
+            leaving: Vec::new(),
             datagrams: HashMap::new(),
-            names: Names::new(order.servers, began),
+            names: Names::new(order.servers, routes, began),
             tally: Tally::new(order.limits),
             pace: Pace::new(order.limits.connections_per_second, began),
             began,
@@ -130,6 +138,11 @@ impl Gateway {
                     Source::Awaited(ends) => self.be_accepted(ends),
                     Source::Flow(ends) => {
                         if let Some((_, flow)) = self.flows.get_mut(&ends) {
+                            flow.wake(events);
+                        }
+                    }
+                    Source::Leaving(at) => {
+                        if let Some((_, flow)) = self.leaving.get_mut(at) {
                             flow.wake(events);
                         }
                     }
@@ -188,6 +201,9 @@ impl Gateway {
             if !interest.is_empty() {
                 watch(Source::Flow(*ends), flow.host(), interest);
             }
+        }
+        for (at, (_, flow)) in self.leaving.iter().enumerate() {
+            watch(Source::Leaving(at), flow.host(), PollFlags::OUT);
         }
         for (ends, datagrams) in &self.datagrams {
             watch(Source::Datagrams(*ends), datagrams.host.as_fd(), PollFlags::IN);
@@ -281,7 +297,7 @@ impl Gateway {
         if to == name_server() {
             return Err(Some(Reason::NotAllowed));
         }
-        match host_socket::way_to(canonical(to.ip())) {
+        match self.routes.way_to(canonical(to.ip())) {
             Way::Own if !self.egress.names_exactly(to.ip(), to.port()) => {
                 return Err(Some(Reason::OwnAddress));
             }
@@ -301,7 +317,7 @@ impl Gateway {
     }
 
     fn open_now(&self) -> usize {
-        self.awaited.len() + self.flows.len() + self.datagrams.len()
+        self.awaited.len() + self.flows.len() + self.leaving.len() + self.datagrams.len()
     }
 
     fn inspector(&self, passage: Passage, port: u16) -> Option<Inspector> {
@@ -324,8 +340,9 @@ impl Gateway {
         if socket.listen(here).is_err() {
             return self.reset(ends, &segment);
         }
-        // At this moment no other socket listens, so this packet finds this one.
         self.poll_stack();
+        // One that the box has just reset listens again. Then no other socket does, so this packet finds this one.
+        self.sweep();
         let handle = self.sockets.add(socket);
         self.uplink.hand_over(packet);
         self.poll_stack();
@@ -346,25 +363,42 @@ impl Gateway {
                 Fate::Refused(refusal) => refused.push((ends.1, refusal)),
             }
         }
-        for (to, refusal) in refused {
-            match refusal.name {
-                Some(name) => self.tally.refuse(&name, Some(to.port()), refusal.reason),
-                None => self.refuse(to, refusal.reason),
+        self.leaving.retain_mut(|(to, flow)| match flow.carry_rest(&mut self.tally) {
+            Fate::GoesOn | Fate::HasMore => true,
+            Fate::Over => false,
+            Fate::Refused(refusal) => {
+                refused.push((*to, refusal));
+                false
             }
+        });
+        refused.into_iter().for_each(|(to, refusal)| self.note(to, refusal));
+    }
+
+    fn note(&mut self, to: SocketAddr, refusal: Refused) {
+        match refusal.name {
+            Some(name) => self.tally.refuse(&name, Some(to.port()), refusal.reason),
+            None => self.refuse(to, refusal.reason),
         }
     }
 
-    /// Forgets the connections that are over. The stack has told the box by now.
+    /// Forgets the connections that are over for the box, which the stack has told by now. What the box sent is still sent on.
     fn sweep(&mut self) {
-        let sockets = &mut self.sockets;
-        self.flows.retain(|_, (handle, _)| {
-            let state = sockets.get::<tcp::Socket<'_>>(*handle).state();
-            let over = matches!(state, tcp::State::Closed | tcp::State::TimeWait);
-            if over {
-                sockets.remove(*handle);
+        // Whoever is reset before the end of the handshake listens again.
+        let is_over = |state| matches!(state, tcp::State::Closed | tcp::State::TimeWait | tcp::State::Listen);
+        let state = |handle: SocketHandle| self.sockets.get::<tcp::Socket<'_>>(handle).state();
+        let over = self.flows.iter().filter(|(_, (handle, _))| is_over(state(*handle)));
+        let over: Vec<Ends> = over.map(|(ends, _)| *ends).collect();
+        for ends in over {
+            let Some((handle, mut flow)) = self.flows.remove(&ends) else { continue };
+            // The stack would keep it for ten seconds.
+            let rest = flow.take_rest(self.sockets.get_mut(handle));
+            self.sockets.remove(handle);
+            match rest.map(|()| flow.carry_rest(&mut self.tally)) {
+                Ok(Fate::GoesOn | Fate::HasMore) => self.leaving.push((ends.1, flow)),
+                Ok(Fate::Over) => {}
+                Ok(Fate::Refused(refusal)) | Err(refusal) => self.note(ends.1, refusal),
             }
-            !over
-        });
+        }
     }
 
     fn be_asked(&mut self, asker: SocketAddr, question: &[u8]) {

@@ -8,7 +8,7 @@
 //! In reading order: `process` is how a gateway is started and ended; `order` is what it is told and what it reports;
 //! `gateway` is its loop. A packet is read by `packet`, a question for a name is answered by `names` (and `dns`), a
 //! connection is a `flow`, whose first bytes `inspect` reads (and `tls`, `http`). What may be reached is decided by
-//! `belljar_core::egress`.
+//! `belljar_core::egress`; `routes` knows which addresses are the host's own.
 //!
 //! Programs in the box need no settings: they see an interface, a route and a name server. The box's network namespace is
 //! its own in every case, so nothing of the host's loopback, and no abstract socket, is in its reach.
@@ -25,6 +25,7 @@ mod names;
 mod order;
 mod packet;
 mod process;
+mod routes;
 mod tally;
 mod tls;
 mod uplink;

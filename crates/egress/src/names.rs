@@ -3,13 +3,15 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use belljar_core::egress::{Egress, Reason, canonical, is_name};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::dns::{Kind, Outcome, Question};
-use crate::host_socket::{self, Way};
+use crate::host_socket;
+use crate::routes::{Routes, Way};
 use crate::tally::{Pace, Tally};
 
 /// How long a name server may take before the next is asked, and how often each is.
@@ -26,6 +28,7 @@ const MAX_NAMES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Names {
     servers: Vec<SocketAddr>,
+    routes: Rc<Routes>,
     /// What each address was resolved from. It stays so for as long as the box lives.
     pinned: HashMap<IpAddr, Vec<String>>,
     lookups: Vec<Lookup>,
@@ -52,9 +55,9 @@ pub(crate) struct Reply {
 }
 
 impl Names {
-    pub(crate) fn new(servers: Vec<SocketAddr>, now: Instant) -> Names {
+    pub(crate) fn new(servers: Vec<SocketAddr>, routes: Rc<Routes>, now: Instant) -> Names {
         let pace = Pace::new(PER_SECOND, now);
-        Names { servers, pinned: HashMap::new(), lookups: Vec::new(), pace }
+        Names { servers, routes, pinned: HashMap::new(), lookups: Vec::new(), pace }
     }
 
     /// What this address was resolved from.
@@ -167,7 +170,7 @@ impl Names {
                     tally.refuse(&question.name, None, reason);
                 }
                 // A program that gets an address to which there is no way tries that first.
-                Ok(()) if host_socket::way_to(address) == Way::None => {}
+                Ok(()) if self.routes.way_to(address) == Way::None => {}
                 Ok(()) => accepted.push(address),
             }
         }

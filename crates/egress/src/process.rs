@@ -17,6 +17,7 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::gateway::Gateway;
 use crate::order::{self, MAX_REPORT, Order};
+use crate::routes::Routes;
 
 /// The name under which the binary starts itself again as a gateway.
 pub const GATEWAY: &str = "belljar-gateway";
@@ -127,9 +128,10 @@ fn live() -> io::Result<()> {
     let mut order = String::new();
     File::from(text).read_to_string(&mut order)?;
     let order = Order::from_text(&order).ok_or(io::ErrorKind::InvalidData)?;
+    let routes = Routes::open()?;
     // Everything that it needs is open. From here on it reads what strangers wrote.
     confine_gateway(LIMITS)?;
-    let mut gateway = Gateway::new(order, uplink);
+    let mut gateway = Gateway::new(order, uplink, routes);
     gateway.run(&parent);
     File::from(report).write_all(order::report(gateway.used()).as_bytes())?;
     // If the box is gone first, the parent will ask.

@@ -1,9 +1,9 @@
 //! The internet: hosts at a few addresses, and the name server of all of them.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::world::ip;
@@ -53,6 +53,8 @@ pub(crate) fn serve() -> ExitCode {
         listen(address, 9, reset);
         listen(address, 10, |mut stream| drop(stream.read_to_end(&mut Vec::new())));
         listen(address, 11, count);
+        listen(address, 12, end_first);
+        listen(address, 13, |mut stream| drop(write!(stream, "{}", READ.load(Ordering::SeqCst))));
         for port in [5000, 443] {
             let socket = UdpSocket::bind((address, port)).unwrap();
             std::thread::spawn(move || echo_datagrams(&socket));
@@ -143,7 +145,21 @@ fn count(mut stream: TcpStream) {
     let _ = write!(stream, "{read}");
 }
 
-fn echo_datagrams(socket: &UdpSocket) {
+/// How much the last connection brought that [`end_first`] served.
+static READ: AtomicU64 = AtomicU64::new(0);
+
+/// Sends nothing, says so, and reads so slowly that everything on the way is full when the other end closes.
+fn end_first(mut stream: TcpStream) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let (mut read, mut buffer) = (0, vec![0; 32 << 10]);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        read += length as u64;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    READ.store(read, Ordering::SeqCst);
+}
+
+pub(crate) fn echo_datagrams(socket: &UdpSocket) {
     let mut buffer = [0; 65536];
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         let _ = socket.send_to(&buffer[..length], from);

@@ -15,6 +15,7 @@
 
 mod cases;
 mod client;
+mod endings;
 mod internet;
 mod world;
 

@@ -1,7 +1,7 @@
 //! The host's side of the world: its network, a service of its own that no box may reach, and its configuration.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
@@ -9,9 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
 use crate::ROLE;
+use crate::internet::echo_datagrams;
 
 /// The host's own address on the way to the internet.
 pub(crate) const HOST: &str = "93.184.216.1";
+/// A second one, from which it sends nothing by itself, and one that it has as a router of its network.
+pub(crate) const SECOND: &str = "93.184.216.2";
+pub(crate) const ANYCAST: &str = "2606:2800::";
 /// What the host's own services say.
 pub(crate) const SECRET: &str = "a service of the host";
 pub(crate) const ABSTRACT: &str = "belljar-test-abstract";
@@ -48,8 +52,10 @@ impl World {
         ip("link add up0 type veth peer name up1");
         ip(&format!("link set up1 netns {id}"));
         ip(&format!("addr add {HOST}/24 dev up0"));
+        ip(&format!("addr add {SECOND}/24 dev up0"));
         ip("-6 addr add 2606:2800::1/64 dev up0 nodad");
         ip("link set up0 up");
+        std::fs::write("/proc/sys/net/ipv6/conf/up0/forwarding", "1").unwrap();
         ip("route add default via 93.184.216.34");
         ip("-6 route add default via 2606:2800::34");
         writeln!(internet.stdin.as_mut().unwrap(), "go").unwrap();
@@ -79,10 +85,12 @@ pub(crate) fn ip(words: &str) {
 
 /// What is on the loopback and the own address of the host, and in its namespace of abstract sockets.
 fn serve_host() {
-    for address in ["127.0.0.1", HOST] {
+    for address in ["127.0.0.1", HOST, SECOND] {
         let listener = TcpListener::bind((address, 80)).unwrap();
         std::thread::spawn(move || listener.incoming().flatten().for_each(|mut one| answer(&mut one)));
     }
+    let datagrams = UdpSocket::bind("[::]:5000").unwrap();
+    std::thread::spawn(move || echo_datagrams(&datagrams));
     let name = SocketAddr::from_abstract_name(ABSTRACT).unwrap();
     let listener = UnixListener::bind_addr(&name).unwrap();
     std::thread::spawn(move || listener.incoming().flatten().for_each(|mut one| answer(&mut one)));

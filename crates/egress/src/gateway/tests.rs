@@ -15,7 +15,7 @@ fn gateway(allow: &[&str]) -> (Gateway, OwnedFd) {
     let allow = allow.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
     let egress = Egress::from_rules(Some(allow), Vec::new());
     let order = Order { egress, servers: Vec::new(), limits: EgressLimits::default() };
-    (Gateway::new(order, theirs), ours)
+    (Gateway::new(order, theirs, Routes::open().unwrap()), ours)
 }
 
 /// What the box receives.

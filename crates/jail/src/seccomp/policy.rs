@@ -784,32 +784,43 @@ static PARSER_GROUPS: &[Group] = &[
 /// What a gateway may ask of the kernel: connections to other hosts, memory and time. It opens no file and listens nowhere.
 pub static GATEWAY: Policy = Policy { groups: GATEWAY_GROUPS, instead: &[], unlisted: EPERM };
 
-/// TCP and UDP.
+/// TCP and UDP, which are what no protocol means.
 const INTERNET_SOCKET: Rule = Rule::ByArguments {
     cases: &[Case {
-        when: &[
-            Test { argument: 0, mask: ALL_BITS, any_of: &[INET, INET6] },
-            Test { argument: 1, mask: SOCKET_TYPE, any_of: &[STREAM, DGRAM] },
-        ],
+        when: &[family(&[INET, INET6]), socket_type(&[STREAM, DGRAM]), protocol(&[0])],
         then: Verdict::Allow,
     }],
-    otherwise: Verdict::Deny(libc::EPERM),
+    otherwise: EPERM,
+};
+/// `SO_SNDBUF`, `SO_RCVBUF`, `SO_LINGER` and `TCP_NODELAY`.
+const SET_OF_GATEWAY: Rule = Rule::ByArguments {
+    cases: &[
+        Case { when: &[OF_SOCKET, option(&[7, 8, 13])], then: Verdict::Allow },
+        Case { when: &[OF_TCP, option(&[1])], then: Verdict::Allow },
+    ],
+    otherwise: EPERM,
+};
+/// `SO_ERROR`: how a `connect` ended.
+const GET_OF_GATEWAY: Rule = Rule::ByArguments {
+    cases: &[Case { when: &[OF_SOCKET, option(&[4])], then: Verdict::Allow }],
+    otherwise: EPERM,
 };
 
 static GATEWAY_GROUPS: &[Group] = &[
     group!(ALLOW, "packets, connections and messages to its parent", SYS_read SYS_write SYS_close SYS_recvfrom
         SYS_sendto SYS_recvmsg SYS_sendmsg SYS_shutdown SYS_fstat),
     group!(INTERNET_SOCKET, "connections for the box", SYS_socket),
-    group!(ALLOW, "the same; it binds to no port and accepts nothing", SYS_connect SYS_getsockopt SYS_setsockopt
-        SYS_getsockname),
+    group!(ALLOW, "the same; it binds to no port and accepts nothing", SYS_connect),
+    group!(SET_OF_GATEWAY, "buffers, resets, and packets that do not wait", SYS_setsockopt),
+    group!(GET_OF_GATEWAY, "whether a connection was accepted", SYS_getsockopt),
     #[cfg(target_arch = "x86_64")]
     group!(ALLOW, "waiting", SYS_poll),
     group!(ALLOW, "waiting", SYS_ppoll SYS_clock_gettime SYS_clock_nanosleep SYS_restart_syscall),
     group!(ALLOW, "the allocator", SYS_munmap SYS_mremap SYS_brk SYS_madvise),
     group!(NOT_EXECUTABLE, "the allocator", SYS_mmap SYS_mprotect),
     group!(ALLOW, "random numbers, and locks of the standard library", SYS_getrandom SYS_futex SYS_sched_yield),
-    group!(ALLOW, "signals: a panic", SYS_rt_sigaction SYS_rt_sigprocmask SYS_rt_sigreturn SYS_sigaltstack
-        SYS_tgkill SYS_gettid SYS_getpid),
+    group!(ALLOW, "signals: a panic, which ends without one of its own", SYS_rt_sigaction SYS_rt_sigprocmask
+        SYS_rt_sigreturn SYS_sigaltstack SYS_gettid SYS_getpid),
     group!(ALLOW, "ending", SYS_exit SYS_exit_group),
 ];
 

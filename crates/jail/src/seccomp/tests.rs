@@ -10,7 +10,9 @@ use libc::{c_int, c_long, sock_filter};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::compile::{NATIVE, X32, compile};
-use super::policy::{CONTAINED, Case, Group, Policy, REAPER, Row, Rule, STANDARD, Test, Verdict, rows};
+use super::policy::{
+    CONTAINED, Case, GATEWAY, Group, Policy, REAPER, Row, Rule, STANDARD, Test, Verdict, rows,
+};
 use super::{Filter, verdict};
 use crate::message::socket_pair;
 use crate::message::{self, Reply};
@@ -34,7 +36,7 @@ fn every_number_of_the_kernel_has_one_row() {
 
 #[test]
 fn every_row_has_a_unique_number_a_unique_name_and_a_reason() {
-    for policy in [&STANDARD, &CONTAINED, &REAPER] {
+    for policy in [&STANDARD, &CONTAINED, &REAPER, &GATEWAY] {
         let numbers: BTreeSet<u32> = policy.rows().map(|row| row.number).collect();
         let names: BTreeSet<&str> = policy.rows().map(|row| row.name).collect();
         assert_eq!((numbers.len(), names.len()), (policy.rows().count(), policy.rows().count()));
@@ -44,7 +46,7 @@ fn every_row_has_a_unique_number_a_unique_name_and_a_reason() {
 
 #[test]
 fn the_program_answers_as_the_table_for_every_number_and_argument() {
-    for policy in [&STANDARD, &CONTAINED, &REAPER] {
+    for policy in [&STANDARD, &CONTAINED, &REAPER, &GATEWAY] {
         let program = compile(policy);
         for number in 0..=1024 {
             let rule = policy.rows().find(|row| row.number == number).map(|row| row.rule);
@@ -72,7 +74,7 @@ fn numbers_of_x32_do_not_exist() {
 #[test]
 fn a_foreign_abi_is_death_whatever_it_asks() {
     const I386: u32 = 0x4000_0003;
-    for policy in [&STANDARD, &CONTAINED, &REAPER] {
+    for policy in [&STANDARD, &CONTAINED, &REAPER, &GATEWAY] {
         let program = compile(policy);
         for arch in [I386, 0, NATIVE ^ 1, NATIVE & 0x7FFF_FFFF, u32::MAX] {
             for number in (0..=1024).chain([X32, u32::MAX]) {
@@ -84,7 +86,8 @@ fn a_foreign_abi_is_death_whatever_it_asks() {
 
 #[test]
 fn every_jump_lands_inside_and_every_instruction_is_reached() {
-    for program in [compile(&STANDARD), compile(&CONTAINED), compile(&REAPER), compile(&wide_policy())] {
+    for policy in [&STANDARD, &CONTAINED, &REAPER, &GATEWAY, &wide_policy()] {
+        let program = compile(policy);
         let mut reached = BTreeSet::from([0]);
         for (index, instruction) in program.iter().enumerate() {
             if reached.contains(&index) {
@@ -441,6 +444,41 @@ fn the_reaper_gets_no_memory_that_could_be_run() {
         assert_eq!(ask(name, 4), Verdict::Kill);
         assert_eq!(ask(name, 7 | HIGH), Verdict::Kill);
     }
+}
+
+#[test]
+fn a_gateway_connects_and_does_nothing_else() {
+    let ask = |name: &str, [a, b, c]: [u64; 3]| GATEWAY.verdict(row(name).number, &[a, b, c, 0, 0, 0]);
+    let (unix, inet, inet6, netlink, packet) = (1, 2, 10, 16, 17);
+    let (stream, datagram, raw, flags) = (1, 2, 3, 0x8_0800);
+    for (family, kind) in [(inet, stream), (inet6, stream), (inet, datagram), (inet6, datagram)] {
+        assert_eq!(ask("socket", [family, kind | flags, 0]), Verdict::Allow);
+        // ICMP, SCTP, UDP-Lite and MPTCP.
+        for protocol in [1, 58, 132, 136, 262] {
+            assert_eq!(ask("socket", [family, kind, protocol]), EPERM, "{protocol}");
+        }
+        assert_eq!(ask("socket", [family, raw, 0]), EPERM);
+    }
+    for family in [unix, netlink, packet] {
+        assert_eq!(ask("socket", [family, stream, 0]), EPERM, "{family}");
+        assert_eq!(ask("socket", [family, datagram, 0]), EPERM, "{family}");
+    }
+    let (of_sockets, of_tcp, of_ip) = (1, 6, 0);
+    let set = [(of_sockets, 7), (of_sockets, 8), (of_sockets, 13), (of_tcp, 1)];
+    for level in [of_sockets, of_tcp, of_ip, 41, 263] {
+        for option in 0..100 {
+            let may = |yes| if yes { Verdict::Allow } else { EPERM };
+            let (may_set, may_get) = (set.contains(&(level, option)), (level, option) == (of_sockets, 4));
+            assert_eq!(ask("setsockopt", [3, level, option]), may(may_set), "{level} {option}");
+            assert_eq!(ask("getsockopt", [3, level, option]), may(may_get), "{level} {option}");
+        }
+    }
+    for name in
+        ["tgkill", "kill", "bind", "listen", "accept4", "openat", "execve", "clone", "ptrace", "ioctl"]
+    {
+        assert_eq!(ask(name, [0; 3]), EPERM, "{name}");
+    }
+    assert_eq!(ask("connect", [3, 0, 0]), Verdict::Allow, "the control");
 }
 
 /// Each call is made twice, before and after: without the first answer the second would prove nothing. Arguments
