@@ -94,7 +94,7 @@ fn is_locked_down(line: &str) -> bool {
     let kind = fields.skip_while(|field| *field != "-").nth(1);
     let has = |option| options.contains(&option);
     // Optional fields stand between the two: a mount with peers would follow the host's.
-    let alone = !line.split(' ').skip(6).take_while(|field| *field != "-").next().is_some();
+    let alone = line.split(' ').nth(6) == Some("-");
     alone && has("nosuid") && (has("nodev") || has("noexec")) && (has("ro") || kind == Some("proc"))
 }
 
