@@ -55,6 +55,8 @@ pub(crate) fn serve() -> ExitCode {
         listen(address, 11, count);
         listen(address, 12, end_first);
         listen(address, 13, |mut stream| drop(write!(stream, "{}", READ.load(Ordering::SeqCst))));
+        let counting = TcpListener::bind((address, 14)).unwrap();
+        std::thread::spawn(move || number(&counting));
         for port in [5000, 443] {
             let socket = UdpSocket::bind((address, port)).unwrap();
             std::thread::spawn(move || echo_datagrams(&socket));
@@ -137,6 +139,13 @@ fn package_page(path: &str) -> Vec<u8> {
 
 fn reset(stream: TcpStream) {
     let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+}
+
+/// Tells each connection how many there were before it.
+fn number(listener: &TcpListener) {
+    for (number, stream) in listener.incoming().enumerate() {
+        let _ = stream.and_then(|mut stream| write!(stream, "{number}"));
+    }
 }
 
 /// Reads to the end, then says how much that was.

@@ -1,5 +1,7 @@
 //! The gateway against packets that no kernel would send. The test holds the box's end of the uplink.
 
+use std::io::Read;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
 use belljar_core::egress::Rule;
@@ -77,6 +79,101 @@ fn a_name_that_is_not_allowed_does_not_exist() {
     gateway.take(ask(b"\x07example\x03org"));
     assert_eq!(received(&inside)[0][28 + 3] & 15, 2, "SERVFAIL: there is no name server to ask");
     assert_eq!(gateway.used().denied.len(), 1);
+}
+
+const OUTSIDE: [u8; 4] = [93, 184, 216, 34];
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const ACK: u8 = 16;
+
+/// A segment of the box, from this port to port 80 of [`OUTSIDE`].
+fn segment(from: u16, flags: u8, numbers: (u32, u32), payload: &[u8]) -> Vec<u8> {
+    let head = [from.to_be_bytes(), 80u16.to_be_bytes()].concat();
+    let numbers = [numbers.0.to_be_bytes(), numbers.1.to_be_bytes()].concat();
+    let rest = [0x50, flags, 0xff, 0xff, 0, 0, 0, 0];
+    packet(6, OUTSIDE, &[&head, &numbers, &rest[..], payload].concat())
+}
+
+fn ends(from: u16) -> Ends {
+    (SocketAddr::from((BOX_ADDRESSES.0, from)), SocketAddr::from((OUTSIDE, 80)))
+}
+
+/// Begins a connection to a server here as if it were allowed. Its first packet has number 1, and is answered.
+fn begin(gateway: &mut Gateway, from: u16) -> TcpStream {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let host = host_socket::begin_connection(listener.local_addr().unwrap()).unwrap();
+    let server = listener.accept().unwrap().0;
+    let packet = segment(from, SYN, (1, 0), &[]);
+    let Some(Packet { content: Content::Tcp(segment), .. }) = Packet::parse(&packet) else { panic!() };
+    gateway.awaited.insert(ends(from), Awaited { host, segment, packet, inspector: None });
+    gateway.be_accepted(ends(from));
+    server
+}
+
+/// The flags and the number of a segment for the box.
+fn flags_and_number(packet: &[u8]) -> (u8, u32) {
+    (packet[33], u32::from_be_bytes(packet[24..28].try_into().unwrap()))
+}
+
+#[test]
+fn what_the_box_sent_before_it_closed_is_sent_on_however_slow_the_server_is() {
+    let (mut gateway, inside) = gateway(&[]);
+    let mut server = begin(&mut gateway, 4000);
+    let (flags, number) = flags_and_number(&received(&inside)[0]);
+    assert_eq!(flags, SYN | ACK);
+    // The server ends its half first.
+    server.shutdown(Shutdown::Write).unwrap();
+    gateway.take(segment(4000, ACK, (2, number + 1), &[]));
+    gateway.turn();
+    assert!(received(&inside).iter().any(|packet| flags_and_number(packet) == (FIN | ACK, number + 1)));
+    // The box sends until the server's side is full.
+    let (piece, mut sent) = (vec![7; 4000], 0);
+    let waiting = |gateway: &Gateway| {
+        let (handle, _) = gateway.flows[&ends(4000)];
+        gateway.sockets.get::<tcp::Socket<'_>>(handle).recv_queue()
+    };
+    while waiting(&gateway) < 3 * piece.len() {
+        assert!(sent < 64 << 20, "nothing of it waits");
+        gateway.take(segment(4000, ACK, (2 + sent, number + 2), &piece));
+        gateway.turn();
+        received(&inside);
+        sent += 4000;
+    }
+    gateway.take(segment(4000, FIN | ACK, (2 + sent, number + 2), &[]));
+    gateway.turn();
+    assert!(gateway.flows.is_empty() && gateway.sockets.iter().next().is_none());
+    assert_eq!(gateway.open_now(), 1, "it counts until it is done");
+    let (mut read, mut buffer) = (0, vec![0; 1 << 16]);
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    while let Ok(length @ 1..) = server.read(&mut buffer) {
+        assert!(buffer[..length].iter().all(|byte| *byte == 7));
+        read += length;
+        gateway.leaving.iter_mut().for_each(|(_, flow)| flow.wake(PollFlags::OUT));
+        gateway.turn();
+    }
+    assert_eq!((read, gateway.used().up), (sent as usize, sent.into()));
+    assert_eq!(gateway.open_now(), 0);
+}
+
+#[test]
+fn a_connection_that_is_reset_in_the_handshake_is_over() {
+    let (mut gateway, inside) = gateway(&[]);
+    let _first = begin(&mut gateway, 4000);
+    assert_eq!(gateway.open_now(), 1, "the control");
+    gateway.take(segment(4000, RST, (2, 0), &[]));
+    gateway.turn();
+    assert_eq!((gateway.open_now(), gateway.sockets.iter().count()), (0, 0));
+    // Also if the next is accepted in the same round.
+    let _second = begin(&mut gateway, 4001);
+    gateway.take(segment(4001, RST, (2, 0), &[]));
+    let _third = begin(&mut gateway, 4002);
+    assert_eq!((gateway.open_now(), gateway.sockets.iter().count()), (1, 1));
+    let (handle, _) = gateway.flows[&ends(4002)];
+    let socket = gateway.sockets.get::<tcp::Socket<'_>>(handle);
+    assert_eq!(socket.remote_endpoint().map(|end| end.port), Some(4002));
+    let flags: Vec<u8> = received(&inside).iter().map(|packet| flags_and_number(packet).0).collect();
+    assert_eq!(flags, [SYN | ACK; 3]);
 }
 
 proptest! {
