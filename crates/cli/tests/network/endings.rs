@@ -3,12 +3,13 @@
 use crate::client::{evaluate, run};
 use crate::internet::GOOD;
 
+/// A server that resets at once may do so before the gateway has seen that it accepted: then the box is refused.
 pub(crate) fn a_refused_or_reset_connection_is_refused_or_reset_inside() {
     let (lines, ran) = evaluate(
         &format!("allow:{GOOD}"),
         &[
             &format!("connect('{GOOD}', 1)"),
-            &format!("exchange('{GOOD}', 9, b'x') in ('ECONNRESET', 'EPIPE')"),
+            &format!("exchange('{GOOD}', 9, b'x') in ('ECONNRESET', 'EPIPE', 'ECONNREFUSED')"),
             &format!("exchange('{GOOD}', 7, b'x')"),
         ],
     );

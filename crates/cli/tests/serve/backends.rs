@@ -77,12 +77,14 @@ fn a_network_of_some_hosts_is_given_to_who_may_have_it() {
         server
             .post("/v1/runs", &json!({"language": "sh", "code": "cat /etc/resolv.conf", "network": network}))
     };
-    for network in ["allow:api.example.org:443", "allow:10.1.2.3:80,*.example.org:443"] {
+    for network in ["allow:api.example.org:443", "allow:10.1.2.0/24:80,*.example.org:443"] {
         let result = ask(network).result();
         assert_eq!((&result["network"], &result["network_denied"]), (&json!(network), &json!([])));
         assert_eq!(result["stdout"], "nameserver 192.0.2.1\n");
     }
-    for network in ["allow:example.org", "allow:api.example.org", "allow:10.2.0.1", "full"] {
+    for network in
+        ["allow:example.org", "allow:api.example.org", "allow:10.2.0.0/16", "allow:10.1.2.3", "full"]
+    {
         assert_eq!(ask(network).error(), (403, "forbidden".into(), "network".into()), "{network}");
     }
     let public = Server::with("[server.allow]\nnetwork = 'full'\n", &[]);
