@@ -31,7 +31,7 @@ export {
 } from "./errors.js";
 export type { RunEvent } from "./events.js";
 export type { CallOptions, InputFile, Language, PageOptions, RunOptions, Size } from "./options.js";
-export { CollectedFile, type Changes, type CompileResult, type Decision, type Finding, type Isolation, type Result, type Usage } from "./result.js";
+export { CollectedFile, type Changes, type CompileResult, type Decision, type Finding, type Isolation, type NetworkDenied, type Result, type Usage } from "./result.js";
 export type { Run, RunList, RunListOptions, Runs, RunStream, RunSummary } from "./runs.js";
 export type { Upload, Uploads } from "./uploads.js";
 

@@ -5,6 +5,7 @@ import type * as wire from "./wire.js";
 export type Usage = Camel<wire.Usage>;
 export type Isolation = Camel<wire.Isolation>;
 export type Finding = Camel<wire.Finding>;
+export type NetworkDenied = Camel<wire.NetworkDenied>;
 export type CompileResult = Camel<wire.CompileResult>;
 export type Changes = Camel<wire.Changes>;
 export type Decision = Camel<wire.Decision>;
@@ -78,6 +79,8 @@ export interface Result {
   /** The image that the code ran in, or `null` if the backend does not use images. */
   image: string | null;
   network: wire.NetworkAccess;
+  /** What the program tried to reach in vain, the first ones. Only if it had a network that Belljar watches. */
+  networkDenied?: NetworkDenied[];
   /** The guarantees that were kept, and those that the run did without. */
   isolation: Isolation;
   /** The files that `collect` asked for, and with `plots` the figures. */
