@@ -28,6 +28,12 @@ pub(super) fn confined(words: &[String]) -> Command {
     command
 }
 
+/// Whether the process has such a command, and has not become the program yet.
+pub(super) fn is_confining_itself(pid: u32) -> bool {
+    let start = format!("{}\0{CONFINED}\0", super::PROGRAM);
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|words| words.starts_with(start.as_bytes()))
+}
+
 /// Runs the command for which PID 1 has started this process.
 pub(super) fn started_by_the_first() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();

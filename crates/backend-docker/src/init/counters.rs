@@ -1,6 +1,6 @@
 //! What the processes have used, from the container's own cgroup; if that is not visible, from `/proc`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,6 +10,8 @@ use std::time::Duration;
 use belljar_host::descriptors::{AskedLocks, Locks};
 use belljar_host::rations::Count;
 use belljar_host::sockets::{Queues, Sockets};
+
+use super::confine::is_confining_itself;
 
 const V1: &str = "/sys/fs/cgroup";
 const NONE_AT_ALL: u64 = 1 << 60;
@@ -36,6 +38,8 @@ pub(super) struct Counters {
     oom_kills: Option<File>,
     sockets: Option<Sockets>,
     locks: LockCount,
+    /// The process that will be the program, as long as it is still this binary.
+    starting: Cell<Option<u32>>,
 }
 
 /// How the locks of files are counted.
@@ -76,7 +80,13 @@ impl Counters {
             } else {
                 LockCount::Watched(RefCell::default())
             },
+            starting: Cell::new(None),
         }
+    }
+
+    /// This process is about to become the program. What it uses until then is not the program's memory.
+    pub(super) fn await_program(&self, pid: u32) {
+        self.starting.set(Some(pid));
     }
 
     /// How much kernel memory the locks of all processes can hold, or the sockets.
@@ -115,10 +125,18 @@ impl Counters {
         };
         Ok(Usage {
             cpu,
-            memory_peak: peak.map_or_else(resident, |peak| peak + peak_of_buffers),
+            memory_peak: peak.map_or_else(|| self.resident(), |peak| peak + peak_of_buffers),
             oom_kills: oom_kills.unwrap_or_default(),
             beyond_limit: (buffers + sockets.unwrap_or_default()).saturating_add(locks),
         })
+    }
+
+    /// The memory of all processes, where no cgroup counts it.
+    fn resident(&self) -> u64 {
+        self.starting.set(self.starting.get().filter(|pid| is_confining_itself(*pid)));
+        let counted = |pid: &u32| *pid != 1 && Some(*pid) != self.starting.get();
+        let processes = pids().into_iter().filter(counted).filter_map(stat);
+        processes.map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
     }
 }
 
@@ -192,12 +210,8 @@ fn keyed_in(file: &File, key: &str) -> io::Result<u64> {
 /// CPU time of all live processes, and of those that this process has reaped. In the clock of `/proc`, which has a
 /// hundred ticks to the second everywhere.
 fn cpu_of_processes() -> Duration {
-    let ticks: u64 = stats().map(|fields| fields.iter().skip(13).take(4).sum::<u64>()).sum();
+    let ticks: u64 = pids().into_iter().filter_map(stat).map(|fields| fields.iter().skip(13).take(4).sum::<u64>()).sum();
     Duration::from_millis(ticks * 10)
-}
-
-fn resident() -> u64 {
-    stats().skip(1).map(|fields| fields.get(23).copied().unwrap_or_default() * 4096).sum()
 }
 
 /// The directories of all processes except this one.
@@ -213,12 +227,10 @@ fn pids() -> Vec<u32> {
     pids
 }
 
-/// The numeric fields of each process, PID 1's first; other fields are skipped. The second field may contain anything.
-fn stats() -> impl Iterator<Item = Vec<u64>> {
-    pids().into_iter().filter_map(|pid| {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (_, rest) = text.rsplit_once(')')?;
-        let numbers = rest.split_ascii_whitespace().map(|word| word.parse().unwrap_or_default());
-        Some([0, 0].into_iter().chain(numbers).collect())
-    })
+/// The numeric fields of a process; other fields are 0. The second field may contain anything.
+fn stat(pid: u32) -> Option<Vec<u64>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    let numbers = rest.split_ascii_whitespace().map(|word| word.parse().unwrap_or_default());
+    Some([0, 0].into_iter().chain(numbers).collect())
 }

@@ -170,6 +170,7 @@ impl<'a> Tree<'a> {
         command.envs(self.order.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped());
         let mut child = command.spawn()?;
+        self.counters.await_program(child.id());
         let leader = Pid::from_child(&child);
         limit_cpu(leader, self.cpu_limit);
         self.leader = Some(leader);
