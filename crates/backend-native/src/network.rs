@@ -4,11 +4,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use belljar_core::egress::{Egress, Rule};
+use belljar_core::egress::{Egress, NetworkEvent, Rule};
 use belljar_core::outcome::NetworkUse;
 use belljar_core::request::Network;
 use belljar_egress::{EgressLimits, GatewayProcess, Order};
 use belljar_jail::uplink::NAME_SERVER;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Where hosts say which name servers they use (`resolv.conf(5)`).
 const RESOLVER_CONFIGURATION: &str = "/etc/resolv.conf";
@@ -58,12 +60,16 @@ pub(crate) fn resolver_configuration(network: &Network) -> String {
 pub(crate) struct Gateway {
     process: GatewayProcess,
     order: Order,
+    /// A second handle on its socket, to wait for what it tells. Gone if it tells nothing any more.
+    telling: Option<AsyncFd<OwnedFd>>,
 }
 
 impl Gateway {
     /// Starts it, so that it is loaded by the time the box has an uplink.
     pub(crate) fn start(order: Order) -> io::Result<Gateway> {
-        Ok(Gateway { process: GatewayProcess::start()?, order })
+        let process = GatewayProcess::start()?;
+        let telling = AsyncFd::with_interest(process.share_socket()?, Interest::READABLE)?;
+        Ok(Gateway { process, order, telling: Some(telling) })
     }
 
     /// Connects it with the box.
@@ -71,8 +77,23 @@ impl Gateway {
         self.process.connect(&self.order, uplink)
     }
 
-    /// Ends it, and with it the network of the box.
-    pub(crate) fn finish(self) -> NetworkUse {
+    /// What the box does next with its network. The future may be dropped before it is ready; nothing is lost.
+    pub(crate) async fn hear(&mut self) -> NetworkEvent {
+        while let Some(telling) = &self.telling {
+            let Ok(mut ready) = telling.readable().await else { break };
+            match ready.try_io(|_| self.process.hear()) {
+                Ok(Ok(Some(event))) => return event,
+                // It said something else, or nothing yet.
+                Ok(Ok(None)) | Err(_) => {}
+                Ok(Err(_)) => break,
+            }
+        }
+        self.telling = None;
+        std::future::pending().await
+    }
+
+    /// Ends it, and with it the network of the box. Also returns what was not heard before.
+    pub(crate) fn finish(self) -> (NetworkUse, Vec<NetworkEvent>) {
         self.process.finish()
     }
 }

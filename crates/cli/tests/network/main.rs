@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod endings;
 mod internet;
+mod shown;
 mod world;
 
 use std::os::unix::process::CommandExt;
