@@ -67,9 +67,9 @@ impl EgressTable {
             connections_per_second: self.connections_per_second.unwrap_or(connections_per_second),
             up: bytes(self.max_up).map_err(|text| wrong("max-up", text, "write max-up = \"100M\""))?,
             down: bytes(self.max_down).map_err(|text| wrong("max-down", text, "write max-down = \"1G\""))?,
-            rate: bytes(self.bytes_per_second).and_then(fast_enough).map_err(|text| {
-                wrong("bytes-per-second", text, "write bytes-per-second = \"10M\"")
-            })?,
+            rate: bytes(self.bytes_per_second)
+                .and_then(fast_enough)
+                .map_err(|text| wrong("bytes-per-second", text, "write bytes-per-second = \"10M\""))?,
         };
         if !(1..=MOST_CONNECTIONS).contains(&settings.limits.connections) {
             let message =

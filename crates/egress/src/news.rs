@@ -70,7 +70,10 @@ impl News {
             }
             self.waiting.pop_front();
         }
-        if self.omitted > 0 && pace.take(now) && send(&order::event_line(&NetworkEvent::omitted(self.omitted))) {
+        if self.omitted > 0
+            && pace.take(now)
+            && send(&order::event_line(&NetworkEvent::omitted(self.omitted)))
+        {
             self.omitted = 0;
         }
     }
@@ -113,7 +116,12 @@ mod tests {
         assert_eq!(news.waiting.len(), MAX_WAITING);
         let told = told(&mut news, now);
         assert_eq!(told.len(), PER_SECOND as usize, "no more in a second");
-        let first = NetworkEvent { host: "evil.org".into(), port: Some(80), step: refused("not allowed"), count: 10_000 };
+        let first = NetworkEvent {
+            host: "evil.org".into(),
+            port: Some(80),
+            step: refused("not allowed"),
+            count: 10_000,
+        };
         assert_eq!(told[0], first);
         assert_eq!(told[2].step, NetworkStep::Closed { up: 10_000, down: 20_000 });
         let rest = news.rest();

@@ -172,7 +172,13 @@ mod tests {
     #[test]
     fn an_order_reads_back() {
         let rules = |texts: &[&str]| texts.iter().map(|text| Rule::parse(text).unwrap()).collect::<Vec<_>>();
-        let limits = EgressLimits { connections: 3, connections_per_second: 2, up: Some(1), down: None, rate: Some(7) };
+        let limits = EgressLimits {
+            connections: 3,
+            connections_per_second: 2,
+            up: Some(1),
+            down: None,
+            rate: Some(7),
+        };
         for allow in [None, Some(rules(&["example.org:443", "[fd00::1]:80"])), Some(Vec::new())] {
             let egress = Egress::from_rules(allow, rules(&["*.evil.org", "10.0.0.0/8"]));
             let servers = vec!["127.0.0.53:53".parse().unwrap(), "[::1]:53".parse().unwrap()];

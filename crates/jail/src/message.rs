@@ -212,10 +212,7 @@ pub fn receive_at_once<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec
     receive_with(socket, RecvFlags::DONTWAIT)
 }
 
-fn receive_with<M: Coded>(
-    socket: impl AsFd,
-    flags: RecvFlags,
-) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+fn receive_with<M: Coded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = [0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);

@@ -12,8 +12,8 @@ use belljar_core::language::Language;
 use belljar_core::outcome::{Changes, CollectedFile, Report, Stage};
 use belljar_engine::{Admission, Asked, Engine, RunId};
 use belljar_wire::{
-    Code, ImagePull, Local, NetworkActivity, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunState, RunStatus,
-    RunSummary, Surface,
+    Code, ImagePull, Local, NetworkActivity, OutputForm, Problem, RunRequest, RunResult, RunStarted,
+    RunState, RunStatus, RunSummary, Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;

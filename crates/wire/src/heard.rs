@@ -4,8 +4,8 @@ use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
-use crate::problem::{Code, Fault, Problem};
 use crate::network::NetworkActivity;
+use crate::problem::{Code, Fault, Problem};
 use crate::result::{ImagePull, RunResult, RunStarted, StageStarted};
 use crate::run::{OutputText, RunState};
 

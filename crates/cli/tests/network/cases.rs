@@ -8,12 +8,12 @@ use crate::endings::{
     a_refused_or_reset_connection_is_refused_or_reset_inside, each_half_of_a_connection_ends_by_itself,
     what_is_sent_after_the_server_has_ended_arrives_whole,
 };
+use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
 use crate::shown::{
     a_rate_is_kept_and_nothing_is_lost, a_server_tells_of_connections_as_they_are_made,
     names_from_inside_cannot_drive_a_terminal, quic_is_carried_where_a_rule_names_it,
     thousands_of_connections_are_counted_rather_than_told, verbose_shows_each_connection_as_it_is_made,
 };
-use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
 use crate::world::{ABSTRACT, ANYCAST, HOST, SECOND, SECRET, WORLD};
 
 macro_rules! cases {

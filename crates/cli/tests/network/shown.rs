@@ -128,9 +128,8 @@ pub(crate) fn thousands_of_connections_are_counted_rather_than_told() {
     const MANY: u64 = 3000;
     let code = format!("for port in range(1, {MANY} + 1): connect('{PRIVATE}', port)");
     let told = told(&mut python(belljar(&format!("allow:{GOOD}"), &["-v"]), &code));
-    let number = |line: &str, word: &str| -> Option<u64> {
-        line.strip_suffix(word)?.rsplit(' ').next()?.parse().ok()
-    };
+    let number =
+        |line: &str, word: &str| -> Option<u64> { line.strip_suffix(word)?.rsplit(' ').next()?.parse().ok() };
     let count = |line: &String| number(line, " times").or(number(line, " more events")).unwrap_or(1);
     assert_eq!(told.iter().map(count).sum::<u64>(), MANY, "each is told or counted");
     assert!(told.iter().any(|line| line.ends_with(" more events")), "{told:?}");
@@ -175,7 +174,8 @@ pub(crate) fn a_rate_is_kept_and_nothing_is_lost() {
     const BYTES: usize = 1 << 20;
     let config = WORLD.file("slow.toml");
     let resolver = "93.184.216.34:53";
-    std::fs::write(&config, format!("[egress]\nresolver = \"{resolver}\"\nbytes-per-second = {RATE}\n")).unwrap();
+    std::fs::write(&config, format!("[egress]\nresolver = \"{resolver}\"\nbytes-per-second = {RATE}\n"))
+        .unwrap();
     let code = format!(
         "import urllib.request
 began = time.monotonic()

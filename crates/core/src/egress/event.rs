@@ -121,7 +121,10 @@ mod tests {
             (event("10.0.0.1", Some(80), refused.clone()), "10.0.0.1:80 refused (a private address)"),
             (event("evil.org", None, refused), "evil.org refused (a private address)"),
             (event("a.org", Some(443), closed), "a.org:443 closed, 1.2 kB up, 34 kB down"),
-            (event("2606::1", Some(80), NetworkStep::Failed), "[2606::1]:80 failed (no answer, or not accepted)"),
+            (
+                event("2606::1", Some(80), NetworkStep::Failed),
+                "[2606::1]:80 failed (no answer, or not accepted)",
+            ),
             (NetworkEvent::omitted(7), "7 more events"),
         ] {
             assert_eq!(event.to_string(), text);

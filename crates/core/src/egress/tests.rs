@@ -226,14 +226,24 @@ fn datagrams_need_an_address_or_a_port_and_quic_is_off() {
 #[test]
 fn quic_passes_where_a_rule_for_datagrams_names_its_port() {
     let own = egress(
-        &["quic.org:443/udp", "*.wild.org:1-65535/udp", "9.9.9.0/24:443/udp", "9.9.9.9:443", "10.0.0.1:443/udp"],
+        &[
+            "quic.org:443/udp",
+            "*.wild.org:1-65535/udp",
+            "9.9.9.0/24:443/udp",
+            "9.9.9.9:443",
+            "10.0.0.1:443/udp",
+        ],
         &["denied.wild.org:443/udp", "off.wild.org:443"],
     );
     let udp = |address: &str, resolved: &[&str]| own.connect(Transport::Udp, ip(address), 443, resolved);
     for name in ["quic.org", "a.wild.org"] {
         let passage = Passage::Named { names: vec![name.to_owned()], opaque: true };
         assert_eq!(udp("1.1.1.1", &[name]), Ok(passage), "{name}");
-        assert_eq!(tcp(&own, "1.1.1.1", 443, &[name]), Err(Reason::NotAllowed), "{name}: nothing but datagrams");
+        assert_eq!(
+            tcp(&own, "1.1.1.1", 443, &[name]),
+            Err(Reason::NotAllowed),
+            "{name}: nothing but datagrams"
+        );
     }
     assert_eq!(udp("9.9.9.9", &[]), Ok(Passage::Free));
     assert_eq!(udp("10.0.0.1", &[]), Ok(Passage::Free), "named by address");
@@ -249,7 +259,10 @@ fn quic_passes_where_a_rule_for_datagrams_names_its_port() {
     let wide = egress(&["0.0.0.0/0:443", "quic.org", "quic.org:443", "quic.org:443/tcp"], &[]);
     assert_eq!(wide.connect(Transport::Udp, ip("1.1.1.1"), 443, &["quic.org"]), Err(Reason::Quic));
     let private = egress(&["0.0.0.0/0:443/udp", "evil.org:443/udp"], &[]);
-    assert_eq!(private.connect(Transport::Udp, ip("10.0.0.1"), 443, &["evil.org"]), Err(Reason::Special(Class::Private)));
+    assert_eq!(
+        private.connect(Transport::Udp, ip("10.0.0.1"), 443, &["evil.org"]),
+        Err(Reason::Special(Class::Private))
+    );
     assert_eq!(private.connect(Transport::Udp, ip("1.1.1.1"), 443, &[]), Ok(Passage::Free), "the control");
 }
 
