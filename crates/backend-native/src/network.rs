@@ -10,7 +10,7 @@ use belljar_core::request::Network;
 use belljar_egress::{EgressLimits, GatewayProcess, Order};
 use belljar_jail::uplink::NAME_SERVER;
 use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tokio::net::UnixDatagram;
 
 /// Where hosts say which name servers they use (`resolv.conf(5)`).
 const RESOLVER_CONFIGURATION: &str = "/etc/resolv.conf";
@@ -61,15 +61,17 @@ pub(crate) struct Gateway {
     process: GatewayProcess,
     order: Order,
     /// A second handle on its socket, to wait for what it tells. Gone if it tells nothing any more.
-    telling: Option<AsyncFd<OwnedFd>>,
+    telling: Option<UnixDatagram>,
 }
 
 impl Gateway {
     /// Starts it, so that it is loaded by the time the box has an uplink.
     pub(crate) fn start(order: Order) -> io::Result<Gateway> {
         let process = GatewayProcess::start()?;
-        let telling = AsyncFd::with_interest(process.share_socket()?, Interest::READABLE)?;
-        Ok(Gateway { process, order, telling: Some(telling) })
+        // It keeps message boundaries, like a datagram socket; polling it needs no more than that.
+        let telling = std::os::unix::net::UnixDatagram::from(process.share_socket()?);
+        telling.set_nonblocking(true)?;
+        Ok(Gateway { process, order, telling: Some(UnixDatagram::from_std(telling)?) })
     }
 
     /// Connects it with the box.
@@ -80,12 +82,15 @@ impl Gateway {
     /// What the box does next with its network. The future may be dropped before it is ready; nothing is lost.
     pub(crate) async fn hear(&mut self) -> NetworkEvent {
         while let Some(telling) = &self.telling {
-            let Ok(mut ready) = telling.readable().await else { break };
-            match ready.try_io(|_| self.process.hear()) {
-                Ok(Ok(Some(event))) => return event,
-                // It said something else, or nothing yet.
-                Ok(Ok(None)) | Err(_) => {}
-                Ok(Err(_)) => break,
+            if telling.readable().await.is_err() {
+                break;
+            }
+            match telling.try_io(Interest::READABLE, || self.process.hear()) {
+                Ok(Some(event)) => return event,
+                // What it says is no event.
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
             }
         }
         self.telling = None;

@@ -24,8 +24,8 @@ REFUSED = "ConnectionRefusedError\ngaierror\n"
 
 
 def test_a_network_by_hosts(client: Belljar) -> None:
-    result = client.run("python", CODE, network="allow:*.example.org:443,93.184.216.0/24:443/udp")
-    assert result.stdout == REFUSED and result.network == "allow:*.example.org:443,93.184.216.0/24:443/udp"
+    result = client.run("python", CODE, network="allow:*.example.org:443,93.184.216.0/24:53/udp")
+    assert result.stdout == REFUSED and result.network == "allow:*.example.org:443,93.184.216.0/24:53/udp"
     assert result.network_denied[0] == PRIVATE
     looked_up = result.network_denied[1]
     assert (looked_up.host, looked_up.port, looked_up.reason) == ("other.invalid", None, "not allowed")

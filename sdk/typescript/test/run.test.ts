@@ -7,7 +7,7 @@ let server: Server;
 let client: Belljar;
 
 before(async () => {
-  server = await Server.start();
+  server = await Server.start('[server.allow]\nnetwork = "full"\n');
   client = new Belljar({ url: server.url });
 });
 after(async () => {
@@ -53,7 +53,7 @@ for host, port in (("10.0.0.1", 80), ("other.invalid", 80)):
 `;
 
 test("a network by hosts, and what it refused", async () => {
-  const result = await client.run("python", REACHES, { network: "allow:*.example.org:443,93.184.216.0/24:443/udp" });
+  const result = await client.run("python", REACHES, { network: "allow:*.example.org:443,93.184.216.0/24:53/udp" });
   assert.equal(result.stdout, "ConnectionRefusedError\ngaierror\n", result.stderr);
   assert.deepEqual(result.networkDenied?.[0], { host: "10.0.0.1", port: 80, reason: "a private address", count: 1 });
   assert.equal(result.networkDenied?.[1]?.port, null);

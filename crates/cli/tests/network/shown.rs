@@ -101,15 +101,21 @@ pub(crate) fn verbose_shows_each_connection_as_it_is_made() {
 }
 
 pub(crate) fn a_server_tells_of_connections_as_they_are_made() {
-    let mut server = Command::new(env!("CARGO_BIN_EXE_belljar"))
+    let config = WORLD.file("server.toml");
+    let text = "[egress]\nresolver = \"93.184.216.34:53\"\n[server.allow]\nnetwork = ";
+    std::fs::write(&config, format!("{text}\"{OF_EACH_KIND}\"\n")).unwrap();
+    let mut process = Command::new(env!("CARGO_BIN_EXE_belljar"))
         .args(["serve", "--listen", "127.0.0.1:0", "--config"])
-        .arg(WORLD.file("belljar.toml"))
+        .arg(&config)
         .env("BELLJAR_BACKEND", "native")
         .env("BELLJAR_STATE_DIR", WORLD.file("state-of-server"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut log = BufReader::new(server.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut log = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let _server = Server(process);
     let url = log.find_map(|line| Some(line.split_once("listening on ")?.1.trim().to_owned())).unwrap();
     std::thread::spawn(move || log.for_each(drop));
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
@@ -118,9 +124,17 @@ pub(crate) fn a_server_tells_of_connections_as_they_are_made() {
     let told = told(&mut python(command, &each_kind()));
     let (before, ends) = expected();
     assert!(has_all(&told, &before) && has_all(&told, &ends), "{told:?}");
-    let stop = rustix::process::Pid::from_raw(i32::try_from(server.id()).unwrap()).unwrap();
-    rustix::process::kill_process(stop, rustix::process::Signal::TERM).unwrap();
-    server.wait().unwrap();
+}
+
+/// A server that ends with the test, however that ends.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let process = rustix::process::Pid::from_child(&self.0);
+        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
 }
 
 /// A box that does nothing but connect, to a different port each time.
@@ -139,7 +153,7 @@ pub(crate) fn thousands_of_connections_are_counted_rather_than_told() {
 /// A name may have any bytes.
 pub(crate) fn names_from_inside_cannot_drive_a_terminal() {
     let code = r"
-label = b'\x1b[31m\x9b\n\rx'
+label = b'\x1b[31m\n\r\x7fx'
 question = b'\0\7\1\0\0\1\0\0\0\0\0\0' + bytes([len(label)]) + label + b'\0\0\1\0\1'
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.connect(('192.0.2.1', 53))
