@@ -22,7 +22,7 @@ test("connections are shown while the program runs, and afterwards", async ({ co
   await page.getByText("Limits, network and backend").click();
   await page.getByLabel("Timeout, s").fill("900");
   await page.getByLabel("Network").selectOption("some hosts");
-  await page.getByLabel("Hosts").fill("example.org:443, *.example.net");
+  await page.getByLabel("Hosts, as name:port").fill("example.org:443, *.example.net");
   await page.getByText("Input: stdin").click();
   await page.getByLabel("Arguments").fill("900");
   await write(page, PROGRAM);
