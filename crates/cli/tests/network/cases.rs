@@ -9,6 +9,7 @@ use crate::endings::{
     what_is_sent_after_the_server_has_ended_arrives_whole,
 };
 use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
+use crate::server::every_interface_has_networks;
 use crate::shown::{
     a_rate_is_kept_and_nothing_is_lost, a_server_tells_of_connections_as_they_are_made,
     names_from_inside_cannot_drive_a_terminal, quic_is_carried_where_a_rule_names_it,
@@ -63,6 +64,7 @@ cases![
     names_from_inside_cannot_drive_a_terminal,
     quic_is_carried_where_a_rule_names_it,
     a_rate_is_kept_and_nothing_is_lost,
+    every_interface_has_networks,
 ];
 
 fn an_address_is_reachable_if_it_is_allowed() {

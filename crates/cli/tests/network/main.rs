@@ -17,6 +17,7 @@ mod cases;
 mod client;
 mod endings;
 mod internet;
+mod server;
 mod shown;
 mod world;
 

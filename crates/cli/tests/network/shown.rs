@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::client::{PRELUDE, evaluate, finish, run_with};
 use crate::internet::{GOOD, OTHER, PRIVATE};
+use crate::server::Server;
 use crate::world::WORLD;
 
 /// `belljar run` with a network, as a person starts it.
@@ -101,40 +102,13 @@ pub(crate) fn verbose_shows_each_connection_as_it_is_made() {
 }
 
 pub(crate) fn a_server_tells_of_connections_as_they_are_made() {
-    let config = WORLD.file("server.toml");
-    let text = "[egress]\nresolver = \"93.184.216.34:53\"\n[server.allow]\nnetwork = ";
-    std::fs::write(&config, format!("{text}\"{OF_EACH_KIND}\"\n")).unwrap();
-    let mut process = Command::new(env!("CARGO_BIN_EXE_belljar"))
-        .args(["serve", "--listen", "127.0.0.1:0", "--config"])
-        .arg(&config)
-        .env("BELLJAR_BACKEND", "native")
-        .env("BELLJAR_STATE_DIR", WORLD.file("state-of-server"))
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut log = BufReader::new(process.stderr.take().unwrap()).lines().map(Result::unwrap);
-    let _server = Server(process);
-    let url = log.find_map(|line| Some(line.split_once("listening on ")?.1.trim().to_owned())).unwrap();
-    std::thread::spawn(move || log.for_each(drop));
+    let server = Server::start(&format!("[server.allow]\nnetwork = \"{OF_EACH_KIND}\"\n"));
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
-    command.args(["run", "-v", "--url", &url, "--network", OF_EACH_KIND, "--timeout", "60s"]);
+    command.args(["run", "-v", "--url", &server.url, "--network", OF_EACH_KIND, "--timeout", "60s"]);
     // Its standard input is empty, so that it ends by itself.
     let told = told(&mut python(command, &each_kind()));
     let (before, ends) = expected();
     assert!(has_all(&told, &before) && has_all(&told, &ends), "{told:?}");
-}
-
-/// A server that ends with the test, however that ends.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let process = rustix::process::Pid::from_child(&self.0);
-        let _ = rustix::process::kill_process(process, rustix::process::Signal::TERM);
-        let _ = self.0.wait();
-    }
 }
 
 /// A box that does nothing but connect, to a different port each time.
