@@ -40,7 +40,7 @@ pub use pool::{Asked, Pool};
 pub struct Job {
     /// What it is called on a worker's command line.
     pub name: &'static str,
-    /// Gets ready for it, before the first question.
+    /// Gets ready for it, before the first question and before the worker is confined.
     pub prepare: fn(),
     /// Does it. An error ends the worker.
     pub perform: fn(Vec<u8>, Limits) -> io::Result<Vec<u8>>,
@@ -133,9 +133,10 @@ fn work(job: &Job, limits: Limits) -> io::Result<()> {
     // These have to be open already: nothing can be opened later.
     let status = File::open("/proc/self/status")?;
     let mut parent = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // What strangers wrote comes later. A parser may ask here how large its stack is, which takes a file.
+    (job.prepare)();
     let confined = HelperLimits { cpu: limits.cpu, memory: limits.memory, file_size: LAST_WORDS };
     confine_parser(confined)?;
-    (job.prepare)();
     // The first question pays for the start.
     let mut before = Duration::ZERO;
     while let Some(question) = read_frame(&mut parent)? {
