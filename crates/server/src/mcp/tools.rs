@@ -137,6 +137,8 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
             "network": {"type": "string", "pattern": "^(none|full|allow:.+)$", "description":
                 "none (the default), full for the public internet, or allow:HOST[:PORT],... for these hosts: names, \
                  *.name, addresses, CIDR. The operator may have forbidden it, and not every backend has it."},
+            "secrets": strings("Hosts whose secrets the gateway adds to the program's requests, such as api.example.com. \
+                 The program calls https://HOST without the value, and never sees it. The network must allow HOST."),
             "backend": text(&backend),
             "image": text("An OCI image to run in. Needs the docker backend."),
             "verbose": verbose(),
