@@ -177,7 +177,7 @@ pub(crate) mod tests {
         let other = Secret { header: other, ..own };
         assert!(other.is_named("x_api-key"));
         assert_eq!(other.line(), "X-Api-Key: sk-live 123");
-        for words in ["", "a.org Authorization 7b7d", "a.org Host 7b7d 61", "a.org X 7b7d 6", "a.org X 7b7d 0a61"] {
+        for words in ["", "a.org Authorization 7b7d", "a.org Host 7b7d 61", "a.org X 7b7d 6", "a.org X 7b7d 610a61"] {
             assert_eq!(Secret::from_words(words), None, "{words}");
         }
     }

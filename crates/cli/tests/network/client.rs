@@ -73,10 +73,15 @@ impl Ran {
 }
 
 pub(crate) fn belljar(network: &str) -> Command {
+    configured("belljar.toml", network)
+}
+
+/// With this configuration.
+pub(crate) fn configured(file: &str, network: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command
         .args(["run", "--json", "--config"])
-        .arg(WORLD.file("belljar.toml"))
+        .arg(WORLD.file(file))
         .args(["--network", network])
         .env("BELLJAR_BACKEND", "native")
         .env("BELLJAR_STATE_DIR", WORLD.file("state"));
