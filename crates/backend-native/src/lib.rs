@@ -61,9 +61,9 @@ use crate::layout::Supply;
 use crate::load::Waited;
 use crate::network::Gateway;
 pub use crate::network::NetworkSettings;
-pub use crate::secrets::{ConfiguredSecret, SecretSource};
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
+pub use crate::secrets::{ConfiguredSecret, SecretSource};
 use crate::warm::{Beginning, WarmBoxes};
 
 /// What the backend needs to know about its caller's environment, which it does not read itself.

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use belljar_core::egress::{Egress, Rule};
 use belljar_core::backend::{BackendError, SandboxSpec};
+use belljar_core::egress::{Egress, Rule};
 use belljar_core::outcome::NetworkUse;
 use belljar_core::request::{EnvVar, Network};
 use belljar_egress::{EgressLimits, GatewayProcess, Order};

@@ -75,7 +75,10 @@ impl ConfiguredSecret {
         };
         let value = value.map_err(|why| {
             let message = format!("the secret for '{}' cannot be read from {place}: {why}", self.host);
-            unusable(message, "set it where Belljar runs; value-from in [secrets] says where it is".to_owned())
+            unusable(
+                message,
+                "set it where Belljar runs; value-from in [secrets] says where it is".to_owned(),
+            )
         })?;
         Ok(Secret { host: self.host.clone(), header: self.header.clone(), value })
     }

@@ -201,11 +201,7 @@ impl Settings {
             limits: sources.limits(flags, file.limits)?,
             workspace_roots: sources.workspace_roots(file.mcp.workspace_roots.take())?,
             mcp: sources.mcp(file.mcp)?,
-            host: Host {
-                docker,
-                network,
-                ..host(environment, runtimes(file.runtimes, &shown)?)
-            },
+            host: Host { docker, network, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
             keys: file.keys,
             pool: file.pool,

@@ -128,7 +128,15 @@ impl SandboxSpec {
     #[must_use]
     pub fn unspecific(limits: BoxLimits, enforcement: Enforcement) -> SandboxSpec {
         let (workspace, env, image) = (None, Vec::new(), None);
-        SandboxSpec { limits, network: Network::None, secrets: Vec::new(), workspace, env, image, enforcement }
+        SandboxSpec {
+            limits,
+            network: Network::None,
+            secrets: Vec::new(),
+            workspace,
+            env,
+            image,
+            enforcement,
+        }
     }
 }
 

@@ -113,7 +113,9 @@ mod tests {
         ] {
             assert_eq!(SecretHost::parse(text).unwrap().to_string(), shown);
         }
-        for text in ["", "*.example.com", "93.184.216.34", "10.0.0.0/8", "a.org:1-2", "a.org:", "https://a.org"] {
+        for text in
+            ["", "*.example.com", "93.184.216.34", "10.0.0.0/8", "a.org:1-2", "a.org:", "https://a.org"]
+        {
             assert_eq!(SecretHost::parse(text).unwrap_err().field, Field::Secrets, "{text}");
         }
     }
@@ -128,7 +130,10 @@ mod tests {
         }
         for network in ["none", "allow:b.org", "allow:a.org:80", "allow:*.a.org", "allow:93.184.216.34"] {
             let refused = parse("a.org", network).unwrap_err();
-            assert!(refused.message.contains(network) && refused.hint.contains("allow:a.org:443"), "{refused:?}");
+            assert!(
+                refused.message.contains(network) && refused.hint.contains("allow:a.org:443"),
+                "{refused:?}"
+            );
         }
         let twice = ["a.org".to_owned(), "A.org:443".to_owned()];
         assert_eq!(SecretHost::parse_all(&twice, &Network::Full).unwrap().len(), 1);

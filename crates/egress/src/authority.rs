@@ -59,7 +59,11 @@ impl Authority {
         let own = key_id(&key);
         let extensions = [
             // It certifies servers, and no other authorities.
-            extension(BASIC_CONSTRAINTS, true, &tlv(SEQUENCE, &[&[0x01, 1, 0xff], &tlv(INTEGER, &[&[0]])[..]])),
+            extension(
+                BASIC_CONSTRAINTS,
+                true,
+                &tlv(SEQUENCE, &[&[0x01, 1, 0xff], &tlv(INTEGER, &[&[0]])[..]]),
+            ),
             extension(KEY_USAGE, true, &[BIT_STRING, 2, 2, 0x04]),
             extension(SUBJECT_KEY_ID, false, &tlv(OCTET_STRING, &[&own])),
         ];
@@ -186,9 +190,9 @@ fn date(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::client::danger::ServerCertVerifier;
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-    use rustls::client::danger::ServerCertVerifier;
     use std::sync::Arc;
 
     #[test]
@@ -215,7 +219,8 @@ mod tests {
         let verify = |authority: &Authority, name: &'static str| {
             let mut roots = rustls::RootCertStore::empty();
             roots.add(CertificateDer::from_pem_slice(authority.pem().as_bytes()).unwrap()).unwrap();
-            let verifier = rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone());
+            let verifier =
+                rustls::client::WebPkiServerVerifier::builder_with_provider(roots.into(), provider.clone());
             let name = ServerName::try_from(name).unwrap();
             verifier.build().unwrap().verify_server_cert(&leaf, &[], &name, &[], UnixTime::now()).is_ok()
         };

@@ -346,7 +346,8 @@ mod tests {
                 text.as_bytes().chunks(piece).try_for_each(|part| requests.pass(part, &mut out, &mut accept));
             (String::from_utf8(out).unwrap(), ended)
         };
-        let added = |text: &str| text.replacen("HTTP/1.1\r\n", "HTTP/1.1\r\nAuthorization: Bearer key\r\n", 1);
+        let added =
+            |text: &str| text.replacen("HTTP/1.1\r\n", "HTTP/1.1\r\nAuthorization: Bearer key\r\n", 1);
         let own = "GET / HTTP/1.1\r\nauthorization: a\r\nHost: good.org\r\nAUTHORIZATION:b\r\nX: c\r\n\r\n";
         let kept = "GET / HTTP/1.1\r\nHost: good.org\r\nX: c\r\n\r\n";
         for piece in [1, 3, 9999] {

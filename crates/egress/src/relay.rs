@@ -74,8 +74,8 @@ impl Relay {
             let state = self.inside.process_new_packets().map_err(|_| Broken::Over)?;
             let plain = read(self.inside.reader(), state.plaintext_bytes_to_read())?;
             let mut requests = Vec::new();
-            pass_requests(&mut self.requests, &self.demand, &plain, &mut requests)
-                .map_err(Broken::Refused)?;
+            let passed = pass_requests(&mut self.requests, &self.demand, &plain, &mut requests);
+            passed.map_err(|Refused { name, reason }| self.refuse(name, reason))?;
             write(self.outside.writer(), &requests)?;
             if state.peer_has_closed() {
                 self.end_from_box();
@@ -147,8 +147,13 @@ impl Relay {
         if !matches!(fault, InvalidCertificate(_) | NoCertificatesPresented | UnsupportedNameType) {
             return Broken::Over;
         }
-        let name = self.demand.names.as_ref().and_then(|names| names.first().cloned());
-        Broken::Refused(Refused { name, reason: Reason::Untrusted })
+        self.refuse(None, Reason::Untrusted)
+    }
+
+    /// What shows no other name is told by the name of the host.
+    fn refuse(&self, name: Option<String>, reason: Reason) -> Broken {
+        let own = || self.demand.names.as_ref().and_then(|names| names.first().cloned());
+        Broken::Refused(Refused { name: name.or_else(own), reason })
     }
 }
 

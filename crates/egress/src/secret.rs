@@ -177,7 +177,9 @@ pub(crate) mod tests {
         let other = Secret { header: other, ..own };
         assert!(other.is_named("x_api-key"));
         assert_eq!(other.line(), "X-Api-Key: sk-live 123");
-        for words in ["", "a.org Authorization 7b7d", "a.org Host 7b7d 61", "a.org X 7b7d 6", "a.org X 7b7d 610a61"] {
+        for words in
+            ["", "a.org Authorization 7b7d", "a.org Host 7b7d 61", "a.org X 7b7d 6", "a.org X 7b7d 610a61"]
+        {
             assert_eq!(Secret::from_words(words), None, "{words}");
         }
     }
@@ -194,7 +196,10 @@ pub(crate) mod tests {
         }
         assert!(matches!(SecretHeader::parse("content_length", None), Err(HeaderFault::Name(_))));
         for format in ["", "Bearer", "{}{}", "{}\r\nX: y"] {
-            assert!(matches!(SecretHeader::parse("X", Some(format)), Err(HeaderFault::Format(_))), "{format:?}");
+            assert!(
+                matches!(SecretHeader::parse("X", Some(format)), Err(HeaderFault::Format(_))),
+                "{format:?}"
+            );
         }
     }
 }

@@ -72,8 +72,7 @@ fn client(roots: &str, provider: Arc<CryptoProvider>) -> io::Result<ClientConfig
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(CertificateDer::pem_slice_iter(roots.as_bytes()).flatten());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config =
-        versions.map_err(io::Error::other)?.with_root_certificates(store).with_no_client_auth();
+    let mut config = versions.map_err(io::Error::other)?.with_root_certificates(store).with_no_client_auth();
     config.alpn_protocols = vec![HTTP.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
     Ok(config)

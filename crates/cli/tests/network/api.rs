@@ -14,16 +14,24 @@ pub(crate) const SELF: &str = "93.184.216.39";
 /// Makes the certificates, `ca.pem` among them, and the list of servers.
 pub(crate) fn prepare(dir: &Path) {
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
-    openssl(dir, &[&["req", "-x509", "-days", "2", "-subj", "/CN=Test", "-keyout", "ca.key", "-out", "ca.pem"], &key[..]]);
+    openssl(
+        dir,
+        &[
+            &["req", "-x509", "-days", "2", "-subj", "/CN=Test", "-keyout", "ca.key", "-out", "ca.pem"],
+            &key[..],
+        ],
+    );
     for (file, names) in [("api", "DNS:api.test,DNS:same-api.test"), ("other", "DNS:elsewhere.test")] {
         let (request, certificate) = (format!("{file}.csr"), format!("{file}.pem"));
         let own = ["req", "-new", "-subj", "/CN=x", "-keyout", &format!("{file}.key"), "-out", &request];
         openssl(dir, &[&own, &key[..]]);
         std::fs::write(dir.join("names"), format!("subjectAltName={names}\n")).unwrap();
-        let signed = ["x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"];
+        let signed =
+            ["x509", "-req", "-in", &request, "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"];
         openssl(dir, &[&signed, &["-days", "2", "-extfile", "names", "-out", &certificate]]);
     }
-    let own = ["req", "-x509", "-days", "2", "-subj", "/CN=self.test", "-addext", "subjectAltName=DNS:self.test"];
+    let own =
+        ["req", "-x509", "-days", "2", "-subj", "/CN=self.test", "-addext", "subjectAltName=DNS:self.test"];
     openssl(dir, &[&own, &["-keyout", "self.key", "-out", "self.pem"], &key[..]]);
     let listen = format!("{API} 443 api\n{API} 8443 api\n{WRONG} 443 other\n{SELF} 443 self\n");
     std::fs::write(dir.join("listen"), listen).unwrap();
