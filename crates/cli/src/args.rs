@@ -268,12 +268,12 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Files", requires = "brought_back")]
     pub(crate) overwrite: bool,
 
+    #[command(flatten)]
+    pub(crate) choices: Choices,
+
     /// Add the configured secret for this host to the program's requests to it, outside of the sandbox; repeatable
     #[arg(long, value_name = "HOST", help_heading = "Isolation")]
     pub(crate) secret: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) choices: Choices,
 
     /// The only modules that the code may import, separated by commas; repeatable
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Policy")]

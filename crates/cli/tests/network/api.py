@@ -19,7 +19,9 @@ def answer(stream):
         body = read_body(source, {name.lower(): value for name, value in headers})
         secrets = [[name, hashlib.sha256(value.encode()).hexdigest()] for name, value in headers if name.lower() in SECRET]
         hosts = [value for name, value in headers if name.lower() == "host"]
-        shown = {"method": method, "path": path, "version": version, "hosts": hosts, "secrets": secrets, "body": body}
+        length = int(path.split("/")[2]) if path.startswith("/bytes/") else 0
+        shown = {"method": method, "path": path, "version": version, "hosts": hosts, "secrets": secrets, "body": body[:100]}
+        shown["length"], shown["filling"] = len(body), "x" * length
         values = [value for name, value in headers if name.lower() in SECRET]
         text = json.dumps(shown) if path != "/echo" else "you sent " + " ".join(values)
         echo = "".join("X-Echo: %s\r\n" % value for value in values) if path == "/echo" else ""

@@ -72,6 +72,7 @@ pub(crate) fn serve() -> ExitCode {
         for address in [crate::api::API, crate::api::WRONG, crate::api::SELF] {
             ip(&format!("addr add {address}/24 dev up1"));
         }
+        listen(crate::api::API.parse().unwrap(), 80, answer_requests);
         crate::api::serve()
     };
     let names = UdpSocket::bind((GOOD, 53)).unwrap();

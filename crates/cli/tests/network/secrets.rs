@@ -121,6 +121,9 @@ for body, headers in [(None, {}), ('text', {}), (iter([b'a', b'bc']), {'Transfer
 twice = request('GET / HTTP/1.1', 'AUTHORIZATION: mine', 'authorization:mine', 'X-A: b')
 seen, end = talk('api.test', twice + request('GET /close HTTP/1.1'))
 print([kind(part.split(b'\\r\\n\\r\\n')[1]) for part in seen.split(b'HTTP/1.1 200 OK')[1:]], end)
+c.request('POST', '/bytes/3000000', body=b'y' * 2000000)
+answer = json.loads(c.getresponse().read())
+print(answer['length'], len(answer['filling']))
 seen, end = talk('api.test', request('GET / HTTP/1.0'))
 print(kind(seen.split(b'\\r\\n\\r\\n')[1]), end)
 ";
@@ -134,6 +137,7 @@ print(kind(seen.split(b'\\r\\n\\r\\n')[1]), end)
         &format!("{secret} text"),
         &format!("{secret} abc"),
         &format!("[{secret}, {secret}] closed"),
+        "2000000 3000000",
         &format!("{secret} closed"),
     ];
     assert_eq!(ran.lines(), expected, "{}", ran.result);
