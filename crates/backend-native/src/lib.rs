@@ -269,12 +269,14 @@ impl Backend for Native {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
+        self.network.order(sandbox)?;
+        let secrets: String = sandbox.secrets.iter().map(|host| format!("secret    {host}\n")).collect();
         let draft =
             self.factory.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
-             {}",
+             {secrets}{}",
             runtime.label,
             runtime.program.display(),
             limits.memory,

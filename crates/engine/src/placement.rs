@@ -159,13 +159,13 @@ fn not_writable(backend: BackendName) -> RunError {
 }
 
 fn no_secrets(backend: BackendName) -> RunError {
-    let (message, hint) = match backend {
-        BackendName::Native => (
+    let (message, hint) = match backend == BackendName::Native {
+        true => (
             "this build of belljar cannot add secrets".to_owned(),
             "build belljar with them: cargo build --release --features secrets",
         ),
-        other => (
-            format!("the {other} backend cannot add secrets outside the box"),
+        false => (
+            format!("the {backend} backend cannot add secrets outside the box"),
             "leave the secrets out, or choose the native backend",
         ),
     };
