@@ -51,8 +51,9 @@ pub(crate) struct Refused {
     pub(crate) reason: Reason,
 }
 
-/// Why a connection cannot go on.
+/// Why a relay cannot go on.
 #[derive(Debug)]
+#[cfg_attr(not(feature = "secrets"), allow(dead_code, reason = "without secrets there is no relay"))]
 pub(crate) enum Broken {
     Refused(Refused),
     /// One of its ends does not speak as it should.

@@ -66,7 +66,7 @@ def request(line, *headers, host="api.test", body=b""):
 
 fn command(network: &str, secrets: &[&str]) -> Command {
     let mut command = configured("secrets.toml", network);
-    secrets.iter().for_each(|host| drop(command.args(["--secret", host])));
+    command.args(secrets.iter().flat_map(|host| ["--secret", host]));
     command.args(["--timeout", "60s"]).env(VARIABLE, VALUE);
     command
 }
