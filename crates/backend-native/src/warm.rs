@@ -365,9 +365,10 @@ impl WarmBoxes {
     ) -> Result<Blueprint, BackendError> {
         let (sandbox, execution) = self.factory.usual_request(language, self.pool.limits())?;
         let keeper = self.factory.keeper()?;
-        let cgroup = self.factory.cgroup(&keeper, &sandbox.limits)?;
-        if let Some(cgroup) = &cgroup {
+        let mut cgroup = self.factory.cgroup(&keeper, &sandbox.limits)?;
+        if let Some(cgroup) = &mut cgroup {
             cgroup.give_way();
+            cgroup.open_counters();
         }
         let (id, supply) = (keeper.id(), Supply::Later);
         let mut draft =
