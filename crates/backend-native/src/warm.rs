@@ -377,7 +377,7 @@ impl WarmBoxes {
         draft.plan.exit_listener = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let (limits, collected, writes) = (sandbox.limits, Bytes::new(0), Writes::Refused);
-        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes, egress: None };
+        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes, gateway: None };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
         let execution_limits = execution.limits;

@@ -1,6 +1,7 @@
 //! What the configuration says about the networks of all boxes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use belljar_core::egress::Rule;
 use belljar_core::limits::Bytes;
@@ -26,6 +27,8 @@ pub(crate) struct EgressTable {
     resolver: Option<String>,
     connections: Option<u32>,
     connections_per_second: Option<u32>,
+    /// The certificates with which the hosts of secrets are verified, instead of those that the host trusts.
+    ca_file: Option<PathBuf>,
     /// Bytes that a box may send and receive.
     max_up: Option<Scalar>,
     max_down: Option<Scalar>,
@@ -60,6 +63,13 @@ impl EgressTable {
                     return Err(wrong("resolver", message, "write resolver = \"127.0.0.1:53\""));
                 }
             }
+        }
+        if let Some(path) = self.ca_file {
+            if !path.is_absolute() {
+                let message = format!("'{}' is not an absolute path", path.display());
+                return Err(wrong("ca-file", message, "write ca-file = \"/etc/belljar/ca.pem\""));
+            }
+            settings.ca_file = Some(path);
         }
         let EgressLimits { connections, connections_per_second, .. } = settings.limits;
         settings.limits = EgressLimits {
@@ -108,11 +118,12 @@ mod tests {
     fn the_table_is_read() {
         let settings = read(
             "deny = [\"*.evil.org\", \"10.0.0.0/8\"]\nresolver = \"127.0.0.1:5353\"\nconnections = 5\n\
-             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\n\
+             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\nca-file = \"/ca.pem\"\n\
              bytes-per-second = \"2M\"\n",
         )
         .unwrap();
         assert_eq!(settings.deny.len(), 2);
+        assert_eq!(settings.ca_file, Some(PathBuf::from("/ca.pem")));
         assert_eq!(settings.resolver, Some("127.0.0.1:5353".parse().unwrap()));
         let limits = EgressLimits {
             connections: 5,
@@ -135,6 +146,7 @@ mod tests {
             ("max-up = \"lots\"", "max-up"),
             ("bytes-per-second = \"fast\"", "bytes-per-second"),
             ("bytes-per-second = 1000", "bytes-per-second"),
+            ("ca-file = \"ca.pem\"", "ca-file"),
         ] {
             let message = read(text).unwrap_err();
             assert!(message.starts_with(&format!("{option} of [egress] in belljar.toml: ")), "{message}");

@@ -437,6 +437,7 @@ fn written(args: RunArgs, settings: Settings) -> Result<(RunRequest, Local, crat
         collect: args.collect,
         limits: settings.limits,
         network: settings.network,
+        secrets: args.secret,
         image: settings.image,
         backend: settings.backend,
         workspace,

@@ -15,6 +15,7 @@ use crate::outcome::{Changes, CollectedFile, NetworkUse, Start};
 use crate::path::{BoxPath, Workspace};
 use crate::pool::PoolStatus;
 use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
+use crate::secret::SecretHost;
 
 /// A future without a runtime, so that this crate needs none.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -40,6 +41,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Whether it can give a box this network.
     fn provides(&self, network: &Network) -> bool;
+
+    /// Whether it can add secrets to the requests of a box, outside of the box.
+    fn adds_secrets(&self) -> bool {
+        false
+    }
 
     /// What would run a language here. May look at the disk and ask an interpreter for its version.
     ///
@@ -110,6 +116,7 @@ pub struct RuntimeInfo {
 pub struct SandboxSpec {
     pub limits: BoxLimits,
     pub network: Network,
+    pub secrets: Vec<SecretHost>,
     pub workspace: Option<Workspace>,
     pub env: Vec<EnvVar>,
     pub image: Option<String>,
@@ -122,7 +129,15 @@ impl SandboxSpec {
     #[must_use]
     pub fn unspecific(limits: BoxLimits, enforcement: Enforcement) -> SandboxSpec {
         let (workspace, env, image) = (None, Vec::new(), None);
-        SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement }
+        SandboxSpec {
+            limits,
+            network: Network::None,
+            secrets: Vec::new(),
+            workspace,
+            env,
+            image,
+            enforcement,
+        }
     }
 }
 

@@ -78,6 +78,10 @@ pub enum Reason {
     NoName,
     /// It is no TLS or HTTP that can be understood.
     Protocol,
+    /// Plain HTTP to a host that has a secret.
+    Clear,
+    /// The certificate of a host that has a secret cannot be verified.
+    Untrusted,
     /// Too many connections at a time.
     TooMany,
     /// Too many new connections or questions in a second.
@@ -274,6 +278,8 @@ impl Reason {
             Reason::OtherName => "shows another name".to_owned(),
             Reason::NoName => "shows no name".to_owned(),
             Reason::Protocol => "neither TLS nor HTTP that can be verified".to_owned(),
+            Reason::Clear => "plain HTTP to a host that has a secret".to_owned(),
+            Reason::Untrusted => "its certificate cannot be verified".to_owned(),
             Reason::TooMany => "too many connections".to_owned(),
             Reason::TooFast => "too many new connections a second".to_owned(),
             Reason::Spent => "no bytes left".to_owned(),

@@ -9,8 +9,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use smoltcp::socket::tcp;
 
-use crate::inspect::{Inspector, Refused};
+use crate::inspect::{Broken, Inspector, Refused};
 use crate::tally::Tally;
+use crate::vault::Relay;
+
+mod relayed;
 
 /// What the stack holds of a connection, in each direction.
 const FROM_BOX: usize = 64 << 10;
@@ -23,6 +26,11 @@ const TURN: usize = 256 << 10;
 pub(crate) struct Flow {
     host: OwnedFd,
     inspector: Option<Inspector>,
+    /// If it is for a host that has a secret, what stands between the two halves.
+    relay: Option<Box<Relay>>,
+    /// What the relay has for the box, and how much of it has been given.
+    answered: Vec<u8>,
+    given: usize,
     /// What has been looked at and not sent yet, and how much of it has been sent.
     passed: Vec<u8>,
     sent: usize,
@@ -33,6 +41,8 @@ pub(crate) struct Flow {
     ended: bool,
     /// The box sends no more, and the other end knows.
     shut: bool,
+    /// The relay knows that the box sends no more.
+    told: bool,
     /// It was refused, or the other end is gone: nothing more is carried.
     failed: bool,
     /// Bytes that left the box, and that came into it.
@@ -54,12 +64,16 @@ impl Flow {
         Flow {
             host,
             inspector,
+            relay: None,
+            answered: Vec::new(),
+            given: 0,
             passed: Vec::new(),
             sent: 0,
             readable: true,
             writable: true,
             ended: false,
             shut: false,
+            told: false,
             failed: false,
             carried: (0, 0),
         }
@@ -105,11 +119,7 @@ impl Flow {
         if socket.state() == tcp::State::SynReceived {
             return Fate::GoesOn;
         }
-        let fate = match self.carry_up(socket, tally) {
-            Ok(more) => self.carry_down(socket, tally).map(|also| more || also),
-            Err(fate) => Err(fate),
-        };
-        match fate {
+        match self.carry_both(socket, tally) {
             Err(fate) => {
                 self.fail(socket);
                 // The other end is told in the same way.
@@ -126,6 +136,18 @@ impl Flow {
         }
     }
 
+    /// Returns whether there is more.
+    fn carry_both(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
+        if self.relay.is_none() {
+            let more = self.carry_up(socket, tally)?;
+            // From here on, what the host sends is for the relay.
+            if self.relay.is_none() {
+                return self.carry_down(socket, tally).map(|also| more || also);
+            }
+        }
+        self.carry_relayed(socket, tally)
+    }
+
     fn fail(&mut self, socket: &mut tcp::Socket<'_>) {
         self.failed = true;
         socket.abort();
@@ -137,6 +159,9 @@ impl Flow {
             return Ok(());
         }
         self.passed.drain(..std::mem::take(&mut self.sent));
+        if self.relay.is_some() {
+            return self.take_rest_relayed(socket);
+        }
         let (inspector, passed) = (&mut self.inspector, &mut self.passed);
         while socket.can_recv() {
             let taken = socket.recv(|bytes| match inspector.as_mut().filter(|one| !one.has_passed()) {
@@ -177,6 +202,10 @@ impl Flow {
                 (self.sent, self.passed) = (0, Vec::new());
                 let passed = socket.recv(|bytes| (bytes.len(), inspector.pass(bytes, &mut self.passed)));
                 passed.map_err(|_| Fate::Over)?.map_err(Fate::Refused)?;
+                if let Some(relay) = inspector.take_relay() {
+                    (self.inspector, self.relay) = (None, Some(Box::new(relay.map_err(Fate::from)?)));
+                    return Ok(true);
+                }
             } else {
                 self.inspector = None;
                 let host = self.host.as_fd();
@@ -215,8 +244,10 @@ impl Flow {
 
     /// The box has sent all that it will send, and all of it is sent on.
     fn shut_if_done(&mut self, socket: &tcp::Socket<'_>) {
-        use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
-        let ended = matches!(socket.state(), CloseWait | Closing | LastAck | TimeWait);
+        let ended = has_ended(socket);
+        if self.relay.is_some() && !self.told {
+            return;
+        }
         if ended && !self.shut && socket.recv_queue() == 0 && self.sent == self.passed.len() {
             self.shut = true;
             let _ = rustix::net::shutdown(&self.host, Shutdown::Write);
@@ -249,6 +280,21 @@ impl Flow {
         }
         Ok(self.readable && !self.ended && socket.can_send() && tally.may_receive())
     }
+}
+
+impl From<Broken> for Fate {
+    fn from(broken: Broken) -> Fate {
+        match broken {
+            Broken::Refused(refused) => Fate::Refused(refused),
+            Broken::Over => Fate::Over,
+        }
+    }
+}
+
+/// The box sends no more.
+fn has_ended(socket: &tcp::Socket<'_>) -> bool {
+    use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
+    matches!(socket.state(), CloseWait | Closing | LastAck | TimeWait)
 }
 
 fn send(host: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {

@@ -28,6 +28,7 @@ use crate::packet::{self, Content, Packet, Segment};
 use crate::routes::{Routes, Way};
 use crate::tally::{Pace, Tally};
 use crate::uplink::Uplink;
+use crate::vault::Vault;
 
 const NAME_SERVICE: u16 = 53;
 /// The most packets that are read before connections have their turn.
@@ -43,6 +44,7 @@ type Ends = (SocketAddr, SocketAddr);
 /// The state of the gateway.
 pub(crate) struct Gateway {
     egress: Rc<Egress>,
+    vault: Rc<Vault>,
     routes: Rc<Routes>,
     limits: EgressLimits,
     uplink: Uplink,
@@ -101,7 +103,7 @@ enum Source {
 }
 
 impl Gateway {
-    pub(crate) fn new(order: Order, uplink: OwnedFd, routes: Routes) -> Gateway {
+    pub(crate) fn new(order: Order, uplink: OwnedFd, routes: Routes, vault: Vault) -> Gateway {
         let (began, mut uplink, routes) = (Instant::now(), Uplink::new(uplink), Rc::new(routes));
         let mut random = [0; 8];
         let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
@@ -113,6 +115,7 @@ impl Gateway {
         stack.set_any_ip(true);
         Gateway {
             egress: Rc::new(order.egress),
+            vault: Rc::new(vault),
             routes: routes.clone(),
             limits: order.limits,
             uplink,
@@ -334,20 +337,22 @@ impl Gateway {
         if self.tally.is_spent() {
             return Err(Some(Reason::Spent));
         }
-        Ok(self.inspector(passage, to.port()))
+        Ok(self.inspector(passage, to))
     }
 
     fn open_now(&self) -> usize {
         self.awaited.len() + self.flows.len() + self.leaving.len() + self.datagrams.len()
     }
 
-    fn inspector(&self, passage: Passage, port: u16) -> Option<Inspector> {
+    fn inspector(&self, passage: Passage, to: SocketAddr) -> Option<Inspector> {
         let (names, opaque) = match passage {
             Passage::Named { names, opaque } => (Some(names), opaque),
-            Passage::Free if self.egress.refuses_names() => (None, true),
+            Passage::Free if self.egress.refuses_names() || !self.vault.is_empty() => (None, true),
             Passage::Free => return None,
         };
-        Some(Inspector::new(Demand { egress: self.egress.clone(), port, names, opaque }))
+        let known = self.names.of(to.ip()).into_iter().map(str::to_owned).collect();
+        let (egress, vault) = (self.egress.clone(), self.vault.clone());
+        Some(Inspector::new(Demand { egress, port: to.port(), names, opaque, known, vault }))
     }
 
     /// The other end has accepted a connection, or not.

@@ -8,6 +8,7 @@ use belljar_core::egress::{Egress, NetworkEvent, NetworkStep, Rule};
 use belljar_core::outcome::{DeniedHost, NetworkUse};
 
 use crate::news::MAX_WAITING;
+use crate::secret::Secret;
 
 /// The most refusals that are listed.
 pub(crate) const MAX_DENIED: usize = 64;
@@ -15,6 +16,9 @@ pub(crate) const MAX_DENIED: usize = 64;
 pub(crate) const MAX_REPORT: u64 = 256 << 10;
 /// The longest host and reason in it.
 const MAX_TEXT: usize = 255;
+
+/// What comes before the certificates, which come last.
+const ROOTS: &str = "roots\n";
 
 /// What a gateway is to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +29,10 @@ pub struct Order {
     pub servers: Vec<SocketAddr>,
     /// How much.
     pub limits: EgressLimits,
+    /// What to add to its requests.
+    pub secrets: Vec<Secret>,
+    /// The certificates, as PEM, with which the hosts of the secrets are verified.
+    pub roots: String,
 }
 
 /// How much a box may do with its network.
@@ -68,14 +76,16 @@ impl Order {
         up.iter().for_each(|up| line("up", up));
         down.iter().for_each(|down| line("down", down));
         rate.iter().for_each(|rate| line("rate", rate));
-        text
+        self.secrets.iter().for_each(|secret| line("secret", &secret.to_words()));
+        text + ROOTS + &self.roots
     }
 
     /// From text. `None` unless all of it is understood.
     #[must_use]
     pub fn from_text(text: &str) -> Option<Order> {
         let (mut public, mut allow, mut deny, mut servers) = (false, Vec::new(), Vec::new(), Vec::new());
-        let mut limits = EgressLimits::default();
+        let (mut limits, mut secrets) = (EgressLimits::default(), Vec::new());
+        let (text, roots) = text.split_once(ROOTS)?;
         for line in text.lines() {
             match line.split_once(' ')? {
                 ("allow", "public") => public = true,
@@ -87,11 +97,13 @@ impl Order {
                 ("up", number) => limits.up = Some(number.parse().ok()?),
                 ("down", number) => limits.down = Some(number.parse().ok()?),
                 ("rate", number) => limits.rate = Some(number.parse().ok()?),
+                ("secret", words) => secrets.push(Secret::from_words(words)?),
                 _ => return None,
             }
         }
         let allow = if public { None } else { Some(allow) };
-        Some(Order { egress: Egress::from_rules(allow, deny), servers, limits })
+        let (egress, roots) = (Egress::from_rules(allow, deny), roots.to_owned());
+        Some(Order { egress, servers, limits, secrets, roots })
     }
 }
 
@@ -182,11 +194,15 @@ mod tests {
         for allow in [None, Some(rules(&["example.org:443", "[fd00::1]:80"])), Some(Vec::new())] {
             let egress = Egress::from_rules(allow, rules(&["*.evil.org", "10.0.0.0/8"]));
             let servers = vec!["127.0.0.53:53".parse().unwrap(), "[::1]:53".parse().unwrap()];
-            let order = Order { egress, servers, limits };
+            let secrets = vec![crate::secret::tests::secret("api.example.com", "hidden-value")];
+            let order = Order { egress, servers, limits, secrets, roots: "-----BEGIN\nx\n".to_owned() };
+            assert!(!format!("{order:?}").contains("hidden-value"), "{order:?}");
             assert_eq!(Order::from_text(&order.to_text()), Some(order));
         }
-        assert_eq!(Order::from_text("allow public\nmore x\n"), None);
-        assert_eq!(Order::from_text("allow 127.0.0.1\n"), None);
+        assert_eq!(Order::from_text("allow public\nmore x\nroots\n"), None);
+        assert_eq!(Order::from_text("allow 127.0.0.1\nroots\n"), None);
+        assert_eq!(Order::from_text("allow public\n"), None);
+        assert!(Order::from_text("allow public\nroots\n").is_some(), "the control");
     }
 
     #[test]

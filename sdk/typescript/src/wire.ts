@@ -595,6 +595,7 @@ export type RunRequest = {
   network?: NetworkAccess | null;
   output_base64?: boolean;
   plots?: boolean;
+  secrets?: Array<string>;
   stdin?: string | Array<string>;
   waive?: Array<GuaranteeName>;
   workspace?: string | null;

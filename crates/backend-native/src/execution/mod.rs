@@ -18,7 +18,6 @@ use belljar_core::limits::{BoxLimits, Bytes};
 use belljar_core::outcome::{Changes, CollectedFile, NetworkUse, Start};
 use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::Glob;
-use belljar_egress::Order;
 use belljar_host::changes::Layered;
 use belljar_host::collect::{self, Wanted};
 use belljar_host::sockets::BEYOND_LIMIT;
@@ -52,8 +51,8 @@ pub(crate) struct Terms {
     pub(crate) collected: Bytes,
     /// What becomes of what the code writes to its workspace.
     pub(crate) writes: Writes,
-    /// What its gateway is to do, if it has a network.
-    pub(crate) egress: Option<Order>,
+    /// Its gateway, if it has a network.
+    pub(crate) gateway: Option<Gateway>,
 }
 
 /// A program that runs in a box.

@@ -21,7 +21,6 @@ use crate::errors::{died, failure, setup};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
 use crate::live_box::LiveBox;
-use crate::network::Gateway;
 use crate::program::Program;
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -131,9 +130,7 @@ impl NativeExecution {
         stdin: OwnedFd,
         mut terms: Terms,
     ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
-        // It loads while the box is built.
-        let gateway =
-            terms.egress.take().map(Gateway::start).transpose().map_err(setup("start the gateway"))?;
+        let gateway = terms.gateway.take();
         let (output, stdout, stderr) = Output::new().map_err(setup("make pipes for stdout and stderr"))?;
         let ends = ProgramEnds { stdin, stdout, stderr };
         let code = draft.plan.identity.code.outside;

@@ -74,7 +74,12 @@ impl Ran {
 }
 
 pub(crate) fn belljar(network: &str) -> Command {
-    belljar_with(&WORLD.file("belljar.toml"), network)
+    configured("belljar.toml", network)
+}
+
+/// With this configuration.
+pub(crate) fn configured(file: &str, network: &str) -> Command {
+    belljar_with(&WORLD.file(file), network)
 }
 
 fn belljar_with(config: &Path, network: &str) -> Command {

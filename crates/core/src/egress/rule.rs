@@ -196,6 +196,12 @@ impl Ports {
         (first <= last).then_some(Ports { first, last })
     }
 
+    /// The port, if it is one.
+    #[must_use]
+    pub fn only(self) -> Option<u16> {
+        (self.first == self.last).then_some(self.first)
+    }
+
     /// Whether this port is among them.
     #[must_use]
     pub fn contains(self, port: u16) -> bool {

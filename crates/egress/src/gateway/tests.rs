@@ -16,8 +16,14 @@ fn gateway(allow: &[&str]) -> (Gateway, OwnedFd) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let allow = allow.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
     let egress = Egress::from_rules(Some(allow), Vec::new());
-    let order = Order { egress, servers: Vec::new(), limits: EgressLimits::default() };
-    (Gateway::new(order, theirs, Routes::open().unwrap()), ours)
+    let order = Order {
+        egress,
+        servers: Vec::new(),
+        limits: EgressLimits::default(),
+        secrets: Vec::new(),
+        roots: String::new(),
+    };
+    (Gateway::new(order, theirs, Routes::open().unwrap(), Vault::default()), ours)
 }
 
 /// What the box receives.

@@ -121,6 +121,7 @@ impl Service {
             backends: &self.0.backends,
             default: caller.defaults().backend(),
             workspaces: &caller.allowance().workspaces,
+            secrets: &caller.allowance().secrets,
             uploads: matches!(self.0.who, Who::OfTheRequest),
         }
     }

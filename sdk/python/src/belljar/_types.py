@@ -572,6 +572,7 @@ class RunRequest(TypedDict):
     network: NotRequired[Optional[NetworkAccess]]
     output_base64: NotRequired[bool]
     plots: NotRequired[bool]
+    secrets: NotRequired[List[str]]
     stdin: NotRequired[Union[str, List[str]]]
     waive: NotRequired[List[GuaranteeName]]
     workspace: NotRequired[Optional[str]]
