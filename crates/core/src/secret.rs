@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::egress::{Host, Ports, Rule};
+use crate::egress::{Host, Ports, Rule, Transport};
 use crate::request::Network;
 use crate::{Field, Invalid};
 
@@ -84,7 +84,7 @@ impl SecretHost {
             Network::Full => true,
             Network::Allow(rules) => {
                 let mut rules = rules.iter().filter_map(|text| Rule::parse(text).ok());
-                rules.any(|rule| rule.host.names(&self.name) && rule.ports.contains(self.port))
+                rules.any(|rule| rule.host.names(&self.name) && rule.carries(Transport::Tcp, self.port))
             }
         }
     }
