@@ -101,7 +101,6 @@ pub struct Native {
     swept: OnceLock<usize>,
     /// Those that another process, with the rights to do so, cleaned up before.
     swept_before: usize,
-    network: NetworkSettings,
 }
 
 impl Native {
@@ -120,12 +119,11 @@ impl Native {
         }));
         // A box whose limits cannot be changed cannot be made before they are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
-        let factory = Arc::new(BoxFactory::new(host, settings.standby, settings.many_runs));
+        let factory = Arc::new(BoxFactory::new(host, settings.standby, settings.many_runs, settings.network));
         let warm =
             pool.map(|pool| Arc::new(WarmBoxes::new(Pool::new(pool), factory.clone(), runtimes.clone())));
         let (swept, swept_before) = (OnceLock::new(), settings.swept);
-        let network = settings.network;
-        let native = Native { factory, runtimes, warm, swept, swept_before, network };
+        let native = Native { factory, runtimes, warm, swept, swept_before };
         if !native.factory.has_standby() {
             native.sweep();
         }
@@ -181,7 +179,7 @@ impl Native {
             collect: execution.collect,
             collected: execution.limits.collected,
             writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
-            egress: self.network.order(&sandbox.network),
+            egress: factory.network.order(&sandbox.network),
         };
         let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;

@@ -213,7 +213,8 @@ impl WarmBoxes {
         if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits, execution) {
             return None;
         }
-        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution).await.ok()?;
+        let egress = self.factory.network.order(&sandbox.network);
+        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution, egress).await.ok()?;
         running.ok().map(Box::new)
     }
 
@@ -240,7 +241,8 @@ impl WarmBoxes {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit(UNLIKE));
             }
-            match parked.supply(Start::Warm, &wanted, sandbox, execution).await {
+            let egress = self.factory.network.order(&sandbox.network);
+            match parked.supply(Start::Warm, &wanted, sandbox, execution, egress).await {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
                 Err(mut spoilt) => {
                     if spoilt.lives() || parked::are_heavy(execution) {
