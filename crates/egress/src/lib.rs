@@ -26,6 +26,8 @@ mod news;
 mod order;
 mod packet;
 mod process;
+#[cfg(feature = "rehearsal")]
+pub mod rehearsal;
 mod routes;
 mod tally;
 mod tls;
