@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
@@ -22,7 +23,7 @@ pub(crate) const ABSTRACT: &str = "belljar-test-abstract";
 
 /// The world of all tests in this process.
 pub(crate) struct World {
-    _internet: Child,
+    internet: Child,
     /// Directories for files and state.
     dir: tempfile::TempDir,
 }
@@ -62,8 +63,19 @@ impl World {
         expect("serving");
         serve_host();
         let dir = tempfile::tempdir().unwrap();
+        // An ordinary user reads it, too.
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::write(dir.path().join("belljar.toml"), CONFIGURATION).unwrap();
-        World { _internet: internet, dir }
+        World { internet, dir }
+    }
+
+    /// A process in the internet's namespace.
+    pub(crate) fn internet(&self) -> u32 {
+        self.internet.id()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
