@@ -14,12 +14,16 @@ use belljar_wire::RunRequest;
 const TELLING: &[u8] = b"\x00\x01\x02\x10\x7f\x80\xff\"\\{}[],:.-e0/";
 
 fn disturb(seed: &[u8], target: impl Fn(&[u8])) {
+    disturb_with(TELLING, seed, target);
+}
+
+fn disturb_with(telling: &[u8], seed: &[u8], target: impl Fn(&[u8])) {
     target(seed);
     for length in 0..seed.len() {
         target(&seed[..length]);
     }
     for at in 0..seed.len() {
-        for &byte in TELLING {
+        for &byte in telling {
             let mut bytes = seed.to_vec();
             bytes[at] = byte;
             target(&bytes);
@@ -61,7 +65,8 @@ fn disturbed_packets_reach_nobody() {
         carried.extend(rehearsed.carried);
         answers += rehearsed.answers;
         denied += rehearsed.denied;
-        disturb(&bytes, packets);
+        // Lengths, flags and numbers.
+        disturb_with(&[0, 1, 0x7f, 0xff], &bytes, packets);
     }
     // The seeds must reach the stack, the name server and the refusals.
     assert_eq!(String::from_utf8_lossy(&carried), "sent in two pieces, the second of which begins again at zero");

@@ -104,7 +104,7 @@ fn acknowledging(packet: &[u8], first: u32) -> Vec<u8> {
 
 /// The packets that the box gets, without their Ethernet headers.
 fn received(far: &OwnedFd) -> Vec<Vec<u8>> {
-    let mut buffer = [0; 70_000];
+    let mut buffer = [0; 20_000];
     let mut packets = Vec::new();
     while let Ok(length @ 14..) = rustix::io::read(far, &mut buffer[..]) {
         packets.push(buffer[14..length].to_vec());
