@@ -92,7 +92,7 @@ impl Extras {
 const NO_ZYGOTE: &str = "args and env are set when the runtime starts, and no zygote could start one";
 const UNLIKE: &str =
     "limits.memory_bytes, pids or cpus, or what is waived, are not possible in the pool's boxes";
-const SPOILT: &str = "a box of the pool could not be given the files or the limits of the run";
+const SPOILT: &str = "a box of the pool could not be given the network, the files or the limits of the run";
 
 impl WarmBoxes {
     pub(crate) fn new(pool: Pool, factory: Arc<BoxFactory>, runtimes: Arc<Runtimes>) -> WarmBoxes {
