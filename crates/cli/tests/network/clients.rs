@@ -1,6 +1,7 @@
 //! Real clients, as they are installed, against a real TLS server. Each works where the host is allowed, and not where
 //! another one is.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
@@ -16,6 +17,7 @@ struct Secure {
 }
 
 static HOST: LazyLock<Secure> = LazyLock::new(|| {
+    let log = WORLD.file("secure.log");
     let mut server = Command::new("nsenter")
         .args(["--target", &WORLD.internet().to_string(), "--net", "/usr/bin/python3", "-c"])
         .arg(include_str!("secure.py"))
@@ -23,11 +25,14 @@ static HOST: LazyLock<Secure> = LazyLock::new(|| {
         .arg(SECURE)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        // It may end a moment after the test, and must not hold on to the test's own.
+        .stderr(File::create(&log).unwrap())
         .spawn()
         .unwrap();
     let mut said = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut said).unwrap();
-    assert_eq!(said, "serving\n", "secure.py needs openssl, git and Debian's Python");
+    let log = std::fs::read_to_string(log).unwrap();
+    assert_eq!(said, "serving\n", "secure.py needs openssl, git and Debian's Python: {log}");
     Secure { _server: server }
 });
 
