@@ -97,8 +97,8 @@ impl Server {
         let request = request.body(Full::new(body)).map_err(|cause| self.interrupted(cause))?;
         let connected = timeout(PATIENCE, connect(&self.address)).await;
         let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        let stream = connected
-            .map_err(|source| ClientError::Unreachable { address: self.address.clone(), source })?;
+        let stream =
+            connected.map_err(|source| ClientError::Unreachable { address: self.address.clone(), source })?;
         talk(stream, request).await.map_err(|cause| match cause.is_parse() {
             true => self.not_belljar(),
             false => self.interrupted(cause),

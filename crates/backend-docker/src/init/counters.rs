@@ -210,7 +210,8 @@ fn keyed_in(file: &File, key: &str) -> io::Result<u64> {
 /// CPU time of all live processes, and of those that this process has reaped. In the clock of `/proc`, which has a
 /// hundred ticks to the second everywhere.
 fn cpu_of_processes() -> Duration {
-    let ticks: u64 = pids().into_iter().filter_map(stat).map(|fields| fields.iter().skip(13).take(4).sum::<u64>()).sum();
+    let ticks: u64 =
+        pids().into_iter().filter_map(stat).map(|fields| fields.iter().skip(13).take(4).sum::<u64>()).sum();
     Duration::from_millis(ticks * 10)
 }
 
