@@ -71,11 +71,11 @@ fn add_usual_errors(operation: &mut Operation) {
     let retry_after =
         HeaderBuilder::new().schema(Some(Object::with_type(Type::Integer))).description(Some("Seconds"));
     let usual = [
-        ("401", described("The key is missing, or not known")),
-        ("403", described("The Host or Origin is not allowed")),
+        ("401", refused("The key is missing, or not known")),
+        ("403", refused("The Host or Origin is not allowed")),
         (
             "429",
-            described("Too many requests; `Retry-After` says when to try again")
+            refused("Too many requests; `Retry-After` says when to try again")
                 .header("Retry-After", retry_after.build()),
         ),
     ];
@@ -85,7 +85,7 @@ fn add_usual_errors(operation: &mut Operation) {
     }
 }
 
-fn described(description: &str) -> ResponseBuilder {
+fn refused(description: &str) -> ResponseBuilder {
     let schema = Ref::from_schema_name(Problem::name());
     let content = ContentBuilder::new().schema(Some(schema)).build();
     ResponseBuilder::new().description(description).content("application/json", content)
