@@ -1,8 +1,8 @@
 //! Stands in for the macros of `utoipa` where nothing is described.
 //!
 //! The OpenAPI document is made from the code, committed, and compared with the code by a test. So the program only has to carry
-//! the file. The code that makes the document is a tenth of the server and of `wire`, and takes half a minute to compile: it
-//! exists with the feature `openapi` alone, which every test has. Without it, these macros take the attributes and add nothing.
+//! the file. `utoipa`, its macros and what they add to `wire` and `server` take long to compile: they exist with the feature
+//! `openapi` alone, which every test has. Without it, these macros take the attributes and add nothing.
 
 #![forbid(unsafe_code)]
 
