@@ -31,7 +31,7 @@ release: ## build the static binary that is shipped (needs the musl target of ru
 	@command -v musl-gcc >/dev/null || { \
 		echo "error: there is no C compiler for musl, which SQLite and a grammar need"; \
 		echo "hint: get it with: apt-get install musl-tools"; exit 1; }
-	cargo build --release --locked --target $(RELEASE_TARGET)
+	cargo build --release --locked --features secrets --target $(RELEASE_TARGET)
 	@echo "built $(or $(CARGO_TARGET_DIR),target)/$(RELEASE_TARGET)/release/belljar"
 
 packages: ## build everything that can be installed into dist/: wheel, npm, Debian package, archive, install.sh
@@ -39,8 +39,8 @@ packages: ## build everything that can be installed into dist/: wheel, npm, Debi
 
 check: ## formatting, lints, dependencies and spelling; warnings are errors
 	cargo fmt --all --check
-	cargo clippy --workspace --exclude belljar-wasm --all-targets --quiet -- -D warnings
-	cargo clippy --package belljar-cli --features otel --all-targets --quiet -- -D warnings
+	cargo clippy --workspace --exclude belljar-wasm --features belljar-cli/secrets --all-targets --quiet -- -D warnings
+	cargo clippy --package belljar-cli --package belljar-egress --features otel --all-targets --quiet -- -D warnings
 	ci/policy
 	ci/lint
 	ci/deny

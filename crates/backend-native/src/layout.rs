@@ -411,6 +411,7 @@ mod tests {
         SandboxSpec {
             limits: LimitsRequest::default().resolve().unwrap().0,
             network: Network::None,
+            secrets: Vec::new(),
             workspace: workspace.map(|dir| Workspace::parse(dir).unwrap()),
             env: EnvVar::parse_all(vec![("TZ".into(), "CET".into())]).unwrap(),
             image: None,

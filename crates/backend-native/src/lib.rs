@@ -27,6 +27,7 @@ pub mod privilege_drop;
 mod probe;
 mod probe_cache;
 mod program;
+mod secrets;
 mod teardown;
 mod templates;
 mod trial;
@@ -58,9 +59,11 @@ use crate::execution::{NativeExecution, Terms};
 use crate::factory::BoxFactory;
 use crate::layout::Supply;
 use crate::load::Waited;
+use crate::network::Gateway;
 pub use crate::network::NetworkSettings;
 use crate::pool::Pool;
 pub use crate::pool::{Bounds, PoolSettings};
+pub use crate::secrets::{ConfiguredSecret, SecretSource};
 use crate::warm::{Beginning, WarmBoxes};
 
 /// What the backend needs to know about its caller's environment, which it does not read itself.
@@ -173,7 +176,14 @@ impl Native {
         let cgroup = factory.cgroup(&keeper, &sandbox.limits)?;
         let mut draft =
             factory.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
-        factory.find_template(&mut draft).await;
+        let gateway = self.network.order(&sandbox)?.map(Gateway::start).transpose();
+        let mut gateway = gateway.map_err(setup("start the gateway"))?;
+        if let Some(gateway) = gateway.as_mut().filter(|gateway| gateway.adds_secrets()) {
+            let trusted = gateway.be_trusted(&mut draft.plan, &sandbox.env);
+            trusted.map_err(setup("make the certificates of the run"))?;
+        } else {
+            factory.find_template(&mut draft).await;
+        }
         let terms = Terms {
             runtime: runtime.label,
             limits: sandbox.limits,
@@ -181,7 +191,7 @@ impl Native {
             collect: execution.collect,
             collected: execution.limits.collected,
             writes: sandbox.workspace.as_ref().map_or(Writes::Refused, Workspace::writes),
-            egress: self.network.order(&sandbox.network),
+            gateway,
         };
         let (theirs, ours) = stdin::pipe().map_err(setup("make a pipe for stdin"))?;
         let (mut running, _) = NativeExecution::order(keeper, draft, cgroup, theirs, terms)?;
@@ -221,6 +231,10 @@ impl Backend for Native {
         }
     }
 
+    fn adds_secrets(&self) -> bool {
+        belljar_egress::ADDS_SECRETS
+    }
+
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
         let runtime = self.runtimes.find(language)?;
         Ok(RuntimeInfo { label: runtime.label, location: runtime.program.display().to_string() })
@@ -255,12 +269,14 @@ impl Backend for Native {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
+        self.network.order(sandbox)?;
+        let secrets: String = sandbox.secrets.iter().map(|host| format!("secret    {host}\n")).collect();
         let draft =
             self.factory.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;
         Ok(format!(
             "runtime   {} ({})\n\
              limits    memory {}, cpus {}, pids {}, disk {}, timeout {}\n\
-             {}",
+             {secrets}{}",
             runtime.label,
             runtime.program.display(),
             limits.memory,

@@ -56,6 +56,7 @@ fn draft(opener: Opener, landlock: bool, script: &str, pids: u64, keeper: u32) -
     let sandbox = SandboxSpec {
         limits: box_limits,
         network: Network::None,
+        secrets: Vec::new(),
         workspace: None,
         env: Vec::new(),
         image: None,

@@ -365,9 +365,10 @@ impl WarmBoxes {
     ) -> Result<Blueprint, BackendError> {
         let (sandbox, execution) = self.factory.usual_request(language, self.pool.limits())?;
         let keeper = self.factory.keeper()?;
-        let cgroup = self.factory.cgroup(&keeper, &sandbox.limits)?;
-        if let Some(cgroup) = &cgroup {
+        let mut cgroup = self.factory.cgroup(&keeper, &sandbox.limits)?;
+        if let Some(cgroup) = &mut cgroup {
             cgroup.give_way();
+            cgroup.open_counters();
         }
         let (id, supply) = (keeper.id(), Supply::Later);
         let mut draft =
@@ -376,7 +377,7 @@ impl WarmBoxes {
         draft.plan.exit_listener = birth == Birth::Executed;
         let (cpu_time, collect, label) = (None, Vec::new(), runtime.runtime().label.clone());
         let (limits, collected, writes) = (sandbox.limits, Bytes::new(0), Writes::Refused);
-        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes, egress: None };
+        let terms = Terms { runtime: label, limits, cpu_time, collect, collected, writes, gateway: None };
         let SandboxSpec { limits, enforcement, .. } = sandbox;
         let (plan, base) = (Arc::new(draft.plan.clone()), draft.base.clone());
         let execution_limits = execution.limits;

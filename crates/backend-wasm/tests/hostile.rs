@@ -69,6 +69,7 @@ impl Bench {
         let sandbox = SandboxSpec {
             limits,
             network: Network::None,
+            secrets: Vec::new(),
             workspace: self.workspace.clone(),
             env: Vec::new(),
             image: None,

@@ -271,6 +271,10 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) choices: Choices,
 
+    /// Add the configured secret for this host to the program's requests to it, outside of the sandbox; repeatable
+    #[arg(long, value_name = "HOST", help_heading = "Isolation")]
+    pub(crate) secret: Vec<String>,
+
     /// The only modules that the code may import, separated by commas; repeatable
     #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = "Policy")]
     pub(crate) allowed_imports: Option<Vec<String>>,

@@ -32,6 +32,7 @@ mod remote;
 mod run;
 mod scan;
 mod scanner;
+mod secrets;
 mod serve;
 mod settings;
 mod source;

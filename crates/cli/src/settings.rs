@@ -24,6 +24,7 @@ use crate::egress::EgressTable;
 use crate::folder::{Restriction, refuse_other_keys};
 use crate::malformed::malformed_file;
 use crate::policy::table::{Policies, PolicyFile, PolicyTable};
+use crate::secrets::{self, SecretTable};
 use crate::serve::pool::PoolTable;
 use crate::serve::tables::{KeyTable, ServerTable};
 
@@ -184,6 +185,8 @@ impl Settings {
         let of_keys = file.keys.iter().map(KeyTable::policy);
         let policies = Policies::read(&file.policy, of_keys, PolicyFile { path: &shown, text: &text })?;
         let mut sources = Sources { environment, config: &shown, origins: Origins::default() };
+        let mut network = file.egress.read(&shown)?;
+        network.secrets = secrets::read(file.secrets, &shown, environment)?;
         let backend = sources.backend(flags, file.backend)?;
         let mut docker = sources.docker(flags.runtime.as_deref(), file.docker)?;
         docker.default_image =
@@ -198,11 +201,7 @@ impl Settings {
             limits: sources.limits(flags, file.limits)?,
             workspace_roots: sources.workspace_roots(file.mcp.workspace_roots.take())?,
             mcp: sources.mcp(file.mcp)?,
-            host: Host {
-                docker,
-                network: file.egress.read(&shown)?,
-                ..host(environment, runtimes(file.runtimes, &shown)?)
-            },
+            host: Host { docker, network, ..host(environment, runtimes(file.runtimes, &shown)?) },
             server: file.server,
             keys: file.keys,
             pool: file.pool,
@@ -518,6 +517,7 @@ pub(crate) struct ConfigFile {
     docker: DockerTable,
     policy: PolicyTable,
     egress: EgressTable,
+    secrets: BTreeMap<String, SecretTable>,
 }
 
 /// The table `[scan]`.

@@ -12,6 +12,7 @@ use crate::language::Language;
 use crate::limits::{BoxLimits, Bytes, CompileLimits, Cpus, ExecutionLimits, show_duration};
 use crate::path::Workspace;
 use crate::request::{BackendChoice, BackendName, Network, RunRequest};
+use crate::secret::SecretHost;
 
 /// What a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +23,8 @@ pub struct Allowance {
     pub backends: Permitted<BackendName>,
     /// What a box may reach.
     pub networks: Networks,
+    /// Whose secrets may be used.
+    pub secrets: Permitted<SecretHost>,
     /// Which guarantees may be waived.
     pub waivers: Permitted<Guarantee>,
     /// Which directories of the host may be shown.
@@ -97,6 +100,7 @@ impl Allowance {
             languages: Permitted::All,
             backends: Permitted::All,
             networks: Networks::Any,
+            secrets: Permitted::All,
             waivers: Permitted::All,
             workspaces: Workspaces::Any,
             ceilings: Ceilings::default(),
@@ -112,6 +116,7 @@ impl Allowance {
         Allowance {
             backends: Permitted::Only(boxes),
             networks: Networks::None,
+            secrets: Permitted::Only(Vec::new()),
             waivers: Permitted::Only(Vec::new()),
             workspaces: Workspaces::Beneath(Vec::new()),
             ..Allowance::everything()
@@ -127,6 +132,7 @@ impl Allowance {
         self.language(execution.language)?;
         self.backend(sandbox.backend)?;
         self.networks.permit(&sandbox.network)?;
+        sandbox.secrets.iter().try_for_each(|host| self.secret(host))?;
         sandbox.waived.iter().try_for_each(|guarantee| self.waiver(*guarantee))?;
         sandbox.workspace.iter().try_for_each(|workspace| self.workspaces.permit(workspace))?;
         self.ceilings.permit(&sandbox.limits, &execution.limits)?;
@@ -162,6 +168,16 @@ impl Allowance {
                 Field::Backend,
                 format!("the backend '{name}' is not allowed here"),
                 format!("leave it out, or name one of these: {}", listed(allowed)),
+            )
+        })
+    }
+
+    fn secret(&self, host: &SecretHost) -> Result<(), NotAllowed> {
+        self.secrets.permit(host).map_err(|allowed| {
+            refusal(
+                Field::Secrets,
+                format!("the secret for '{host}' is not allowed here"),
+                format!("secrets that may be used: {}", listed(allowed)),
             )
         })
     }
@@ -230,8 +246,9 @@ fn is_covered(host: &str, allowed: &[String]) -> bool {
     allowed.any(|rule| rule.covers(&wanted))
 }
 
+/// Whether this is a part of the public internet as `full` has it, which is without QUIC.
 fn is_public(host: &str) -> bool {
-    Rule::parse(host).is_ok_and(|rule| !rule.is_special() && !rule.is_one_address())
+    Rule::parse(host).is_ok_and(|rule| !rule.is_special() && !rule.is_one_address() && !rule.is_for_quic())
 }
 
 impl Workspaces {
@@ -331,6 +348,7 @@ mod tests {
                 waived: Vec::new(),
                 limits: box_limits,
                 network: Network::None,
+                secrets: Vec::new(),
                 workspace: None,
                 env: Vec::new(),
                 image: None,
@@ -363,6 +381,23 @@ mod tests {
         request.sandbox.workspace = Some(Workspace::parse(Path::new("/etc")).unwrap());
         assert_eq!(Allowance::everything().permits(&request), Ok(()));
         assert!(Allowance::boxed().permits(&request).is_err());
+    }
+
+    #[test]
+    fn a_secret_has_to_be_among_those_that_are_allowed() {
+        let host = |name: &str| SecretHost::parse(name).unwrap();
+        let mut request = request(LimitsRequest::default());
+        request.sandbox.secrets = vec![host("api.example.com")];
+        let (field, text) = refused(&Allowance::boxed(), &request);
+        assert_eq!(field, Field::Secrets);
+        assert_eq!(
+            text,
+            "the secret for 'api.example.com' is not allowed here; secrets that may be used: none"
+        );
+        let other = Permitted::Only(vec![host("api.example.com:8443")]);
+        assert!(Allowance { secrets: other, ..Allowance::boxed() }.permits(&request).is_err());
+        let own = Permitted::Only(vec![host("api.example.com")]);
+        assert_eq!(Allowance { secrets: own, ..Allowance::boxed() }.permits(&request), Ok(()));
     }
 
     #[test]
@@ -436,6 +471,9 @@ mod tests {
         assert!(permits(&some, "allow:example.org:443") && !permits(&some, "allow:api.example.org"));
         assert!(permits(&full, "allow:example.org,93.184.216.0/24,0.0.0.0/0"));
         assert!(!permits(&full, "allow:93.184.216.34"), "it may be the host's own");
+        assert!(permits(&full, "allow:example.org:53/udp"));
+        assert!(!permits(&full, "allow:example.org:443/udp"), "the public internet is without QUIC");
+        assert!(!permits(&full, "allow:0.0.0.0/0:1-65535/udp"), "the same");
         let hosts = |hosts: &[&str]| Allowance {
             networks: Networks::Hosts(hosts.iter().map(|host| (*host).to_owned()).collect()),
             ..Allowance::boxed()
@@ -443,6 +481,8 @@ mod tests {
         assert!(!permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34:80"), "the same");
         assert!(permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34/31:80"), "a block never is");
         assert!(permits(&hosts(&["93.184.216.34"]), "allow:93.184.216.34:80"), "the key names it");
+        assert!(permits(&hosts(&["a.org:443/udp"]), "allow:a.org:443/udp"));
+        assert!(!permits(&hosts(&["a.org:443", "*.org"]), "allow:a.org:443/udp"), "QUIC has to be named");
         for private in ["allow:10.0.0.1", "allow:example.org,169.254.169.254", "allow:fd00::/8"] {
             assert!(!permits(&full, private), "{private}: no part of the public internet");
             assert!(permits(&Allowance::everything(), private), "{private}: the control");

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::egress::NetworkEvent;
 use crate::guarantee::{Enforcement, Offer};
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
@@ -14,6 +15,7 @@ use crate::outcome::{Changes, CollectedFile, NetworkUse, Start};
 use crate::path::{BoxPath, Workspace};
 use crate::pool::PoolStatus;
 use crate::request::{Arg, BackendName, EnvVar, Glob, InputFile, Network, Stdin};
+use crate::secret::SecretHost;
 
 /// A future without a runtime, so that this crate needs none.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,6 +41,11 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// Whether it can give a box this network.
     fn provides(&self, network: &Network) -> bool;
+
+    /// Whether it can add secrets to the requests of a box, outside of the box.
+    fn adds_secrets(&self) -> bool {
+        false
+    }
 
     /// What would run a language here. May look at the disk and ask an interpreter for its version.
     ///
@@ -109,6 +116,7 @@ pub struct RuntimeInfo {
 pub struct SandboxSpec {
     pub limits: BoxLimits,
     pub network: Network,
+    pub secrets: Vec<SecretHost>,
     pub workspace: Option<Workspace>,
     pub env: Vec<EnvVar>,
     pub image: Option<String>,
@@ -121,7 +129,15 @@ impl SandboxSpec {
     #[must_use]
     pub fn unspecific(limits: BoxLimits, enforcement: Enforcement) -> SandboxSpec {
         let (workspace, env, image) = (None, Vec::new(), None);
-        SandboxSpec { limits, network: Network::None, workspace, env, image, enforcement }
+        SandboxSpec {
+            limits,
+            network: Network::None,
+            secrets: Vec::new(),
+            workspace,
+            env,
+            image,
+            enforcement,
+        }
     }
 }
 
@@ -257,6 +273,8 @@ pub trait Execution: Send {
 pub enum Event<'a> {
     /// Bytes from inside, at most a few pages at a time.
     Output(Stream, &'a [u8]),
+    /// It did something with its network.
+    Network(NetworkEvent),
     /// Nothing follows.
     Ended,
 }

@@ -27,6 +27,7 @@ pub mod plots;
 pub mod policy;
 pub mod pool;
 pub mod request;
+pub mod secret;
 pub mod spelling;
 
 mod invalid;

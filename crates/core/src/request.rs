@@ -11,6 +11,7 @@ use crate::guarantee::Guarantee;
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
 use crate::path::{BoxPath, Workspace};
+use crate::secret::SecretHost;
 use crate::{Field, Invalid};
 
 pub use pattern::{Glob, MAX_PATTERN, MAX_PATTERNS};
@@ -35,6 +36,8 @@ pub struct SandboxRequest {
     pub limits: BoxLimits,
     /// Its network.
     pub network: Network,
+    /// The hosts whose secrets are added to its requests, outside of it.
+    pub secrets: Vec<SecretHost>,
     /// A directory of the host to show at `/work`.
     pub workspace: Option<Workspace>,
     /// Variables on top of those that every box has.

@@ -9,8 +9,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use smoltcp::socket::tcp;
 
-use crate::inspect::{Inspector, Refused};
+use crate::inspect::{Broken, Inspector, Refused};
 use crate::tally::Tally;
+use crate::vault::Relay;
+
+mod relayed;
 
 /// What the stack holds of a connection, in each direction.
 const FROM_BOX: usize = 64 << 10;
@@ -23,6 +26,11 @@ const TURN: usize = 256 << 10;
 pub(crate) struct Flow {
     host: OwnedFd,
     inspector: Option<Inspector>,
+    /// If it is for a host that has a secret, what stands between the two halves.
+    relay: Option<Box<Relay>>,
+    /// What the relay has for the box, and how much of it has been given.
+    answered: Vec<u8>,
+    given: usize,
     /// What has been looked at and not sent yet, and how much of it has been sent.
     passed: Vec<u8>,
     sent: usize,
@@ -33,8 +41,12 @@ pub(crate) struct Flow {
     ended: bool,
     /// The box sends no more, and the other end knows.
     shut: bool,
+    /// The relay knows that the box sends no more.
+    told: bool,
     /// It was refused, or the other end is gone: nothing more is carried.
     failed: bool,
+    /// Bytes that left the box, and that came into it.
+    carried: (u64, u64),
 }
 
 /// What becomes of a connection.
@@ -52,14 +64,24 @@ impl Flow {
         Flow {
             host,
             inspector,
+            relay: None,
+            answered: Vec::new(),
+            given: 0,
             passed: Vec::new(),
             sent: 0,
             readable: true,
             writable: true,
             ended: false,
             shut: false,
+            told: false,
             failed: false,
+            carried: (0, 0),
         }
+    }
+
+    /// Bytes that left the box, and that came into it.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        self.carried
     }
 
     /// The box's half.
@@ -97,11 +119,7 @@ impl Flow {
         if socket.state() == tcp::State::SynReceived {
             return Fate::GoesOn;
         }
-        let fate = match self.carry_up(socket, tally) {
-            Ok(more) => self.carry_down(socket, tally).map(|also| more || also),
-            Err(fate) => Err(fate),
-        };
-        match fate {
+        match self.carry_both(socket, tally) {
             Err(fate) => {
                 self.fail(socket);
                 // The other end is told in the same way.
@@ -118,6 +136,18 @@ impl Flow {
         }
     }
 
+    /// Returns whether there is more.
+    fn carry_both(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
+        if self.relay.is_none() {
+            let more = self.carry_up(socket, tally)?;
+            // From here on, what the host sends is for the relay.
+            if self.relay.is_none() {
+                return self.carry_down(socket, tally).map(|also| more || also);
+            }
+        }
+        self.carry_relayed(socket, tally)
+    }
+
     fn fail(&mut self, socket: &mut tcp::Socket<'_>) {
         self.failed = true;
         socket.abort();
@@ -129,6 +159,9 @@ impl Flow {
             return Ok(());
         }
         self.passed.drain(..std::mem::take(&mut self.sent));
+        if self.relay.is_some() {
+            return self.take_rest_relayed(socket);
+        }
         let (inspector, passed) = (&mut self.inspector, &mut self.passed);
         while socket.can_recv() {
             let taken = socket.recv(|bytes| match inspector.as_mut().filter(|one| !one.has_passed()) {
@@ -145,7 +178,7 @@ impl Flow {
 
     /// Sends what was taken. Once all of it is sent, the end of the connection tells the other end.
     pub(crate) fn carry_rest(&mut self, tally: &mut Tally) -> Fate {
-        while self.writable && !self.failed && self.sent < self.passed.len() {
+        while self.writable && !self.failed && self.sent < self.passed.len() && tally.may_send() {
             if tally.is_spent() {
                 return spent();
             }
@@ -159,7 +192,7 @@ impl Flow {
     /// From the box to the host. Returns whether there is more.
     fn carry_up(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
         let mut carried = 0;
-        while self.writable && carried < TURN {
+        while self.writable && carried < TURN && tally.may_send() {
             if self.sent < self.passed.len() {
                 let sent = self.send_passed(tally)?;
                 carried += sent;
@@ -169,6 +202,10 @@ impl Flow {
                 (self.sent, self.passed) = (0, Vec::new());
                 let passed = socket.recv(|bytes| (bytes.len(), inspector.pass(bytes, &mut self.passed)));
                 passed.map_err(|_| Fate::Over)?.map_err(Fate::Refused)?;
+                if let Some(relay) = inspector.take_relay() {
+                    (self.inspector, self.relay) = (None, Some(Box::new(relay.map_err(Fate::from)?)));
+                    return Ok(true);
+                }
             } else {
                 self.inspector = None;
                 let host = self.host.as_fd();
@@ -180,7 +217,7 @@ impl Flow {
             }
         }
         self.shut_if_done(socket);
-        Ok(self.writable && socket.can_recv())
+        Ok(self.writable && socket.can_recv() && tally.may_send())
     }
 
     fn send_passed(&mut self, tally: &mut Tally) -> Result<usize, Fate> {
@@ -193,6 +230,7 @@ impl Flow {
         match sent {
             Ok(sent) => {
                 tally.count_up(sent);
+                self.carried.0 += sent as u64;
                 Ok(sent)
             }
             Err(Errno::AGAIN) => {
@@ -206,8 +244,10 @@ impl Flow {
 
     /// The box has sent all that it will send, and all of it is sent on.
     fn shut_if_done(&mut self, socket: &tcp::Socket<'_>) {
-        use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
-        let ended = matches!(socket.state(), CloseWait | Closing | LastAck | TimeWait);
+        let ended = has_ended(socket);
+        if self.relay.is_some() && !self.told {
+            return;
+        }
         if ended && !self.shut && socket.recv_queue() == 0 && self.sent == self.passed.len() {
             self.shut = true;
             let _ = rustix::net::shutdown(&self.host, Shutdown::Write);
@@ -217,7 +257,7 @@ impl Flow {
     /// From the host to the box. Returns whether there is more.
     fn carry_down(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
         let mut carried = 0;
-        while self.readable && !self.ended && socket.can_send() && carried < TURN {
+        while self.readable && !self.ended && socket.can_send() && carried < TURN && tally.may_receive() {
             let host = self.host.as_fd();
             let received = socket.send(|room| match rustix::net::recv(host, room, RecvFlags::empty()) {
                 Ok((_, length)) => (length, Ok(length)),
@@ -230,6 +270,7 @@ impl Flow {
                 }
                 Ok(length) => {
                     tally.count_down(length);
+                    self.carried.1 += length as u64;
                     carried += length;
                 }
                 Err(Errno::AGAIN) => self.readable = false,
@@ -237,8 +278,23 @@ impl Flow {
                 Err(_) => return Err(Fate::Over),
             }
         }
-        Ok(self.readable && !self.ended && socket.can_send())
+        Ok(self.readable && !self.ended && socket.can_send() && tally.may_receive())
     }
+}
+
+impl From<Broken> for Fate {
+    fn from(broken: Broken) -> Fate {
+        match broken {
+            Broken::Refused(refused) => Fate::Refused(refused),
+            Broken::Over => Fate::Over,
+        }
+    }
+}
+
+/// The box sends no more.
+fn has_ended(socket: &tcp::Socket<'_>) -> bool {
+    use tcp::State::{CloseWait, Closing, LastAck, TimeWait};
+    matches!(socket.state(), CloseWait | Closing | LastAck | TimeWait)
 }
 
 fn send(host: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {

@@ -3,7 +3,11 @@
 //! A connection carries many requests, one after the other or all at once, and each may name another host. So the end of
 //! each must be known exactly, as every server would see it: what two servers may read differently is refused.
 
+use std::rc::Rc;
+
 use belljar_core::egress::Reason;
+
+use crate::secret::Secret;
 
 /// The longest head of a request, and line of a chunk.
 const MAX_HEAD: usize = 64 << 10;
@@ -15,6 +19,8 @@ pub(crate) struct Requests {
     part: Part,
     /// The part of a head or a line that has arrived.
     held: Vec<u8>,
+    /// What is added to each request.
+    secret: Option<Rc<Secret>>,
 }
 
 /// Where in a request it is.
@@ -33,6 +39,12 @@ enum Part {
 }
 
 impl Requests {
+    /// Each request gets this secret.
+    #[cfg(feature = "secrets")]
+    pub(crate) fn with_secret(secret: Rc<Secret>) -> Requests {
+        Requests { secret: Some(secret), ..Requests::default() }
+    }
+
     /// Takes what has arrived, and appends to `out` what may be passed on. `accept` judges the host of each request.
     ///
     /// # Errors
@@ -50,7 +62,7 @@ impl Requests {
                 Part::Head => match self.gather(bytes, head_end, MAX_HEAD)? {
                     (Some(head), rest) => {
                         self.part = read_head(&head, accept)?;
-                        out.extend_from_slice(&head);
+                        self.write_head(&head, out)?;
                         rest
                     }
                     (None, rest) => rest,
@@ -74,6 +86,28 @@ impl Requests {
                     (None, rest) => rest,
                 },
             };
+        }
+        Ok(())
+    }
+
+    /// With a secret, its header is the only one of that name, whatever the box sent.
+    fn write_head(&self, head: &[u8], out: &mut Vec<u8>) -> Result<(), Reason> {
+        let Some(secret) = &self.secret else {
+            out.extend_from_slice(head);
+            return Ok(());
+        };
+        let text = std::str::from_utf8(head).map_err(|_| Reason::Protocol)?;
+        let mut lines = text.trim_end_matches("\r\n").split("\r\n");
+        let first = lines.next().unwrap_or_default();
+        // The answer to it is the request itself.
+        if first.starts_with("TRACE ") {
+            return Err(Reason::Protocol);
+        }
+        let is_ours = |line: &&str| line.split(':').next().is_some_and(|name| secret.is_named(name));
+        let kept = lines.filter(|line| !is_ours(line)).map(str::to_owned);
+        for line in [first.to_owned(), secret.line()].into_iter().chain(kept).chain([String::new()]) {
+            out.extend_from_slice(line.as_bytes());
+            out.extend_from_slice(b"\r\n");
         }
         Ok(())
     }
@@ -299,6 +333,33 @@ mod tests {
             let head = "POST / HTTP/1.1\r\nHost: good.org\r\nTransfer-Encoding: chunked\r\n\r\n";
             assert_eq!(pass(&[head, chunks].concat(), 9999).1, Err(Reason::Protocol), "{chunks:?}");
         }
+    }
+
+    #[test]
+    fn every_request_has_the_secret_once_and_nothing_else_of_that_name() {
+        let secret = Rc::new(crate::secret::tests::secret("good.org", "key"));
+        let pass = |text: &str, piece: usize| {
+            let (mut out, secret) = (Vec::new(), Some(secret.clone()));
+            let mut requests = Requests { secret, ..Requests::default() };
+            let mut accept = |host: &str| if host == "good.org" { Ok(()) } else { Err(Reason::OtherName) };
+            let ended =
+                text.as_bytes().chunks(piece).try_for_each(|part| requests.pass(part, &mut out, &mut accept));
+            (String::from_utf8(out).unwrap(), ended)
+        };
+        let added =
+            |text: &str| text.replacen("HTTP/1.1\r\n", "HTTP/1.1\r\nAuthorization: Bearer key\r\n", 1);
+        let own = "GET / HTTP/1.1\r\nauthorization: a\r\nHost: good.org\r\nAUTHORIZATION:b\r\nX: c\r\n\r\n";
+        let kept = "GET / HTTP/1.1\r\nHost: good.org\r\nX: c\r\n\r\n";
+        for piece in [1, 3, 9999] {
+            let (passed, ended) = pass(&[GOOD, POST, CHUNKED, own, GOOD].concat(), piece);
+            let expected = [added(GOOD), added(POST), added(CHUNKED), added(kept), added(GOOD)].concat();
+            assert_eq!((passed, ended), (expected, Ok(())));
+            let (passed, ended) = pass(&[GOOD, EVIL].concat(), piece);
+            assert_eq!((passed, ended), (added(GOOD), Err(Reason::OtherName)));
+        }
+        let body = "POST / HTTP/1.1\r\nHost: good.org\r\nContent-Length: 16\r\n\r\nAuthorization: x";
+        assert_eq!(pass(body, 99), (added(body), Ok(())), "a body stays as it is");
+        assert_eq!(pass("TRACE / HTTP/1.1\r\nHost: good.org\r\n\r\n", 99).1, Err(Reason::Protocol));
     }
 
     #[test]

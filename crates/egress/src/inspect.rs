@@ -6,6 +6,7 @@ use belljar_core::egress::{Egress, Reason};
 
 use crate::http::Requests;
 use crate::tls::{self, After, Hello, Shown};
+use crate::vault::{Door, Relay, Vault};
 
 /// Longer than any method of HTTP.
 const MAX_METHOD: usize = 32;
@@ -35,6 +36,10 @@ pub(crate) struct Demand {
     pub(crate) names: Option<Vec<String>>,
     /// Whether it may be something that shows no name.
     pub(crate) opaque: bool,
+    /// The names that the address was found under.
+    pub(crate) known: Vec<String>,
+    /// The secrets of the box.
+    pub(crate) vault: Rc<Vault>,
 }
 
 /// What was refused, and why.
@@ -44,6 +49,15 @@ pub(crate) struct Refused {
     pub(crate) name: Option<String>,
     /// Why.
     pub(crate) reason: Reason,
+}
+
+/// Why a relay cannot go on.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "secrets"), allow(dead_code, reason = "without secrets there is no relay"))]
+pub(crate) enum Broken {
+    Refused(Refused),
+    /// One of its ends does not speak as it should.
+    Over,
 }
 
 /// The sender's half of one connection.
@@ -63,6 +77,8 @@ enum Kind {
         early_data: bool,
     },
     Http(Requests),
+    /// It is for a host that has a secret. Nothing of it has been passed on.
+    Relayed(Rc<Door>, String),
     /// Nothing more has to be looked at.
     Passed,
 }
@@ -78,6 +94,22 @@ impl Inspector {
     #[must_use]
     pub(crate) fn has_passed(&self) -> bool {
         matches!(self.kind, Kind::Passed) && self.held.is_empty()
+    }
+
+    /// What carries the connection from now on, if it is for a host that has a secret.
+    pub(crate) fn take_relay(&mut self) -> Option<Result<Relay, Broken>> {
+        let Kind::Relayed(door, name) = &self.kind else { return None };
+        let (door, names) = (door.clone(), vec![name.clone()]);
+        let held = std::mem::take(&mut self.held);
+        let demand = Demand {
+            egress: self.demand.egress.clone(),
+            port: self.demand.port,
+            names: Some(names),
+            opaque: false,
+            known: Vec::new(),
+            vault: Rc::default(),
+        };
+        Some(Relay::new(&door, demand, held))
     }
 
     /// Takes what was sent, and appends to `out` what may be passed on.
@@ -96,6 +128,7 @@ impl Inspector {
                 Kind::Tls => self.read_hello(out)?,
                 Kind::TlsAgain { early_data } => self.read_further(*early_data, out)?,
                 Kind::Http(_) => return self.begin_requests(out),
+                Kind::Relayed(..) => {}
                 Kind::Passed => out.append(&mut self.held),
             }
             if before == std::mem::discriminant(&self.kind) {
@@ -145,6 +178,10 @@ impl Inspector {
         };
         if let Hello::Complete { shown, length } = hello {
             self.demand.accept_hello(&shown)?;
+            if let Some((door, name)) = self.demand.door(&shown)? {
+                self.kind = Kind::Relayed(door, name);
+                return Ok(());
+            }
             out.extend(self.held.drain(..length));
             self.kind = Kind::TlsAgain { early_data: shown.early_data };
         }
@@ -168,7 +205,7 @@ impl Inspector {
         let held = std::mem::take(&mut self.held);
         match &mut self.kind {
             Kind::Http(requests) => pass_requests(requests, &self.demand, &held, out),
-            Kind::Unknown | Kind::Tls | Kind::TlsAgain { .. } | Kind::Passed => Ok(()),
+            Kind::Unknown | Kind::Tls | Kind::TlsAgain { .. } | Kind::Relayed(..) | Kind::Passed => Ok(()),
         }
     }
 }
@@ -181,7 +218,7 @@ impl Demand {
                 None => Ok(()),
             };
         };
-        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let name = plain(name);
         let allowed = match self.egress.show(&name, self.port) {
             Ok(()) if self.names.as_ref().is_some_and(|names| !names.contains(&name)) => {
                 Err(Reason::OtherName)
@@ -201,22 +238,43 @@ impl Demand {
         self.accept(name)
     }
 
+    /// The way to a host that has a secret, if the `ClientHello` is for one. The address must be one that was found under
+    /// that name.
+    fn door(&self, shown: &Shown) -> Result<Option<(Rc<Door>, String)>, Refused> {
+        let Some(name) = shown.name.as_deref().filter(|_| !shown.hidden) else { return Ok(None) };
+        let name = plain(name);
+        match self.vault.door(&name, self.port) {
+            Some(_) if !self.known.contains(&name) => {
+                Err(Refused { name: Some(name), reason: Reason::OtherName })
+            }
+            door => Ok(door.map(|door| (door, name))),
+        }
+    }
+
     /// The same for a host of HTTP, which may have a port.
     fn accept_host(&self, host: &str) -> Result<(), Refused> {
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
         let (name, port) = host.rsplit_once(':').filter(|(_, port)| is_port(port)).unwrap_or((host, ""));
         self.refuse_denied(name)?;
+        if self.vault.knows(&plain(name)) {
+            return Err(Refused { name: Some(plain(name)), reason: Reason::Clear });
+        }
         let own = port.is_empty() || port.parse() == Ok(self.port);
         self.accept(Some(if own { name } else { host }))
     }
 
     fn refuse_denied(&self, name: &str) -> Result<(), Refused> {
-        let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
+        let name = plain(name);
         self.egress.show(&name, self.port).map_err(|reason| Refused { name: Some(name), reason })
     }
 }
 
-fn pass_requests(
+fn plain(name: &str) -> String {
+    name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
+}
+
+/// Passes requests on to hosts that are allowed.
+pub(crate) fn pass_requests(
     requests: &mut Requests,
     demand: &Demand,
     bytes: &[u8],
@@ -259,7 +317,7 @@ mod tests {
         let deny = deny.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
         let names = names.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         let egress = Rc::new(Egress::from_rules(None, deny));
-        Inspector::new(Demand { egress, port: 443, names, opaque })
+        Inspector::new(Demand { egress, port: 443, names, opaque, known: Vec::new(), vault: Rc::default() })
     }
 
     fn pass(mut inspector: Inspector, bytes: &[u8], piece: usize) -> (Vec<u8>, Result<(), Reason>) {

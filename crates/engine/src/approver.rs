@@ -238,7 +238,7 @@ fn digest(origin: &Origin, request: &RunRequest, backend: BackendName) -> [u8; 3
     use belljar_core::request::{ExecutionRequest, SandboxRequest};
     let RunRequest { sandbox, execution } = request;
     // The choice of a backend comes to `backend`. A list of imports is checked before anybody is asked.
-    let SandboxRequest { backend: _, waived, limits, network, workspace, env, image } = sandbox;
+    let SandboxRequest { backend: _, waived, limits, network, secrets, workspace, env, image } = sandbox;
     let ExecutionRequest {
         language,
         code,
@@ -255,6 +255,8 @@ fn digest(origin: &Origin, request: &RunRequest, backend: BackendName) -> [u8; 3
     encoded.texts("waived", waived.iter().map(|guarantee| guarantee.name()));
     encoded.limits(limits, own);
     encoded.text("network", &network.to_string());
+    let secrets: Vec<String> = secrets.iter().map(ToString::to_string).collect();
+    encoded.texts("secrets", secrets.iter().map(String::as_str));
     match workspace {
         None => encoded.field("no workspace", &[]),
         Some(workspace) => {

@@ -137,6 +137,7 @@ impl Task<'_> {
         let sandbox = SandboxSpec {
             limits: limits.compile.sandbox,
             network: Network::None,
+            secrets: Vec::new(),
             workspace: workspace.clone().map(|workspace| workspace.with_writes(Writes::Refused)),
             env: env.clone(),
             image: image.clone(),

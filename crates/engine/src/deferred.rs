@@ -62,6 +62,10 @@ impl Backend for Deferred {
         self.backend.provides(network)
     }
 
+    fn adds_secrets(&self) -> bool {
+        self.backend.adds_secrets()
+    }
+
     fn runtime(&self, language: Language) -> Result<RuntimeInfo, BackendError> {
         self.backend.runtime(language)
     }

@@ -598,10 +598,10 @@ fn specify(
     enforcement: Enforcement,
     program: Compiled,
 ) -> (SandboxSpec, ExecutionSpec) {
-    let SandboxRequest { limits, network, workspace, env, image, .. } = sandbox;
+    let SandboxRequest { limits, network, secrets, workspace, env, image, .. } = sandbox;
     // A program that a compiler made takes nothing of what it may write.
     let limits = BoxLimits { disk: Bytes::new(limits.disk.get() + program.disk()), ..limits };
-    let sandbox = SandboxSpec { limits, network, workspace, env, image, enforcement };
+    let sandbox = SandboxSpec { limits, network, secrets, workspace, env, image, enforcement };
     let ExecutionRequest { language, args, stdin, files, collect, limits, .. } = execution;
     let id = id.to_owned();
     let work = Work::Run(program);

@@ -27,15 +27,18 @@ pub(crate) struct Demands<'a> {
     /// An image that the request names.
     pub(crate) image: Option<&'a str>,
     pub(crate) waived: &'a [Guarantee],
+    /// Whether secrets are to be added to its requests.
+    pub(crate) secrets: bool,
     /// Whether the code is to write to its workspace.
     pub(crate) writable: bool,
 }
 
 impl<'a> From<&'a SandboxRequest> for Demands<'a> {
     fn from(request: &'a SandboxRequest) -> Demands<'a> {
-        let SandboxRequest { backend, network, image, waived, workspace, .. } = request;
+        let SandboxRequest { backend, network, secrets, image, waived, workspace, .. } = request;
+        let secrets = !secrets.is_empty();
         let writable = workspace.as_ref().is_some_and(Workspace::is_writable);
-        Demands { backend: *backend, network, image: image.as_deref(), waived, writable }
+        Demands { backend: *backend, network, secrets, image: image.as_deref(), waived, writable }
     }
 }
 
@@ -76,7 +79,7 @@ impl Engine {
     ) -> Result<Placement, RunError> {
         self.place_among(
             |_| true,
-            &Demands { backend: choice, network, image: None, waived, writable: false },
+            &Demands { backend: choice, network, secrets: false, image: None, waived, writable: false },
         )
     }
 
@@ -115,7 +118,7 @@ impl Engine {
 }
 
 fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, RunError> {
-    let Demands { network, image, waived, writable, .. } = demands;
+    let Demands { network, secrets, image, waived, writable, .. } = demands;
     if let Some(image) = image.filter(|_| !backend.name().takes_image()) {
         let message =
             format!("the {} backend takes no image, but '{}' is named", backend.name(), image.escape_debug());
@@ -123,6 +126,9 @@ fn accept(backend: &dyn Backend, demands: &Demands<'_>) -> Result<Enforcement, R
     }
     if *writable && !backend.name().layers_workspace() {
         return Err(not_writable(backend.name()));
+    }
+    if *secrets && !backend.adds_secrets() {
+        return Err(no_secrets(backend.name()));
     }
     backend.ready()?;
     if matches!(network, Network::Allow(_)) && !backend.provides(network) && backend.provides(&Network::Full)
@@ -150,6 +156,20 @@ fn not_writable(backend: BackendName) -> RunError {
         hint: "leave writable out and write to /sandbox, or choose the native backend".to_owned(),
         too_large: false,
     })
+}
+
+fn no_secrets(backend: BackendName) -> RunError {
+    let (message, hint) = match backend == BackendName::Native {
+        true => (
+            "this build of belljar cannot add secrets".to_owned(),
+            "build belljar with them: cargo build --release --features secrets",
+        ),
+        false => (
+            format!("the {backend} backend cannot add secrets outside the box"),
+            "leave the secrets out, or choose the native backend",
+        ),
+    };
+    RunError::Invalid(Invalid { field: Field::Secrets, message, hint: hint.to_owned(), too_large: false })
 }
 
 fn no_image(message: String, hint: &str) -> RunError {

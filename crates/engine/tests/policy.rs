@@ -37,6 +37,7 @@ fn request(code: &str) -> RunRequest {
         waived: Vec::new(),
         limits: box_limits,
         network: Network::None,
+        secrets: Vec::new(),
         workspace: None,
         env: Vec::new(),
         image: None,

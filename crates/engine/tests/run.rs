@@ -41,6 +41,7 @@ fn request(limits: LimitsRequest) -> RunRequest {
             waived: Vec::new(),
             limits: sandbox,
             network: Network::None,
+            secrets: Vec::new(),
             workspace: None,
             env: Vec::new(),
             image: None,

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use rustix::process::{Gid, Signal, Uid, geteuid, set_parent_process_death_signal};
+use rustix::process::{DumpableBehavior, Gid, Signal, Uid, geteuid, set_parent_process_death_signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::confine::{drop_capabilities, empty_bounding_set};
@@ -104,6 +104,8 @@ pub fn confine_gateway(limits: HelperLimits) -> io::Result<()> {
         (Resource::Core, 0),
     ])?;
     Identity::of_a_parser().take()?;
+    // It may hold secrets, which no other process of its user is to read (ptrace(2)).
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     if landlock::abi() > 0 {
         landlock::restrict(&[])?;

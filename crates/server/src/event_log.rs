@@ -6,7 +6,10 @@
 //! What the log itself holds is bounded, too. Only the head of each stream is logged, and the run's own limit on output
 //! bounds that; when the run has ended, the log reads it from the result instead of keeping a second copy. The order of
 //! the two streams is kept for the first [`MAX_TURNS`] changes between them. Of an image that is being pulled, only the
-//! latest event of each layer is kept, because it replaces the earlier ones.
+//! latest event of each layer is kept, because it replaces the earlier ones. Of what the program does with its network, the last events are
+//! kept (`activity.rs`); a reader that comes too late for others hears how many they were.
+
+mod activity;
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -14,12 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use belljar_core::backend::{BoxFuture, PullEvent, Stream};
+use belljar_core::egress::NetworkEvent;
 use belljar_core::outcome::Stage;
 use belljar_engine::{Observer, RunId, Started};
 use belljar_wire::RunStarted;
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use self::activity::Activity;
 use crate::http::body::{Memory, Share};
 use crate::runs::{Finished, PATIENCE};
 
@@ -40,6 +45,7 @@ pub(crate) enum LogEvent {
     Pulling(PullEvent),
     Started(RunStarted),
     NextStage,
+    Network(NetworkEvent),
     Output(Stream, Bytes),
 }
 
@@ -68,6 +74,7 @@ struct State {
     next_stage: bool,
     /// What the program wrote.
     program: Section,
+    network: Activity,
     closed: bool,
 }
 
@@ -118,6 +125,7 @@ struct Position {
     started: bool,
     compiler: SectionPosition,
     next_stage: bool,
+    network: u64,
     program: SectionPosition,
 }
 
@@ -176,7 +184,8 @@ impl EventLog {
     /// About how many bytes the log holds beyond the result.
     pub(crate) fn bytes(&self) -> usize {
         let state = self.state();
-        state.compiler.bytes() + state.program.bytes() + state.pulls.len() * PULL_BYTES
+        let told = state.pulls.len() * PULL_BYTES + state.network.bytes();
+        state.compiler.bytes() + state.program.bytes() + told
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
@@ -230,7 +239,8 @@ impl State {
                 self.next_stage.then_some(LogEvent::NextStage)
             });
         }
-        self.program.after(&mut position.program)
+        let event = self.network.after(&mut position.network).map(LogEvent::Network);
+        event.or_else(|| self.program.after(&mut position.program))
     }
 
     /// Whether it started with a compiler.
@@ -402,6 +412,10 @@ impl Observer for Reporter {
         self.log.change(|state| state.next_stage = true);
     }
 
+    fn network(&mut self, event: &NetworkEvent) {
+        self.log.change(|state| state.network.push(event.clone()));
+    }
+
     fn make_room(&mut self, bytes: belljar_core::limits::Bytes) -> BoxFuture<'_, ControlFlow<()>> {
         Box::pin(async move {
             let bytes = usize::try_from(bytes.get()).unwrap_or(usize::MAX);
@@ -544,5 +558,24 @@ mod tests {
         }
         (0..10_000).for_each(|layer| reporter.pulling(&event(layer, 1)));
         assert_eq!(reporter.log.state().pulls.len(), MAX_LAYERS);
+    }
+
+    #[tokio::test]
+    async fn what_a_program_does_with_its_network_is_told_beside_its_output() {
+        use belljar_core::egress::NetworkStep;
+        let mut reporter = reporter();
+        let (host, port) = ("a.org".to_owned(), Some(443));
+        let event = NetworkEvent { host, port, step: NetworkStep::Allowed, count: 1 };
+        let mut early = reporter.log.read();
+        let _ = reporter.output(Stream::Stdout, b"x");
+        assert!(matches!(early.next().await, Some(LogEvent::Output(..))));
+        reporter.network(&event);
+        reporter.log.close(None);
+        assert!(matches!(early.next().await, Some(LogEvent::Network(told)) if told == event));
+        assert!(early.next().await.is_none());
+        let mut late = reporter.log.read();
+        assert!(matches!(late.next().await, Some(LogEvent::Network(told)) if told == event));
+        assert!(matches!(late.next().await, Some(LogEvent::Output(..))) && late.next().await.is_none());
+        assert!(reporter.log.bytes() > 1, "it is counted");
     }
 }

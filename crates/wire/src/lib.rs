@@ -12,6 +12,7 @@ mod decision;
 mod event_schema;
 mod heard;
 mod host;
+mod network;
 mod pool;
 mod problem;
 mod request;
@@ -38,6 +39,7 @@ pub use heard::{Heard, Readable, ServerRefusal, from_json};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };
+pub use network::NetworkActivity;
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{

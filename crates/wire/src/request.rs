@@ -17,6 +17,7 @@ use belljar_core::request::{
     Arg, BackendChoice, Code, EnvVar, ExecutionRequest, Extras, Glob, Network, SandboxRequest, Stdin,
     parse_waivers,
 };
+use belljar_core::secret::SecretHost;
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
@@ -66,6 +67,11 @@ pub struct RunRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<crate::schema::NetworkAccess>, default = "none")]
     pub network: Option<String>,
+    /// The hosts whose secrets are added to the program's requests to them, such as `api.example.com`. The program never
+    /// sees the values. Only those that the server's configuration has and allows.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 16, default = json!([]))]
+    pub secrets: Vec<String>,
     /// The OCI image to run in, such as `python:3.11-slim`. The run then goes to the docker backend; a backend that
     /// takes no image refuses it. Without it, a backend that uses images takes the image of the language.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -334,11 +340,13 @@ impl RunRequest {
         let (box_limits, limits) = limits.within(ceilings).resolve()?;
         let workspace = workspace(&self)?;
         let files = files(self.files, local.files, box_limits.disk)?;
+        let network = self.network.as_deref().map_or(Ok(Network::None), Network::parse)?;
         let sandbox = SandboxRequest {
             backend: self.backend.as_deref().map_or(Ok(BackendChoice::Auto), BackendChoice::parse)?,
             waived: parse_waivers(&self.waive)?,
             limits: box_limits,
-            network: self.network.as_deref().map_or(Ok(Network::None), Network::parse)?,
+            secrets: SecretHost::parse_all(&self.secrets, &network)?,
+            network,
             workspace,
             env: EnvVar::parse_all(self.env.into_iter().collect())?,
             image: self.image,

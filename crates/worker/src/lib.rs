@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 use belljar_jail::{HelperLimits, confine_parser, renew_cpu_time};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
 pub use pool::{Asked, Pool};
@@ -39,7 +40,7 @@ pub use pool::{Asked, Pool};
 pub struct Job {
     /// What it is called on a worker's command line.
     pub name: &'static str,
-    /// Gets ready for it, before the first question.
+    /// Gets ready for it, before the first question and before the worker is confined.
     pub prepare: fn(),
     /// Does it. An error ends the worker.
     pub perform: fn(Vec<u8>, Limits) -> io::Result<Vec<u8>>,
@@ -132,9 +133,10 @@ fn work(job: &Job, limits: Limits) -> io::Result<()> {
     // These have to be open already: nothing can be opened later.
     let status = File::open("/proc/self/status")?;
     let mut parent = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // What strangers wrote comes later. A parser may ask here how large its stack is, which takes a file.
+    (job.prepare)();
     let confined = HelperLimits { cpu: limits.cpu, memory: limits.memory, file_size: LAST_WORDS };
     confine_parser(confined)?;
-    (job.prepare)();
     // The first question pays for the start.
     let mut before = Duration::ZERO;
     while let Some(question) = read_frame(&mut parent)? {
@@ -249,7 +251,13 @@ impl Worker {
 
     /// Goes on with a conversation until there is an answer, or for so long. `None` if there is none yet.
     fn go_on(&mut self, conversation: &mut Conversation, until: Instant) -> Result<Option<Answer>, Failure> {
-        match conversation.go_on(&mut self.socket, until) {
+        let sent = match conversation.sent {
+            0 => self.near(|socket| conversation.send(socket, until)),
+            _ => conversation.send(&mut self.socket, until),
+        };
+        match sent.and_then(|sent| {
+            if sent { conversation.receive(&mut self.socket, until) } else { Ok(Said::NotYet) }
+        }) {
             Ok(Said::All(answer, spent)) => Ok(Some((answer, spent))),
             Ok(Said::NotYet) if Instant::now() < conversation.deadline => Ok(None),
             Ok(Said::NotYet) => Err(self.cause_of_death(true)),
@@ -257,6 +265,20 @@ impl Worker {
             Err(cause) if is_hang_up(&cause) => Err(self.cause_of_death(false)),
             Err(cause) => Err(Failure::Broken(cause)),
         }
+    }
+
+    /// Has the worker go on where this thread is when `wake` wakes it. This thread then waits for the answer, so its CPU is
+    /// free, and the other one need not be woken from its sleep, which takes longer than most scans.
+    fn near<T>(&mut self, wake: impl FnOnce(&mut UnixStream) -> T) -> T {
+        let pid = Pid::from_child(&self.child);
+        let mut here = CpuSet::new();
+        here.set(sched_getcpu());
+        let all = sched_getaffinity(Some(pid)).ok().filter(|_| sched_setaffinity(Some(pid), &here).is_ok());
+        let woken = wake(&mut self.socket);
+        if let Some(all) = all {
+            let _ = sched_setaffinity(Some(pid), &all);
+        }
+        woken
     }
 
     /// Which limit ended it. Running out of stack or of memory ends it with the same signal, or with a panic; then the
@@ -314,18 +336,23 @@ impl Conversation {
         Ok(Conversation { frame, sent: 0, received: Vec::new(), deadline: Instant::now() + wall })
     }
 
-    fn go_on(&mut self, socket: &mut UnixStream, until: Instant) -> io::Result<Said> {
+    /// Sends what is left of the question. Returns whether that was possible in time.
+    fn send(&mut self, socket: &mut UnixStream, until: Instant) -> io::Result<bool> {
         while self.sent < self.frame.len() {
             match socket.write(&self.frame[self.sent..]) {
                 Ok(sent) => self.sent += sent,
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {
                     if !await_events(socket, PollFlags::OUT, until)? {
-                        return Ok(Said::NotYet);
+                        return Ok(false);
                     }
                 }
                 Err(cause) => return Err(cause),
             }
         }
+        Ok(true)
+    }
+
+    fn receive(&mut self, socket: &mut UnixStream, until: Instant) -> io::Result<Said> {
         let mut buffer = [0; 16 << 10];
         while self.received.len() < self.needed()? {
             if !await_events(socket, PollFlags::IN, until)? {

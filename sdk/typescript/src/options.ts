@@ -62,6 +62,8 @@ export interface RunOptions {
 
   /** What the program can reach over the network: `"none"` by default. */
   network?: wire.NetworkAccess | undefined;
+  /** Hosts whose secrets the server adds to the program's requests, outside of the box. */
+  secrets?: readonly string[] | undefined;
   /** What isolates the run: `"auto"` by default. */
   backend?: wire.BackendChoice | undefined;
   /** The OCI image to run in. */
@@ -121,6 +123,7 @@ const PLACES = {
   hints: { field: "hints" },
   outputBase64: { field: "output_base64" },
   network: { field: "network" },
+  secrets: { field: "secrets" },
   backend: { field: "backend" },
   image: { field: "image" },
   workspace: { field: "workspace" },

@@ -31,6 +31,7 @@ mod tests;
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -377,26 +378,22 @@ fn write_value(file: &Path, value: &str) -> io::Result<()> {
 const LONGEST_FILE: usize = 4096;
 
 fn read_text(file: &Path) -> Result<String, CgroupError> {
-    let read = || -> io::Result<String> {
-        let open = rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        // Enough for the whole of any of them, so that one read suffices; a second read could see a change.
-        let mut text = Vec::with_capacity(LONGEST_FILE);
-        rustix::io::read(&open, rustix::buffer::spare_capacity(&mut text))?;
-        String::from_utf8(text).map_err(io::Error::other)
-    };
-    read().map_err(|source| CgroupError::Read { file: file.to_owned(), source })
+    open_file(file).and_then(|open| read_open(&open)).map_err(unreadable(file))
 }
 
-/// A file that is one number.
-fn read_number(file: &Path) -> Result<u64, CgroupError> {
-    let number = read_text(file)?.trim().parse();
-    number.map_err(|_| CgroupError::Malformed { file: file.to_owned(), wanted: "itself" })
+fn open_file(file: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(file, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// One number of a file of lines `key number`.
-fn read_key(file: &Path, key: &'static str) -> Result<u64, CgroupError> {
-    let number = keyed(&read_text(file)?, key);
-    number.ok_or_else(|| CgroupError::Malformed { file: file.to_owned(), wanted: key })
+fn read_open(file: &OwnedFd) -> io::Result<String> {
+    // Enough for the whole of any of them, so that one read suffices; a second read could see a change.
+    let mut text = Vec::with_capacity(LONGEST_FILE);
+    rustix::io::pread(file, rustix::buffer::spare_capacity(&mut text), 0)?;
+    String::from_utf8(text).map_err(io::Error::other)
+}
+
+fn unreadable(file: &Path) -> impl FnOnce(io::Error) -> CgroupError {
+    |source| CgroupError::Read { file: file.to_owned(), source }
 }
 
 fn keyed(text: &str, key: &str) -> Option<u64> {

@@ -9,10 +9,11 @@ use std::time::Duration;
 use belljar_core::guarantee::{Guarantee, Standing};
 use belljar_host::sockets::BUFFERS_LIMIT;
 
+use super::box_cgroup::TASKS;
 use super::mounts::{self, Kind, Mount};
 use super::{
     BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, RejectedWay,
-    Verdicts, Version, chain, read_key, read_number,
+    Verdicts, Version, chain,
 };
 
 /// The hierarchies of version 1 in which boxes are made.
@@ -121,13 +122,26 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     ]
 }
 
+const PEAK: &str = "memory.max_usage_in_bytes";
+const PEAK_OF_BUFFERS: &str = "memory.kmem.tcp.max_usage_in_bytes";
+const OOM_KILLS: &str = "memory.oom_control";
+const CPU_TIME: &str = "cpuacct.usage";
+/// What is read at the end of a run.
+pub(super) const COUNTERS: &[(Controller, &str)] = &[
+    (Controller::Pids, TASKS),
+    (Controller::Memory, PEAK),
+    (Controller::Memory, PEAK_OF_BUFFERS),
+    (Controller::Memory, OOM_KILLS),
+    (Controller::CpuAcct, CPU_TIME),
+];
+
 pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, CgroupError> {
-    let memory = read_number(&cgroup.file(Controller::Memory, "memory.max_usage_in_bytes")?)?;
+    let memory = cgroup.number(Controller::Memory, PEAK)?;
     // The two may not have been at their peaks at the same time, but neither is left out.
-    let sockets = socket_buffers(cgroup, "memory.kmem.tcp.max_usage_in_bytes")?;
+    let sockets = socket_buffers(cgroup, PEAK_OF_BUFFERS)?;
     Ok(MemoryCounters {
         peak: memory.saturating_add(sockets),
-        oom_kills: read_key(&cgroup.file(Controller::Memory, "memory.oom_control")?, "oom_kill")?,
+        oom_kills: cgroup.number_of(Controller::Memory, OOM_KILLS, "oom_kill")?,
     })
 }
 
@@ -138,14 +152,14 @@ pub(super) fn memory_beyond_limit(cgroup: &BoxCgroup) -> Result<u64, CgroupError
 
 /// Zero on kernels that do not count them.
 fn socket_buffers(cgroup: &BoxCgroup, file: &str) -> Result<u64, CgroupError> {
-    match read_number(&cgroup.file(Controller::Memory, file)?) {
+    match cgroup.number(Controller::Memory, file) {
         Err(CgroupError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(0),
         counted => counted,
     }
 }
 
 pub(super) fn cpu_time(cgroup: &BoxCgroup) -> Result<Duration, CgroupError> {
-    Ok(Duration::from_nanos(read_number(&cgroup.file(Controller::CpuAcct, "cpuacct.usage")?)?))
+    Ok(Duration::from_nanos(cgroup.number(Controller::CpuAcct, CPU_TIME)?))
 }
 
 fn standing(guarantee: Guarantee, proof: Result<(), CgroupError>) -> Standing {

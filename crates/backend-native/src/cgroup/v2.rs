@@ -19,12 +19,13 @@ use std::time::{Duration, Instant};
 use belljar_core::guarantee::{Guarantee, Standing};
 use rustix::process::{Pid, geteuid, getpid};
 
+use super::box_cgroup::TASKS;
 use super::mounts::{self, Kind, Mount, Writable};
 use super::systemd::{Manager, Scope, ScopeError};
 use super::{
     BoxCgroup, BoxName, Caps, CgroupError, Controller, Demand, Group, Knob, MemoryCounters, RejectedWay,
-    Settings, Verdicts, Version, chain, make_box_dir, make_parent_dir, members, name, read_key, read_number,
-    sweep_boxes, write_value,
+    Settings, Verdicts, Version, chain, make_box_dir, make_parent_dir, members, name, sweep_boxes,
+    write_value,
 };
 
 /// The part of the hierarchy of version 2 in which boxes are made.
@@ -384,22 +385,37 @@ pub(super) fn knobs(caps: &Caps) -> Vec<Knob> {
     ]
 }
 
+const PEAK: &str = "memory.peak";
+const CHARGED: &str = "memory.current";
+const EVENTS: &str = "memory.events";
+const CPU_TIME: &str = "cpu.stat";
+/// What is read at the end of a run.
+pub(super) const COUNTERS: &[(Controller, &str)] = &[
+    (Controller::Pids, TASKS),
+    (Controller::Memory, PEAK),
+    (Controller::Memory, EVENTS),
+    (Controller::Cpu, CPU_TIME),
+];
+
 pub(super) fn memory_counters(cgroup: &BoxCgroup) -> Result<MemoryCounters, CgroupError> {
-    let peak = cgroup.file(Controller::Memory, "memory.peak")?;
-    let peak = if peak.exists() { peak } else { cgroup.file(Controller::Memory, "memory.current")? };
+    let peak = match cgroup.number(Controller::Memory, PEAK) {
+        Err(CgroupError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            cgroup.number(Controller::Memory, CHARGED)?
+        }
+        peak => peak?,
+    };
     // A box has no cgroups below its own, so the local events are all there are.
-    let events = cgroup.file(Controller::Memory, "memory.events")?;
-    Ok(MemoryCounters { peak: read_number(&peak)?, oom_kills: read_key(&events, "oom_kill")? })
+    let oom_kills = cgroup.number_of(Controller::Memory, EVENTS, "oom_kill")?;
+    Ok(MemoryCounters { peak, oom_kills })
 }
 
 /// What the kernel charged although the limit was reached, as it does for some socket buffers.
 pub(super) fn memory_beyond_limit(cgroup: &BoxCgroup, limit: u64) -> Result<u64, CgroupError> {
-    let charged = read_number(&cgroup.file(Controller::Memory, "memory.current")?)?;
-    Ok(charged.saturating_sub(limit))
+    Ok(cgroup.number(Controller::Memory, CHARGED)?.saturating_sub(limit))
 }
 
 pub(super) fn cpu_time(cgroup: &BoxCgroup) -> Result<Duration, CgroupError> {
-    Ok(Duration::from_micros(read_key(&cgroup.file(Controller::Cpu, "cpu.stat")?, "usage_usec")?))
+    Ok(Duration::from_micros(cgroup.number_of(Controller::Cpu, CPU_TIME, "usage_usec")?))
 }
 
 fn standing(

@@ -1,5 +1,6 @@
 //! How an execution begins: a box is ordered from its keeper, and its program is started or comes from a zygote.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -20,7 +21,6 @@ use crate::errors::{died, failure, setup};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
 use crate::live_box::LiveBox;
-use crate::network::Gateway;
 use crate::program::Program;
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
@@ -130,9 +130,7 @@ impl NativeExecution {
         stdin: OwnedFd,
         mut terms: Terms,
     ) -> Result<(NativeExecution, ProgramEnds), BackendError> {
-        // It loads while the box is built.
-        let gateway =
-            terms.egress.take().map(Gateway::start).transpose().map_err(setup("start the gateway"))?;
+        let gateway = terms.gateway.take();
         let (output, stdout, stderr) = Output::new().map_err(setup("make pipes for stdout and stderr"))?;
         let ends = ProgramEnds { stdin, stdout, stderr };
         let code = draft.plan.identity.code.outside;
@@ -155,6 +153,8 @@ impl NativeExecution {
         let execution = NativeExecution {
             home,
             gateway,
+            network: None,
+            untold: VecDeque::new(),
             life: Life::Running,
             output,
             calls: Calls::default(),

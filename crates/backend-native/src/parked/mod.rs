@@ -251,7 +251,7 @@ impl Parked {
             collected: execution.limits.collected,
             writes: Writes::Refused,
             // Boxes of the pool have no network.
-            egress: None,
+            gateway: None,
         };
         running.become_run(start, terms, usage.cpu);
         Ok(running)

@@ -14,6 +14,7 @@ fn sandbox(limits: LimitsRequest, waived: &[Guarantee]) -> SandboxSpec {
     SandboxSpec {
         limits: limits.resolve().unwrap().0,
         network: Network::None,
+        secrets: Vec::new(),
         workspace: None,
         env: Vec::new(),
         image: None,

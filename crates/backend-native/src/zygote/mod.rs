@@ -436,7 +436,7 @@ fn terms(runtime: &Stamped, sandbox: &SandboxSpec, execution: &ExecutionSpec) ->
         collect: Vec::new(),
         collected: execution.limits.collected,
         writes: Writes::Refused,
-        egress: None,
+        gateway: None,
     }
 }
 

@@ -8,6 +8,7 @@ use belljar_core::allowance::{Allowance, Ceilings, Networks, Permitted, Workspac
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, Cpus, parse_duration};
 use belljar_core::request::{BackendChoice, Network, parse_waivers};
+use belljar_core::secret::SecretHost;
 use belljar_server::Config;
 use belljar_server::caller::{Key, KeyHash, Quota};
 use belljar_server::config::usual_allowance;
@@ -58,13 +59,16 @@ impl ServerTable {
     /// beneath a root all the same: a directory with the server's own socket in it would let code in a container ask for
     /// more than the box that it is in.
     pub(super) fn trust(&self, allowance: &mut Allowance) {
-        let Allowance { backends, networks, waivers, .. } = Allowance::everything();
-        let AllowanceTable { backends: own, network, waive, .. } = &self.allow;
+        let Allowance { backends, networks, secrets, waivers, .. } = Allowance::everything();
+        let AllowanceTable { backends: own, network, secrets: named, waive, .. } = &self.allow;
         if own.is_none() {
             allowance.backends = backends;
         }
         if network.is_none() {
             allowance.networks = networks;
+        }
+        if named.is_none() {
+            allowance.secrets = secrets;
         }
         if waive.is_none() {
             allowance.waivers = waivers;
@@ -110,6 +114,8 @@ struct AllowanceTable {
     languages: Option<Vec<String>>,
     backends: Option<Vec<String>>,
     network: Option<String>,
+    /// The hosts whose secrets may be used.
+    secrets: Option<Vec<String>>,
     /// Without it, what the operator does without.
     waive: Option<Vec<String>>,
     workspace_roots: Vec<PathBuf>,
@@ -248,6 +254,10 @@ fn allowance(
             Network::Full => Networks::Full,
             Network::Allow(hosts) => Networks::Hosts(hosts),
         };
+    }
+    if let Some(secrets) = &table.secrets {
+        let hosts: Result<_, _> = secrets.iter().map(|host| SecretHost::parse(host)).collect();
+        allowance.secrets = Permitted::Only(hosts.map_err(|fault| at("secrets").blame(fault.into()))?);
     }
     if let Some(waive) = &table.waive {
         let waivers = parse_waivers(waive).map_err(|fault| at("waive").blame(fault.into()))?;

@@ -20,6 +20,11 @@ const NAMES: &[(&str, &[&str])] = &[
     ("good.test", &[GOOD]),
     ("same.test", &[GOOD]),
     ("other.test", &[OTHER]),
+    ("api.test", &["93.184.216.37"]),
+    ("same-api.test", &["93.184.216.37"]),
+    ("wrong.test", &["93.184.216.38"]),
+    ("self.test", &["93.184.216.39"]),
+    ("unset.test", &["93.184.216.39"]),
     ("denied.test", &[GOOD]),
     ("a.wild.test", &[GOOD]),
     ("wild.test", &[GOOD]),
@@ -62,6 +67,14 @@ pub(crate) fn serve() -> ExitCode {
             std::thread::spawn(move || echo_datagrams(&socket));
         }
     }
+    #[cfg(feature = "secrets")]
+    let _servers = {
+        for address in [crate::api::API, crate::api::WRONG, crate::api::SELF] {
+            ip(&format!("addr add {address}/24 dev up1"));
+        }
+        listen(crate::api::API.parse().unwrap(), 80, answer_requests);
+        crate::api::serve()
+    };
     let names = UdpSocket::bind((GOOD, 53)).unwrap();
     std::thread::spawn(move || answer_questions(&names));
     println!("serving");

@@ -13,10 +13,16 @@
     reason = "a test with a main of its own, which clippy takes for a program"
 )]
 
+#[cfg(feature = "secrets")]
+mod api;
 mod cases;
 mod client;
 mod endings;
 mod internet;
+#[cfg_attr(not(feature = "secrets"), path = "no_secrets.rs")]
+mod secrets;
+mod server;
+mod shown;
 mod world;
 
 use std::os::unix::process::CommandExt;
@@ -63,5 +69,6 @@ fn run() -> ExitCode {
         })
         .with_ignored_flag(!is_root)
     };
-    libtest_mimic::run(&arguments, cases::ALL.iter().map(trial).collect()).exit_code()
+    let cases = cases::ALL.iter().chain(secrets::ALL);
+    libtest_mimic::run(&arguments, cases.map(trial).collect()).exit_code()
 }

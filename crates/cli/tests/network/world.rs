@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::LazyLock;
 
@@ -20,6 +20,9 @@ pub(crate) const ANYCAST: &str = "2606:2800::";
 pub(crate) const SECRET: &str = "a service of the host";
 pub(crate) const ABSTRACT: &str = "belljar-test-abstract";
 
+/// Tells the internet where the files of the tests are.
+pub(crate) const DIRECTORY: &str = "BELLJAR_TEST_DIRECTORY";
+
 /// The world of all tests in this process.
 pub(crate) struct World {
     _internet: Child,
@@ -31,10 +34,13 @@ pub(crate) static WORLD: LazyLock<World> = LazyLock::new(World::make);
 
 impl World {
     fn make() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        prepare(dir.path());
         let mut internet = Command::new("unshare")
             .arg("--net")
             .arg(std::env::current_exe().unwrap())
             .env(ROLE, "internet")
+            .env(DIRECTORY, dir.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -61,7 +67,6 @@ impl World {
         writeln!(internet.stdin.as_mut().unwrap(), "go").unwrap();
         expect("serving");
         serve_host();
-        let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("belljar.toml"), CONFIGURATION).unwrap();
         World { _internet: internet, dir }
     }
@@ -69,6 +74,20 @@ impl World {
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
+}
+
+/// What the servers with secrets need.
+fn prepare(dir: &Path) {
+    #[cfg(feature = "secrets")]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // A server that root started is not root, and reads the certificates here.
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        crate::api::prepare(dir);
+        std::fs::write(dir.join("secrets.toml"), crate::secrets::configuration(dir)).unwrap();
+    }
+    #[cfg(not(feature = "secrets"))]
+    let _ = dir;
 }
 
 /// Everything here is in the test's own network, so the test's own name server is asked.

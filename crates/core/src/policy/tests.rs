@@ -14,6 +14,7 @@ fn request() -> RunRequest {
         waived: Vec::new(),
         limits: box_limits,
         network: Network::None,
+        secrets: Vec::new(),
         workspace: None,
         env: Vec::new(),
         image: None,

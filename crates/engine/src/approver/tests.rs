@@ -17,6 +17,7 @@ fn request() -> RunRequest {
         waived: Vec::new(),
         limits: box_limits,
         network: Network::None,
+        secrets: Vec::new(),
         workspace: Some(Workspace::parse(Path::new("/srv/a")).unwrap()),
         env: env("KEY", "value"),
         image: None,

@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use belljar_core::allowance::Workspaces;
+use belljar_core::allowance::{Permitted, Workspaces};
 use belljar_core::language::Language;
 use belljar_core::limits::show_duration;
 use belljar_core::request::{BackendChoice, BackendName};
+use belljar_core::secret::SecretHost;
 use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
@@ -40,6 +41,8 @@ pub(super) struct Offer<'a> {
     pub(super) default: BackendChoice,
     /// The directories that a call may show to its program.
     pub(super) workspaces: &'a Workspaces,
+    /// The hosts whose secrets a call may use.
+    pub(super) secrets: &'a Permitted<SecretHost>,
     /// Whether there is a way to upload files.
     pub(super) uploads: bool,
 }
@@ -47,7 +50,30 @@ pub(super) struct Offer<'a> {
 impl<'a> Offer<'a> {
     /// All that any caller may have.
     pub(super) const fn everything(backends: &'a [BackendName]) -> Offer<'a> {
-        Offer { backends, default: BackendChoice::Auto, workspaces: &Workspaces::Any, uploads: true }
+        Offer {
+            backends,
+            default: BackendChoice::Auto,
+            workspaces: &Workspaces::Any,
+            secrets: &Permitted::All,
+            uploads: true,
+        }
+    }
+
+    /// What the argument `secrets` may be; `None` if the caller may use none.
+    fn secrets(&self) -> Option<Value> {
+        let which = match self.secrets {
+            Permitted::All => "Those that the operator has configured.".to_owned(),
+            Permitted::Only(hosts) if hosts.is_empty() => return None,
+            Permitted::Only(hosts) => {
+                let hosts: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+                format!("Any of: {}.", hosts.join(", "))
+            }
+        };
+        let description = format!(
+            "Hosts whose secret is added to the program's requests, outside the sandbox. {which} The program calls \
+             https://HOST without it and never sees it; network must allow HOST."
+        );
+        Some(json!({"type": "array", "items": {"type": "string"}, "description": description}))
     }
 
     /// What the argument `workspace` may be; `None` if there is no directory that it could name.
@@ -141,6 +167,9 @@ pub(super) fn run_arguments(offer: &Offer<'_>) -> JsonObject {
             "image": text("An OCI image to run in. Needs the docker backend."),
             "verbose": verbose(),
     });
+    if let Some(secrets) = offer.secrets() {
+        properties["secrets"] = secrets;
+    }
     if let Some(workspace) = offer.workspace() {
         properties["workspace"] = workspace;
         properties["writable"] = flag(
@@ -442,7 +471,21 @@ mod tests {
     static NOWHERE: Workspaces = Workspaces::Beneath(Vec::new());
 
     fn offer(workspaces: &Workspaces) -> Offer<'_> {
-        Offer { backends: &BackendName::BUILDABLE, default: BackendChoice::Auto, workspaces, uploads: false }
+        static NO_SECRETS: Permitted<SecretHost> = Permitted::Only(Vec::new());
+        let (backends, default) = (&BackendName::BUILDABLE[..], BackendChoice::Auto);
+        Offer { backends, default, workspaces, secrets: &NO_SECRETS, uploads: false }
+    }
+
+    #[test]
+    fn a_secret_is_offered_to_whom_it_is_allowed() {
+        let offered = |secrets: &Permitted<SecretHost>| {
+            run_arguments(&Offer { secrets, ..offer(&NOWHERE) })["properties"]["secrets"].clone()
+        };
+        assert!(offered(&Permitted::Only(Vec::new())).is_null());
+        let own = Permitted::Only(vec![SecretHost::parse("api.example.com").unwrap()]);
+        let described = offered(&own)["description"].as_str().unwrap().to_owned();
+        assert!(described.contains("Any of: api.example.com."), "{described}");
+        assert!(offered(&Permitted::All).is_object());
     }
 
     #[test]

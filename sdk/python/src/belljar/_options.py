@@ -63,6 +63,8 @@ class RunOptions(TypedDict, total=False):
     """How much of stdout, and how much of stderr, is kept."""
     network: str
     """`none`, `full`, or what the server takes besides."""
+    secrets: Sequence[str]
+    """Hosts whose secrets the server adds to the program's requests, outside of the box."""
     image: Optional[str]
     """The OCI image to run in."""
     backend: "Backend"
@@ -89,7 +91,7 @@ _SIZES = {
     "output_limit": "output_bytes",
 }
 _NUMBERS = ("cpus", "pids")
-_LISTS = ("args", "collect", "waive", "allowed_imports")
+_LISTS = ("args", "collect", "secrets", "waive", "allowed_imports")
 _AS_THEY_ARE = ("plots", "hints", "network", "image", "backend", "writable", "changes", "output_base64")
 _KNOWN = frozenset([*_SECONDS, *_SIZES, *_NUMBERS, *_LISTS, *_AS_THEY_ARE, "env", "files", "workspace"])
 
