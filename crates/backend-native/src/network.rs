@@ -6,12 +6,14 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use belljar_core::backend::{BackendError, SandboxSpec};
-use belljar_core::egress::{Egress, Rule};
+use belljar_core::egress::{Egress, NetworkEvent, Rule};
 use belljar_core::outcome::NetworkUse;
 use belljar_core::request::{EnvVar, Network};
 use belljar_egress::{EgressLimits, GatewayProcess, Order};
 use belljar_jail::plan::Plan;
 use belljar_jail::uplink::NAME_SERVER;
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
 
 use crate::secrets::{self, ConfiguredSecret};
 
@@ -75,12 +77,18 @@ pub(crate) fn resolver_configuration(network: &Network) -> String {
 pub(crate) struct Gateway {
     process: GatewayProcess,
     order: Order,
+    /// A second handle on its socket, to wait for what it tells. Gone if it tells nothing any more.
+    telling: Option<UnixDatagram>,
 }
 
 impl Gateway {
     /// Starts it, so that it is loaded by the time the box has an uplink.
     pub(crate) fn start(order: Order) -> io::Result<Gateway> {
-        Ok(Gateway { process: GatewayProcess::start()?, order })
+        let process = GatewayProcess::start()?;
+        // It keeps message boundaries, like a datagram socket; polling it needs no more than that.
+        let telling = std::os::unix::net::UnixDatagram::from(process.share_socket()?);
+        telling.set_nonblocking(true)?;
+        Ok(Gateway { process, order, telling: Some(UnixDatagram::from_std(telling)?) })
     }
 
     /// Lets the box trust it, because it stands in for the hosts of secrets.
@@ -100,8 +108,26 @@ impl Gateway {
         self.process.connect(&self.order, uplink)
     }
 
-    /// Ends it, and with it the network of the box.
-    pub(crate) fn finish(self) -> NetworkUse {
+    /// What the box does next with its network. The future may be dropped before it is ready; nothing is lost.
+    pub(crate) async fn hear(&mut self) -> NetworkEvent {
+        while let Some(telling) = &self.telling {
+            if telling.readable().await.is_err() {
+                break;
+            }
+            match telling.try_io(Interest::READABLE, || self.process.hear()) {
+                Ok(Some(event)) => return event,
+                // What it says is no event.
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+        }
+        self.telling = None;
+        std::future::pending().await
+    }
+
+    /// Ends it, and with it the network of the box. Also returns what was not heard before.
+    pub(crate) fn finish(self) -> (NetworkUse, Vec<NetworkEvent>) {
         self.process.finish()
     }
 }

@@ -14,6 +14,8 @@ use crate::settings::Scalar;
 
 /// As many connections as the buffers of a gateway are made for.
 const MOST_CONNECTIONS: u32 = 4096;
+/// A connection is carried in pieces of up to this size, so that a lower rate would stop and go.
+const LEAST_RATE: u64 = 64 << 10;
 
 /// The table `[egress]` of `belljar.toml`.
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +32,8 @@ pub(crate) struct EgressTable {
     /// Bytes that a box may send and receive.
     max_up: Option<Scalar>,
     max_down: Option<Scalar>,
+    /// Bytes that it may send, and receive, in a second.
+    bytes_per_second: Option<Scalar>,
 }
 
 impl EgressTable {
@@ -73,6 +77,9 @@ impl EgressTable {
             connections_per_second: self.connections_per_second.unwrap_or(connections_per_second),
             up: bytes(self.max_up).map_err(|text| wrong("max-up", text, "write max-up = \"100M\""))?,
             down: bytes(self.max_down).map_err(|text| wrong("max-down", text, "write max-down = \"1G\""))?,
+            rate: bytes(self.bytes_per_second)
+                .and_then(fast_enough)
+                .map_err(|text| wrong("bytes-per-second", text, "write bytes-per-second = \"10M\""))?,
         };
         if !(1..=MOST_CONNECTIONS).contains(&settings.limits.connections) {
             let message =
@@ -91,6 +98,13 @@ fn bytes(text: Option<Scalar>) -> Result<Option<u64>, String> {
     .transpose()
 }
 
+fn fast_enough(rate: Option<u64>) -> Result<Option<u64>, String> {
+    match rate {
+        Some(rate) if rate < LEAST_RATE => Err(format!("'{rate}' is less than {LEAST_RATE}, which is 64K")),
+        rate => Ok(rate),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -104,14 +118,20 @@ mod tests {
     fn the_table_is_read() {
         let settings = read(
             "deny = [\"*.evil.org\", \"10.0.0.0/8\"]\nresolver = \"127.0.0.1:5353\"\nconnections = 5\n\
-             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\nca-file = \"/ca.pem\"\n",
+             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\n\
+             bytes-per-second = \"2M\"\nca-file = \"/ca.pem\"\n",
         )
         .unwrap();
         assert_eq!(settings.deny.len(), 2);
         assert_eq!(settings.ca_file, Some(PathBuf::from("/ca.pem")));
         assert_eq!(settings.resolver, Some("127.0.0.1:5353".parse().unwrap()));
-        let limits =
-            EgressLimits { connections: 5, connections_per_second: 7, up: Some(1 << 20), down: Some(9) };
+        let limits = EgressLimits {
+            connections: 5,
+            connections_per_second: 7,
+            up: Some(1 << 20),
+            down: Some(9),
+            rate: Some(2 << 20),
+        };
         assert_eq!(settings.limits, limits);
         assert_eq!(read("").unwrap().limits, EgressLimits::default());
     }
@@ -125,6 +145,8 @@ mod tests {
             ("connections = 100000", "connections"),
             ("max-up = \"lots\"", "max-up"),
             ("ca-file = \"ca.pem\"", "ca-file"),
+            ("bytes-per-second = \"fast\"", "bytes-per-second"),
+            ("bytes-per-second = 1000", "bytes-per-second"),
         ] {
             let message = read(text).unwrap_err();
             assert!(message.starts_with(&format!("{option} of [egress] in belljar.toml: ")), "{message}");

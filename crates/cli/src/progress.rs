@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use belljar_core::backend::{PullEvent, Stream};
+use belljar_core::egress::NetworkEvent;
 use belljar_engine::{Observer, Started};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
@@ -49,6 +50,10 @@ impl Observer for PullProgress<'_> {
 
     fn next_stage(&mut self) {
         self.observer.next_stage();
+    }
+
+    fn network(&mut self, event: &NetworkEvent) {
+        self.observer.network(event);
     }
 
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {

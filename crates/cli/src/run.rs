@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use belljar_core::Field;
 use belljar_core::allowance::Allowance;
 use belljar_core::backend::{PullEvent, Stream};
+use belljar_core::egress::NetworkEvent;
 use belljar_core::limits::{BoxLimits, Bytes, ExecutionLimits, show_duration};
 use belljar_core::outcome::{CollectedFile, Outcome, Report, Stage, Start, TimeLimit, Usage};
 use belljar_core::policy::{Action, Policy};
@@ -248,7 +249,8 @@ pub(crate) fn origin() -> Origin {
     Origin { caller: caller.into(), surface: WayIn::CommandLine, peer: None, cells: None }
 }
 
-/// Says with `--verbose` how the program was started, and passes everything on to another observer.
+/// Says with `--verbose` how the program was started and what it does with its network, and passes everything on to another
+/// observer.
 #[derive(Debug)]
 struct Narrator<'a> {
     /// The limits in words, with `--verbose`.
@@ -275,9 +277,21 @@ impl Observer for Narrator<'_> {
         self.observer.next_stage();
     }
 
+    fn network(&mut self, event: &NetworkEvent) {
+        if self.limits.is_some() {
+            note_network(event);
+        }
+        self.observer.network(event);
+    }
+
     fn output(&mut self, stream: Stream, bytes: &[u8]) -> ControlFlow<()> {
         self.observer.output(stream, bytes)
     }
+}
+
+/// Says what a program does with its network.
+fn note_network(event: &NetworkEvent) {
+    problem::note(&format!("network: {event}"));
 }
 
 fn start_name(start: Start) -> &'static str {

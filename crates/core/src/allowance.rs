@@ -246,8 +246,9 @@ fn is_covered(host: &str, allowed: &[String]) -> bool {
     allowed.any(|rule| rule.covers(&wanted))
 }
 
+/// Whether this is a part of the public internet as `full` has it, which is without QUIC.
 fn is_public(host: &str) -> bool {
-    Rule::parse(host).is_ok_and(|rule| !rule.is_special() && !rule.is_one_address())
+    Rule::parse(host).is_ok_and(|rule| !rule.is_special() && !rule.is_one_address() && !rule.is_for_quic())
 }
 
 impl Workspaces {
@@ -470,6 +471,9 @@ mod tests {
         assert!(permits(&some, "allow:example.org:443") && !permits(&some, "allow:api.example.org"));
         assert!(permits(&full, "allow:example.org,93.184.216.0/24,0.0.0.0/0"));
         assert!(!permits(&full, "allow:93.184.216.34"), "it may be the host's own");
+        assert!(permits(&full, "allow:example.org:53/udp"));
+        assert!(!permits(&full, "allow:example.org:443/udp"), "the public internet is without QUIC");
+        assert!(!permits(&full, "allow:0.0.0.0/0:1-65535/udp"), "the same");
         let hosts = |hosts: &[&str]| Allowance {
             networks: Networks::Hosts(hosts.iter().map(|host| (*host).to_owned()).collect()),
             ..Allowance::boxed()
@@ -477,6 +481,8 @@ mod tests {
         assert!(!permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34:80"), "the same");
         assert!(permits(&hosts(&["93.184.216.0/24"]), "allow:93.184.216.34/31:80"), "a block never is");
         assert!(permits(&hosts(&["93.184.216.34"]), "allow:93.184.216.34:80"), "the key names it");
+        assert!(permits(&hosts(&["a.org:443/udp"]), "allow:a.org:443/udp"));
+        assert!(!permits(&hosts(&["a.org:443", "*.org"]), "allow:a.org:443/udp"), "QUIC has to be named");
         for private in ["allow:10.0.0.1", "allow:example.org,169.254.169.254", "allow:fd00::/8"] {
             assert!(!permits(&full, private), "{private}: no part of the public internet");
             assert!(permits(&Allowance::everything(), private), "{private}: the control");

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::egress::NetworkEvent;
 use crate::guarantee::{Enforcement, Offer};
 use crate::language::Language;
 use crate::limits::{BoxLimits, ExecutionLimits};
@@ -272,6 +273,8 @@ pub trait Execution: Send {
 pub enum Event<'a> {
     /// Bytes from inside, at most a few pages at a time.
     Output(Stream, &'a [u8]),
+    /// It did something with its network.
+    Network(NetworkEvent),
     /// Nothing follows.
     Ended,
 }

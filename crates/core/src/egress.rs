@@ -6,6 +6,7 @@
 //! So an address that belongs to no public host is reachable only through a rule that is itself an address.
 
 mod address;
+mod event;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 pub use address::{Block, Class, canonical};
+pub use event::{NetworkEvent, NetworkStep};
 pub use rule::{Host, MAX_RULES, Ports, Rule, is_name};
 
 use crate::request::Network;
@@ -28,7 +30,7 @@ pub enum Transport {
 }
 
 /// The port of HTTP over QUIC, whose names nobody but its two ends can read.
-const QUIC: u16 = 443;
+pub(crate) const QUIC: u16 = 443;
 /// Ports on which many names share an address. What goes there by name must show the name.
 pub(crate) const SHARED: [u16; 2] = [80, 443];
 
@@ -66,7 +68,7 @@ pub enum Reason {
     Special(Class),
     /// The host's own address.
     OwnAddress,
-    /// QUIC, which is switched off.
+    /// QUIC, which no rule allows.
     Quic,
     /// Neither TCP nor UDP.
     Transport,
@@ -125,7 +127,8 @@ impl Egress {
     /// # Errors
     /// Why not.
     pub fn resolve(&self, name: &str) -> Result<(), Reason> {
-        if self.deny.iter().any(|rule| rule.ports == Ports::ALL && rule.host.names(name)) {
+        let refuses = |rule: &Rule| rule.ports == Ports::ALL && rule.only.is_none() && rule.host.names(name);
+        if self.deny.iter().any(refuses) {
             return Err(Reason::Denied);
         }
         match &self.allow {
@@ -165,17 +168,17 @@ impl Egress {
         if let Some(class) = class.filter(|class| class.is_never_reachable()) {
             return Err(Reason::Special(class));
         }
-        if self.deny.iter().any(|rule| rule.matches(address, port)) {
+        if self.deny.iter().any(|rule| rule.refuses(transport, port) && rule.host.contains(address)) {
             return Err(Reason::Denied);
         }
         // An address that was only found under names which are refused is refused, whatever is sent there.
-        if !resolved.is_empty() && resolved.iter().all(|name| self.show(name, port).is_err()) {
+        if !resolved.is_empty() && resolved.iter().all(|name| self.refuses(transport, name, port)) {
             return Err(Reason::Denied);
         }
-        if transport == Transport::Udp && port == QUIC {
+        if transport == Transport::Udp && port == QUIC && !self.opens_quic(address, resolved) {
             return Err(Reason::Quic);
         }
-        if self.is_named_by_address(address, port) {
+        if self.is_named_by_address(transport, address, port) {
             return Ok(Passage::Free);
         }
         match (class, &self.allow) {
@@ -185,13 +188,22 @@ impl Egress {
         }
     }
 
+    /// Whether a rule for datagrams alone names this host, by address or by name. No other rule opens the port of QUIC.
+    fn opens_quic(&self, address: IpAddr, resolved: &[&str]) -> bool {
+        let opens = |rule: &Rule| {
+            rule.carries(Transport::Udp, QUIC)
+                && (rule.host.contains(address) || resolved.iter().any(|name| rule.host.names(name)))
+        };
+        self.allow.as_ref().is_some_and(|rules| rules.iter().any(opens))
+    }
+
     /// Whether a rule names this address, and not merely a range of which it is a part: `0.0.0.0/0` names no address
     /// of a private network.
-    fn is_named_by_address(&self, address: IpAddr, port: u16) -> bool {
+    fn is_named_by_address(&self, transport: Transport, address: IpAddr, port: u16) -> bool {
         let (address, class) = (canonical(address), Class::of(address));
         let names = |rule: &Rule| match &rule.host {
             Host::Addresses(block) => {
-                rule.ports.contains(port)
+                rule.carries(transport, port)
                     && block.contains(address)
                     && (class.is_none() || block.class().is_some())
             }
@@ -202,9 +214,9 @@ impl Egress {
 
     /// Whether a rule names this very address, and no other one.
     #[must_use]
-    pub fn names_exactly(&self, address: IpAddr, port: u16) -> bool {
+    pub fn names_exactly(&self, transport: Transport, address: IpAddr, port: u16) -> bool {
         let only = Block::one(address);
-        let names = |rule: &Rule| rule.host == Host::Addresses(only) && rule.ports.contains(port);
+        let names = |rule: &Rule| rule.host == Host::Addresses(only) && rule.carries(transport, port);
         self.allow.as_ref().is_some_and(|rules| rules.iter().any(names))
     }
 
@@ -213,8 +225,11 @@ impl Egress {
     /// # Errors
     /// A rule of the operator refuses the name.
     pub fn show(&self, name: &str, port: u16) -> Result<(), Reason> {
-        let refused = |rule: &Rule| rule.ports.contains(port) && rule.host.names(name);
-        if self.deny.iter().any(refused) { Err(Reason::Denied) } else { Ok(()) }
+        if self.refuses(Transport::Tcp, name, port) { Err(Reason::Denied) } else { Ok(()) }
+    }
+
+    fn refuses(&self, transport: Transport, name: &str, port: u16) -> bool {
+        self.deny.iter().any(|rule| rule.refuses(transport, port) && rule.host.names(name))
     }
 
     /// Whether connections that may go anywhere must be looked into all the same, because some names are refused.
@@ -232,13 +247,13 @@ impl Egress {
     ) -> Result<Passage, Reason> {
         let mut opaque = false;
         let mut names = Vec::new();
-        for name in resolved.iter().filter(|name| self.show(name, port).is_ok()) {
-            let mut matching =
-                rules.iter().filter(|rule| rule.ports.contains(port) && rule.host.names(name)).peekable();
+        for name in resolved.iter().filter(|name| !self.refuses(transport, name, port)) {
+            let matches = |rule: &&Rule| rule.carries(transport, port) && rule.host.names(name);
+            let mut matching = rules.iter().filter(matches).peekable();
             if matching.peek().is_some() {
                 names.push((*name).to_owned());
             }
-            opaque |= matching.any(|rule| rule.ports != Ports::ALL && !SHARED.contains(&port));
+            opaque |= matching.any(|rule| rule.is_opaque_at(port));
         }
         match (names.is_empty(), transport) {
             (true, _) => Err(Reason::NotAllowed),

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::egress::{Host, Ports, Rule};
+use crate::egress::{Host, Ports, Rule, Transport};
 use crate::request::Network;
 use crate::{Field, Invalid};
 
@@ -32,8 +32,10 @@ impl SecretHost {
             Invalid::new(Field::Secrets, message, hint)
         };
         match Rule::parse(text) {
-            Ok(Rule { host: Host::Name(name), ports: Ports::ALL }) => Ok(SecretHost { name, port: HTTPS }),
-            Ok(Rule { host: Host::Name(name), ports }) => {
+            Ok(Rule { host: Host::Name(name), ports: Ports::ALL, only: None }) => {
+                Ok(SecretHost { name, port: HTTPS })
+            }
+            Ok(Rule { host: Host::Name(name), ports, only: None }) => {
                 Ok(SecretHost { name, port: ports.only().ok_or_else(wrong)? })
             }
             Ok(_) | Err(_) => Err(wrong()),
@@ -83,7 +85,8 @@ impl SecretHost {
             Network::None => false,
             Network::Full => true,
             Network::Allow(rules) => {
-                let mut rules = rules.iter().filter_map(|text| Rule::parse(text).ok());
+                let rules = rules.iter().filter_map(|text| Rule::parse(text).ok());
+                let mut rules = rules.filter(|rule| rule.only != Some(Transport::Udp));
                 rules.any(|rule| rule.host.names(&self.name) && rule.ports.contains(self.port))
             }
         }
@@ -113,9 +116,15 @@ mod tests {
         ] {
             assert_eq!(SecretHost::parse(text).unwrap().to_string(), shown);
         }
-        for text in
-            ["", "*.example.com", "93.184.216.34", "10.0.0.0/8", "a.org:1-2", "a.org:", "https://a.org"]
-        {
+        for text in [
+            "",
+            "*.example.com",
+            "93.184.216.34",
+            "10.0.0.0/8",
+            "a.org:1-2",
+            "a.org:443/tcp",
+            "https://a.org",
+        ] {
             assert_eq!(SecretHost::parse(text).unwrap_err().field, Field::Secrets, "{text}");
         }
     }
@@ -128,7 +137,7 @@ mod tests {
         for network in ["full", "allow:a.org", "allow:*.example.org,a.org:443", "allow:a.org:1-1000"] {
             assert_eq!(parse("a.org", network).unwrap().len(), 1, "{network}");
         }
-        for network in ["none", "allow:b.org", "allow:a.org:80", "allow:*.a.org", "allow:93.184.216.34"] {
+        for network in ["none", "allow:b.org", "allow:a.org:80", "allow:*.a.org", "allow:a.org:443/udp"] {
             let refused = parse("a.org", network).unwrap_err();
             assert!(
                 refused.message.contains(network) && refused.hint.contains("allow:a.org:443"),

@@ -45,6 +45,8 @@ pub(crate) struct Flow {
     told: bool,
     /// It was refused, or the other end is gone: nothing more is carried.
     failed: bool,
+    /// Bytes that left the box, and that came into it.
+    carried: (u64, u64),
 }
 
 /// What becomes of a connection.
@@ -73,7 +75,13 @@ impl Flow {
             shut: false,
             told: false,
             failed: false,
+            carried: (0, 0),
         }
+    }
+
+    /// Bytes that left the box, and that came into it.
+    pub(crate) fn carried(&self) -> (u64, u64) {
+        self.carried
     }
 
     /// The box's half.
@@ -170,7 +178,7 @@ impl Flow {
 
     /// Sends what was taken. Once all of it is sent, the end of the connection tells the other end.
     pub(crate) fn carry_rest(&mut self, tally: &mut Tally) -> Fate {
-        while self.writable && !self.failed && self.sent < self.passed.len() {
+        while self.writable && !self.failed && self.sent < self.passed.len() && tally.may_send() {
             if tally.is_spent() {
                 return spent();
             }
@@ -184,7 +192,7 @@ impl Flow {
     /// From the box to the host. Returns whether there is more.
     fn carry_up(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
         let mut carried = 0;
-        while self.writable && carried < TURN {
+        while self.writable && carried < TURN && tally.may_send() {
             if self.sent < self.passed.len() {
                 let sent = self.send_passed(tally)?;
                 carried += sent;
@@ -209,7 +217,7 @@ impl Flow {
             }
         }
         self.shut_if_done(socket);
-        Ok(self.writable && socket.can_recv())
+        Ok(self.writable && socket.can_recv() && tally.may_send())
     }
 
     fn send_passed(&mut self, tally: &mut Tally) -> Result<usize, Fate> {
@@ -222,6 +230,7 @@ impl Flow {
         match sent {
             Ok(sent) => {
                 tally.count_up(sent);
+                self.carried.0 += sent as u64;
                 Ok(sent)
             }
             Err(Errno::AGAIN) => {
@@ -248,7 +257,7 @@ impl Flow {
     /// From the host to the box. Returns whether there is more.
     fn carry_down(&mut self, socket: &mut tcp::Socket<'_>, tally: &mut Tally) -> Result<bool, Fate> {
         let mut carried = 0;
-        while self.readable && !self.ended && socket.can_send() && carried < TURN {
+        while self.readable && !self.ended && socket.can_send() && carried < TURN && tally.may_receive() {
             let host = self.host.as_fd();
             let received = socket.send(|room| match rustix::net::recv(host, room, RecvFlags::empty()) {
                 Ok((_, length)) => (length, Ok(length)),
@@ -261,6 +270,7 @@ impl Flow {
                 }
                 Ok(length) => {
                     tally.count_down(length);
+                    self.carried.1 += length as u64;
                     carried += length;
                 }
                 Err(Errno::AGAIN) => self.readable = false,
@@ -268,7 +278,7 @@ impl Flow {
                 Err(_) => return Err(Fate::Over),
             }
         }
-        Ok(self.readable && !self.ended && socket.can_send())
+        Ok(self.readable && !self.ended && socket.can_send() && tally.may_receive())
     }
 }
 

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use belljar_core::egress::{Egress, Passage, Reason, Transport, canonical};
+use belljar_core::egress::{Egress, NetworkEvent, NetworkStep, Passage, Reason, Transport, canonical};
 use belljar_core::outcome::NetworkUse;
 use belljar_jail::uplink::{BOX_ADDRESSES, NAME_SERVER};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -62,6 +62,8 @@ pub(crate) struct Gateway {
     began: Instant,
     /// Some connection has more to carry right now.
     busy: bool,
+    /// How often connections had their turn.
+    turns: usize,
 }
 
 struct Awaited {
@@ -74,6 +76,8 @@ struct Awaited {
 struct Datagrams {
     host: OwnedFd,
     last: Instant,
+    /// Bytes that left the box, and that came into it.
+    carried: (u64, u64),
 }
 
 /// Why the loop has ended.
@@ -122,10 +126,11 @@ impl Gateway {
             leaving: Vec::new(),
             datagrams: HashMap::new(),
             names: Names::new(order.servers, routes, began),
-            tally: Tally::new(order.limits),
+            tally: Tally::new(order.limits, began),
             pace: Pace::new(order.limits.connections_per_second, began),
             began,
             busy: false,
+            turns: 0,
         }
     }
 
@@ -153,6 +158,7 @@ impl Gateway {
                 }
             }
             self.turn();
+            self.tally.news.tell(parent, Instant::now());
         }
     }
 
@@ -160,14 +166,25 @@ impl Gateway {
         &self.tally.used
     }
 
+    /// What has not been told yet, at the end, which is that of all connections.
+    pub(crate) fn last_news(&mut self) -> Vec<NetworkEvent> {
+        let flows = self.flows.iter().map(|(ends, (_, flow))| (ends.1, flow.carried()));
+        let leaving = self.leaving.iter().map(|(to, flow)| (*to, flow.carried()));
+        let datagrams = self.datagrams.iter().map(|(ends, one)| (ends.1, one.carried));
+        let open: Vec<_> = flows.chain(leaving).chain(datagrams).collect();
+        open.into_iter().for_each(|(to, carried)| self.tell_end(to, carried));
+        self.tally.news.rest()
+    }
+
     /// One round: what the box has sent, and what can be carried now.
     fn turn(&mut self) {
         let now = Instant::now();
+        self.tally.refill(now);
         self.uplink.flush();
         for reply in self.names.look(&self.egress, &mut self.tally, now) {
             self.answer(reply.to, &reply.message);
         }
-        self.datagrams.retain(|_, one| now.saturating_duration_since(one.last) < DATAGRAMS_END);
+        self.end_datagrams(now);
         self.poll_stack();
         self.carry();
         self.poll_stack();
@@ -205,10 +222,11 @@ impl Gateway {
                 watch(Source::Flow(*ends), flow.host(), interest);
             }
         }
-        for (at, (_, flow)) in self.leaving.iter().enumerate() {
+        // What may not pass now is not waited for, but for the time when it may.
+        for (at, (_, flow)) in self.leaving.iter().enumerate().filter(|_| self.tally.may_send()) {
             watch(Source::Leaving(at), flow.host(), PollFlags::OUT);
         }
-        for (ends, datagrams) in &self.datagrams {
+        for (ends, datagrams) in self.datagrams.iter().filter(|_| self.tally.may_receive()) {
             watch(Source::Datagrams(*ends), datagrams.host.as_fd(), PollFlags::IN);
         }
         let timeout = Timespec::try_from(timeout).ok();
@@ -224,7 +242,8 @@ impl Gateway {
         let now = self.now();
         let stack = self.stack.poll_delay(now, &self.sockets).map(Duration::from);
         let names = self.names.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
-        stack.into_iter().chain(names).min().unwrap_or(IDLE).min(IDLE)
+        let others = [names, self.tally.news.interval(), self.tally.next_opening()];
+        stack.into_iter().chain(others.into_iter().flatten()).min().unwrap_or(IDLE).min(IDLE)
     }
 
     /// Reads packets of the box.
@@ -284,12 +303,14 @@ impl Gateway {
         });
         match begun {
             Ok((host, inspector)) => {
+                self.tell(ends.1, NetworkStep::Allowed);
                 self.awaited.insert(ends, Awaited { host, segment, packet, inspector });
             }
-            Err(reason) => {
-                reason.into_iter().for_each(|reason| self.refuse(ends.1, reason));
+            Err(Some(reason)) => {
+                self.refuse(ends.1, reason);
                 self.reset(ends, &segment);
             }
+            Err(None) => self.fail(ends, &segment),
         }
     }
 
@@ -301,7 +322,7 @@ impl Gateway {
             return Err(Some(Reason::NotAllowed));
         }
         match self.routes.way_to(canonical(to.ip())) {
-            Way::Own if !self.egress.names_exactly(to.ip(), to.port()) => {
+            Way::Own if !self.egress.names_exactly(transport, to.ip(), to.port()) => {
                 return Err(Some(Reason::OwnAddress));
             }
             Way::None => return Err(None),
@@ -338,7 +359,7 @@ impl Gateway {
     fn be_accepted(&mut self, ends: Ends) {
         let Some(Awaited { host, segment, packet, inspector }) = self.awaited.remove(&ends) else { return };
         if !matches!(rustix::net::sockopt::socket_error(&host), Ok(Ok(()))) {
-            return self.reset(ends, &segment);
+            return self.fail(ends, &segment);
         }
         let mut socket = Flow::box_socket();
         let here = IpListenEndpoint { addr: Some(ends.1.ip().into()), port: ends.1.port() };
@@ -361,22 +382,31 @@ impl Gateway {
     fn carry(&mut self) {
         self.busy = false;
         let mut refused = Vec::new();
-        for (ends, (handle, flow)) in &mut self.flows {
+        // Each is the first in its turn: with a limit on the rate, the first may be the only one.
+        let mut order: Vec<Ends> = self.flows.keys().copied().collect();
+        self.turns = self.turns.wrapping_add(1);
+        let first = self.turns % order.len().max(1);
+        order.rotate_left(first);
+        for ends in order {
+            let Some((handle, flow)) = self.flows.get_mut(&ends) else { continue };
             match flow.carry(self.sockets.get_mut(*handle), &mut self.tally) {
                 Fate::GoesOn | Fate::Over => {}
                 Fate::HasMore => self.busy = true,
                 Fate::Refused(refusal) => refused.push((ends.1, refusal)),
             }
         }
-        self.leaving.retain_mut(|(to, flow)| match flow.carry_rest(&mut self.tally) {
-            Fate::GoesOn | Fate::HasMore => true,
-            Fate::Over => false,
-            Fate::Refused(refusal) => {
-                refused.push((*to, refusal));
-                false
+        let mut over = Vec::new();
+        self.leaving.retain_mut(|(to, flow)| {
+            match flow.carry_rest(&mut self.tally) {
+                Fate::GoesOn | Fate::HasMore => return true,
+                Fate::Over => {}
+                Fate::Refused(refusal) => refused.push((*to, refusal)),
             }
+            over.push((*to, flow.carried()));
+            false
         });
         refused.into_iter().for_each(|(to, refusal)| self.note(to, refusal));
+        over.into_iter().for_each(|(to, carried)| self.tell_end(to, carried));
     }
 
     fn note(&mut self, to: SocketAddr, refusal: Refused) {
@@ -399,10 +429,14 @@ impl Gateway {
             let rest = flow.take_rest(self.sockets.get_mut(handle));
             self.sockets.remove(handle);
             match rest.map(|()| flow.carry_rest(&mut self.tally)) {
-                Ok(Fate::GoesOn | Fate::HasMore) => self.leaving.push((ends.1, flow)),
+                Ok(Fate::GoesOn | Fate::HasMore) => {
+                    self.leaving.push((ends.1, flow));
+                    continue;
+                }
                 Ok(Fate::Over) => {}
                 Ok(Fate::Refused(refusal)) | Err(refusal) => self.note(ends.1, refusal),
             }
+            self.tell_end(ends.1, flow.carried());
         }
     }
 
@@ -423,10 +457,12 @@ impl Gateway {
             let host = self
                 .admit(Transport::Udp, ends.1)
                 .and_then(|_| host_socket::connect_datagrams(canonical_end(ends.1)).map_err(|_| None));
-            let host = host.map_err(|reason| {
-                reason.into_iter().for_each(|reason| self.refuse(ends.1, reason));
+            let host = host.map_err(|reason| match reason {
+                Some(reason) => self.refuse(ends.1, reason),
+                None => self.tell(ends.1, NetworkStep::Failed),
             })?;
-            self.datagrams.insert(ends, Datagrams { host, last: Instant::now() });
+            self.tell(ends.1, NetworkStep::Allowed);
+            self.datagrams.insert(ends, Datagrams { host, last: Instant::now(), carried: (0, 0) });
         }
         if self.tally.is_spent() {
             self.refuse(ends.1, Reason::Spent);
@@ -434,8 +470,14 @@ impl Gateway {
         }
         let Some(exchange) = self.datagrams.get_mut(&ends) else { return Err(()) };
         exchange.last = Instant::now();
+        if !self.tally.may_send() {
+            return Ok(());
+        }
         match rustix::net::send(&exchange.host, payload, SendFlags::NOSIGNAL) {
-            Ok(sent) => self.tally.count_up(sent),
+            Ok(sent) => {
+                self.tally.count_up(sent);
+                exchange.carried.0 += sent as u64;
+            }
             // A datagram may be lost.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::NOBUFS) => {}
             Err(_) => return Err(()),
@@ -447,25 +489,51 @@ impl Gateway {
     fn bring_back(&mut self, ends: Ends) {
         let mut buffer = vec![0; usize::from(u16::MAX)];
         for _ in 0..PACKETS {
-            let Some(exchange) = self.datagrams.get_mut(&ends) else { return };
+            let exchange = self.datagrams.get_mut(&ends).filter(|_| self.tally.may_receive());
+            let Some(exchange) = exchange else { return };
             let Ok((_, length)) = rustix::net::recv(&exchange.host, &mut buffer[..], RecvFlags::empty())
             else {
                 return;
             };
             exchange.last = Instant::now();
             self.tally.count_down(length);
+            exchange.carried.1 += length as u64;
             let packet = packet::datagram(ends.1, ends.0, &buffer[..length]);
             packet.iter().for_each(|packet| self.uplink.send(packet));
         }
     }
 
+    /// After some silence, an exchange of datagrams is over.
+    fn end_datagrams(&mut self, now: Instant) {
+        let is_over = |one: &Datagrams| now.saturating_duration_since(one.last) >= DATAGRAMS_END;
+        let over: Vec<_> = self.datagrams.extract_if(|_, one| is_over(one)).collect();
+        over.into_iter().for_each(|(ends, one)| self.tell_end(ends.1, one.carried));
+    }
+
     /// The name that the box has in mind, if it asked for one; otherwise the address.
-    fn refuse(&mut self, to: SocketAddr, reason: Reason) {
-        let host = match self.names.of(to.ip()).first() {
+    fn host_of(&self, to: SocketAddr) -> String {
+        match self.names.of(to.ip()).first() {
             Some(name) => (*name).to_owned(),
             None => to.ip().to_string(),
-        };
-        self.tally.refuse(&host, Some(to.port()), reason);
+        }
+    }
+
+    fn refuse(&mut self, to: SocketAddr, reason: Reason) {
+        self.tally.refuse(&self.host_of(to), Some(to.port()), reason);
+    }
+
+    fn tell(&mut self, to: SocketAddr, step: NetworkStep) {
+        self.tally.news.add(&self.host_of(to), Some(to.port()), step);
+    }
+
+    fn tell_end(&mut self, to: SocketAddr, (up, down): (u64, u64)) {
+        self.tell(to, NetworkStep::Closed { up, down });
+    }
+
+    /// The other end is not there, or does not want it.
+    fn fail(&mut self, ends: Ends, segment: &Segment) {
+        self.tell(ends.1, NetworkStep::Failed);
+        self.reset(ends, segment);
     }
 
     fn reset(&mut self, ends: Ends, segment: &Segment) {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! In reading order: `process` is how a gateway is started and ended; `order` is what it is told and what it reports;
-//! `gateway` is its loop. A packet is read by `packet`, a question for a name is answered by `names` (and `dns`), a
+//! `news` is what it tells meanwhile; `gateway` is its loop. A packet is read by `packet`, a question for a name is answered by `names` (and `dns`), a
 //! connection is a `flow`, whose first bytes `inspect` reads (and `tls`, `http`). What may be reached is decided by
 //! `belljar_core::egress`; `routes` knows which addresses are the host's own. A connection to a host that has a `secret` is a
 //! `relay`, which the `vault` has what it takes for; `authority` makes the certificates that only the box trusts.
@@ -25,6 +25,7 @@ mod host_socket;
 mod http;
 mod inspect;
 mod names;
+mod news;
 mod order;
 mod packet;
 mod process;

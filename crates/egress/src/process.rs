@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use belljar_core::egress::Reason;
+use belljar_core::egress::{NetworkEvent, Reason};
 use belljar_core::outcome::{DeniedHost, NetworkUse};
 use belljar_host::reexec::{self, Reexecuted};
 use belljar_jail::{HelperLimits, confine_gateway, message};
@@ -28,10 +28,12 @@ const LIMITS: HelperLimits = HelperLimits { memory: 1 << 30, cpu: Duration::MAX,
 /// How long a gateway may take for its report, and to be loaded and make a certificate.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 const BEGINNING: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
-/// The only words of the conversation.
+/// The only words of the conversation, besides events, which the gateway tells by itself.
 const ORDER: &str = "order";
 const REPORT: &str = "report";
 const CERTIFY: &str = "certify";
+/// The most events that are read before the report. The socket holds fewer.
+const MAX_UNREAD: usize = 1024;
 
 /// A gateway, seen from the process that started it. Dropping it ends it, and the network of its box with it.
 #[derive(Debug)]
@@ -85,15 +87,22 @@ impl GatewayProcess {
         self.process.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Asks what the box did with its network, and ends it.
-    #[must_use]
-    pub fn finish(mut self) -> NetworkUse {
-        if !self.connected {
-            return NetworkUse::default();
-        }
-        match self.ask() {
-            Ok(used) => used,
-            Err(_) => NetworkUse { denied: vec![lost()], ..NetworkUse::default() },
+    /// Another handle on the socket between the two, to wait for events.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn share_socket(&self) -> io::Result<OwnedFd> {
+        self.process.socket.try_clone()
+    }
+
+    /// An event that has been told, if there is one. Does not wait.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is none; anything else if there will be no more.
+    pub fn hear(&self) -> io::Result<Option<NetworkEvent>> {
+        match message::receive_at_once::<String>(&self.process.socket)? {
+            Some((line, _)) => Ok(order::read_event(&line)),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
         }
     }
 
@@ -106,17 +115,39 @@ impl GatewayProcess {
         }
     }
 
-    fn ask(&mut self) -> io::Result<NetworkUse> {
-        message::send_at_once(&self.process.socket, &REPORT.to_owned(), &[])?;
-        self.wait(&PATIENCE)?;
-        match message::receive::<String>(&self.process.socket)? {
-            Some((word, _)) if word == REPORT => {}
-            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+    /// Asks what the box did with its network, and ends it. Also returns the events that nobody has heard.
+    #[must_use]
+    pub fn finish(mut self) -> (NetworkUse, Vec<NetworkEvent>) {
+        let mut events = Vec::new();
+        if !self.connected {
+            return (NetworkUse::default(), events);
+        }
+        match self.ask(&mut events) {
+            Ok(used) => (used, events),
+            Err(_) => (NetworkUse { denied: vec![lost()], ..NetworkUse::default() }, events),
+        }
+    }
+
+    fn ask(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<NetworkUse> {
+        let socket = &self.process.socket;
+        message::send_at_once(socket, &REPORT.to_owned(), &[])?;
+        loop {
+            self.wait(&PATIENCE)?;
+            match message::receive::<String>(socket)? {
+                Some((word, _)) if word == REPORT => break,
+                Some((line, _)) if events.len() < MAX_UNREAD => {
+                    let event = order::read_event(&line).ok_or(io::ErrorKind::InvalidData)?;
+                    events.push(event);
+                }
+                _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
         }
         let mut text = Vec::new();
         self.report.rewind()?;
         (&self.report).take(MAX_REPORT).read_to_end(&mut text)?;
-        Ok(order::read_report(&String::from_utf8_lossy(&text)))
+        let (used, rest) = order::read_report(&String::from_utf8_lossy(&text));
+        events.extend(rest);
+        Ok(used)
     }
 }
 
@@ -165,7 +196,8 @@ fn live() -> io::Result<()> {
     confine_gateway(LIMITS)?;
     let mut gateway = Gateway::new(order, uplink, routes, vault);
     gateway.run(&parent);
-    File::from(report).write_all(order::report(gateway.used()).as_bytes())?;
+    let rest = gateway.last_news();
+    File::from(report).write_all(order::report(gateway.used(), &rest).as_bytes())?;
     // If the box is gone first, the parent will ask.
     if message::receive::<String>(&parent)?.is_some() {
         message::send(&parent, &REPORT.to_owned(), &[])?;

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use belljar_core::backend::{BoxFuture, PullEvent, Stream};
+use belljar_core::egress::NetworkEvent;
 use belljar_core::language::Language;
 use belljar_core::limits::{Bytes, show_duration};
 use belljar_core::outcome::{CollectedFile, Outcome, Stage, Start, TimeLimit};
@@ -34,6 +35,9 @@ pub trait Observer: Send + Debug {
     /// The compiler is done and its program runs. What was written before is the compiler's. Called once if the run
     /// [started](Observer::started) with a compiler that succeeded.
     fn next_stage(&mut self) {}
+
+    /// The program did something with its network. Called between its start and its end, for as much of it as can be told.
+    fn network(&mut self, _: &NetworkEvent) {}
 
     /// Files of the run are about to be collected, which may come to so many bytes. Resolves when there is room for them,
     /// or to `Break` if there is none: then the run fails. It keeps its slot meanwhile.
@@ -111,6 +115,10 @@ impl<'a> Transcript<'a> {
 
     pub(crate) fn next_stage(&mut self) {
         self.observer.next_stage();
+    }
+
+    pub(crate) fn network(&mut self, event: &NetworkEvent) {
+        self.observer.network(event);
     }
 
     pub(crate) async fn make_room(&mut self, bytes: Bytes) -> Result<(), RunError> {

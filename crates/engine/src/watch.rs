@@ -60,6 +60,10 @@ pub(crate) async fn watch(
                 ControlFlow::Continue(()) => continue,
                 ControlFlow::Break(()) => Stop::Cancelled(Some(SIGPIPE)),
             },
+            Next::Event(Event::Network(event)) => {
+                transcript.network(&event);
+                continue;
+            }
             Next::AlarmRang if stop.is_some() => return Err(RunError::Unkillable { grace: GRACE }),
             Next::AlarmRang => Stop::Deadline,
             Next::Cancelled(signal) => Stop::Cancelled(signal),

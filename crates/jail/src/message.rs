@@ -201,12 +201,24 @@ fn send_with<M: Coded>(
 /// # Errors
 /// As `recvmsg(2)`, or `InvalidData` for anything that is not a message of this kind.
 pub fn receive<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    receive_with(socket, RecvFlags::empty())
+}
+
+/// The same if a message may not have come yet: does not block.
+///
+/// # Errors
+/// As [`receive`], or `EAGAIN`.
+pub fn receive_at_once<M: Coded>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    receive_with(socket, RecvFlags::DONTWAIT)
+}
+
+fn receive_with<M: Coded>(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = [0; MAX_MESSAGE];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         let mut slices = [IoSliceMut::new(&mut bytes)];
-        recvmsg(socket.as_fd(), &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+        recvmsg(socket.as_fd(), &mut slices, &mut ancillary, flags | RecvFlags::CMSG_CLOEXEC)
     });
     let length = match received {
         // If a peer died without having read all our messages, the kernel reports this instead of the end.

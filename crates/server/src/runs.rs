@@ -12,8 +12,8 @@ use belljar_core::language::Language;
 use belljar_core::outcome::{Changes, CollectedFile, Report, Stage};
 use belljar_engine::{Admission, Asked, Engine, RunId};
 use belljar_wire::{
-    Code, ImagePull, Local, OutputForm, Problem, RunRequest, RunResult, RunStarted, RunState, RunStatus,
-    RunSummary, Surface,
+    Code, ImagePull, Local, NetworkActivity, OutputForm, Problem, RunRequest, RunResult, RunStarted,
+    RunState, RunStatus, RunSummary, Surface,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -211,6 +211,8 @@ pub enum RunEvent {
     Started(RunStarted),
     /// The compiler is done, and the program has started.
     NextStage,
+    /// The program did something with its network.
+    Network(NetworkActivity),
     /// The program, or its compiler, wrote something. Events have only the head of each stream; the result has the tail, too.
     Output(Stream, Bytes),
     /// The box is gone.
@@ -640,6 +642,7 @@ impl Events {
             Some(LogEvent::Pulling(event)) => RunEvent::Pulling(event.into()),
             Some(LogEvent::Started(started)) => RunEvent::Started(started),
             Some(LogEvent::NextStage) => RunEvent::NextStage,
+            Some(LogEvent::Network(event)) => RunEvent::Network(event.into()),
             Some(LogEvent::Output(stream, bytes)) => RunEvent::Output(stream, bytes),
             None => RunEvent::Ended(self.end().await),
         }

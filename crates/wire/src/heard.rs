@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
+use crate::network::NetworkActivity;
 use crate::problem::{Code, Fault, Problem};
 use crate::result::{ImagePull, RunResult, RunStarted, StageStarted};
 use crate::run::{OutputText, RunState};
@@ -32,6 +33,8 @@ pub enum Heard {
     Start(RunStarted),
     /// The compiler is done, and the program has started.
     Stage(StageStarted),
+    /// It did something with its network.
+    Network(NetworkActivity),
     /// It wrote to standard output.
     Stdout(String),
     /// It wrote to standard error.
@@ -55,6 +58,7 @@ impl Heard {
             "pull" => Heard::Pull(from_json(data)?),
             "start" => Heard::Start(from_json(data)?),
             "stage" => Heard::Stage(from_json(data)?),
+            "network" => Heard::Network(from_json(data)?),
             "stdout" => Heard::Stdout(from_json::<OutputText>(data)?.text),
             "stderr" => Heard::Stderr(from_json::<OutputText>(data)?.text),
             "end" => Heard::End(Box::new(from_json(data)?)),

@@ -10,6 +10,7 @@ mod cost;
 mod decision;
 mod heard;
 mod host;
+mod network;
 mod pool;
 mod problem;
 mod request;
@@ -35,6 +36,7 @@ pub use heard::{Heard, Readable, ServerRefusal, from_json};
 pub use host::{
     BackendStatus, Backends, GuaranteeStatus, LanguageStatus, Languages, Plan, backend_of, destination,
 };
+pub use network::NetworkActivity;
 pub use pool::{LanguagePool, Pool};
 pub use problem::{Code, Fault, Problem};
 pub use request::{

@@ -9,6 +9,7 @@ use utoipa::openapi::schema::{AnyOfBuilder, Discriminator, Object, ObjectBuilder
 use utoipa::openapi::{Ref, RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
+use crate::network::NetworkActivity;
 use crate::problem::{Fault, Problem};
 use crate::result::{ImagePull, RunResult, RunStarted, StageStarted};
 use crate::{Word, schema};
@@ -160,7 +161,7 @@ pub struct OutputText {
 pub enum RunEvent {}
 
 /// The events: the name of the schema, the name of the event, the schema of its data, and when it is sent.
-const EVENTS: [(&str, &str, Data, &str); 10] = [
+const EVENTS: [(&str, &str, Data, &str); 11] = [
     (
         "AwaitingApprovalEvent",
         "awaiting_approval",
@@ -179,6 +180,12 @@ const EVENTS: [(&str, &str, Data, &str); 10] = [
         "stage",
         data::<StageStarted>,
         "The compiler is done, and the program has started. Output before this event is the compiler's.",
+    ),
+    (
+        "NetworkEvent",
+        "network",
+        data::<NetworkActivity>,
+        "The program did something with its network. Sent only if it has one that Belljar watches.",
     ),
     ("StdoutEvent", "stdout", data::<OutputText>, "The program wrote to standard output."),
     ("StderrEvent", "stderr", data::<OutputText>, "The program wrote to standard error."),

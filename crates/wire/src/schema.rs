@@ -85,11 +85,18 @@ words!(
     belljar_core::finding::Severity::ALL.map(belljar_core::finding::Severity::name)
 );
 
+words!(
+    pub(crate) NetworkAction,
+    "What happened to a connection: `allowed` is on its way, `refused` may not pass, `failed` might have passed but is not \
+     answered or accepted by the other end, `closed` is over. `omitted` says that more happened than is told.",
+    ["allowed", "refused", "failed", "closed", "omitted"]
+);
+
 words!(pub(crate) StageName, "A part of a run: compiling the code, or running the program.", ["run", "compile"]);
 words!(
     pub(crate) EventName,
     "The name of an event of a run.",
-    ["awaiting_approval", "pull", "start", "stage", "stdout", "stderr", "end", "error", "result", "done"]
+    ["awaiting_approval", "pull", "start", "stage", "network", "stdout", "stderr", "end", "error", "result", "done"]
 );
 
 /// Names and aliases. (Letters may be of either case; a client that generates requests need not know that.)

@@ -82,7 +82,7 @@ def private_environment(folder: pathlib.Path, **more: str) -> Dict[str, str]:
 
 @pytest.fixture(scope="session")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    config = '[server]\nqueue = 256\n[server.allow]\nbackends = ["native", "process"]\n'
+    config = '[server]\nqueue = 256\n[server.allow]\nbackends = ["native", "process"]\nnetwork = "full"\n'
     server = Server(tmp_path_factory.mktemp("shared"), config)
     yield server
     server.stop()

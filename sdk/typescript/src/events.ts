@@ -9,11 +9,12 @@ export type RunEvent =
   | ({ type: "pull" } & Camel<wire.ImagePull>)
   | ({ type: "start" } & Camel<wire.RunStarted>)
   | ({ type: "stage" } & Camel<wire.StageStarted>)
+  | ({ type: "network" } & Camel<wire.NetworkActivity>)
   | { type: "stdout"; text: string }
   | { type: "stderr"; text: string }
   | { type: "end"; result: Result };
 
-const PLAIN = ["awaiting_approval", "pull", "start", "stage", "stdout", "stderr"];
+const PLAIN = ["awaiting_approval", "pull", "start", "stage", "network", "stdout", "stderr"];
 
 /** The events in a body of server-sent events. An `error` event is thrown. Events that a newer server may have are left out. */
 export async function* eventsIn(body: AsyncIterable<Uint8Array>): AsyncGenerator<RunEvent, void, undefined> {

@@ -351,7 +351,7 @@ export type ErrorEvent = {
   event: EventName;
 };
 
-export type EventName = "awaiting_approval" | "pull" | "start" | "stage" | "stdout" | "stderr" | "end" | "error" | "result" | "done";
+export type EventName = "awaiting_approval" | "pull" | "start" | "stage" | "network" | "stdout" | "stderr" | "end" | "error" | "result" | "done";
 
 export type ExitedResult = {
   backend: BackendName;
@@ -475,11 +475,28 @@ export type Limits = {
 
 export type NetworkAccess = string;
 
+export type NetworkAction = "allowed" | "refused" | "failed" | "closed" | "omitted";
+
+export type NetworkActivity = {
+  action: NetworkAction;
+  count: number;
+  down_bytes?: number;
+  host: string;
+  port: number | null;
+  reason?: string;
+  up_bytes?: number;
+};
+
 export type NetworkDenied = {
   count: number;
   host: string;
   port: number | null;
   reason: string;
+};
+
+export type NetworkEvent = {
+  data: string;
+  event: EventName;
 };
 
 export type OutOfMemoryResult = {
@@ -545,7 +562,7 @@ export type RunBatch = {
   runs: Array<BatchEntry>;
 };
 
-export type RunEvent = AwaitingApprovalEvent | PullEvent | StartEvent | StageEvent | StdoutEvent | StderrEvent | EndEvent | ErrorEvent | ResultEvent | DoneEvent;
+export type RunEvent = AwaitingApprovalEvent | PullEvent | StartEvent | StageEvent | NetworkEvent | StdoutEvent | StderrEvent | EndEvent | ErrorEvent | ResultEvent | DoneEvent;
 
 export type RunFile = {
   content?: null;

@@ -77,6 +77,15 @@ test("every code that a server can send has its class, and what a proxy sends is
   await assert.rejects(client.run("sh", "true"), { name: "ServerUnreachableError", status: 502 });
 });
 
+test("events that a newer server may have are passed over", async () => {
+  const events = 'event: news\ndata: {"a": 1}\n\nevent: stdout\ndata: {"text": "x"}\n\nevent: end\ndata: {"status": "exited"}\n\n';
+  const head = { "content-type": "text/event-stream" };
+  await using fake = await listen(createServer((_, response) => void response.writeHead(200, head).end(events)));
+  const heard: string[] = [];
+  for await (const event of new Belljar({ url: fake.url, retryForMs: 0 }).stream("sh", "true")) heard.push(event.type);
+  assert.deepEqual(heard, ["stdout", "end"]);
+});
+
 test("calls wait while the server is busy, and no longer than they may", async () => {
   await using server = await Server.start("[server]\nslots = 1\nqueue = 1\n");
   await using patient = new Belljar({ url: server.url });

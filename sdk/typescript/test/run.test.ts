@@ -7,7 +7,7 @@ let server: Server;
 let client: Belljar;
 
 before(async () => {
-  server = await Server.start();
+  server = await Server.start('[server.allow]\nnetwork = "full"\n');
   client = new Belljar({ url: server.url });
 });
 after(async () => {
@@ -41,6 +41,35 @@ test("a program that fails is a result", async () => {
   const result = await client.run("sh", "echo no >&2; exit 3");
   assert.equal(result.exitCode, 3);
   assert.equal(result.stderr, "no\n");
+});
+
+const REACHES = `import socket
+for host, port in (("10.0.0.1", 80), ("other.invalid", 80)):
+    try:
+        socket.create_connection((host, port), 20)
+        print("connected")
+    except OSError as fault:
+        print(type(fault).__name__)
+`;
+
+test("a network by hosts, and what it refused", async () => {
+  const result = await client.run("python", REACHES, { network: "allow:*.example.org:443,93.184.216.0/24:53/udp" });
+  assert.equal(result.stdout, "ConnectionRefusedError\ngaierror\n", result.stderr);
+  assert.deepEqual(result.networkDenied?.[0], { host: "10.0.0.1", port: 80, reason: "a private address", count: 1 });
+  assert.equal(result.networkDenied?.[1]?.port, null);
+  assert.equal(result.usage.networkUpBytes, 0);
+  const without = await client.run("python", REACHES);
+  assert.equal(without.stdout, "OSError\ngaierror\n", without.stderr);
+  assert.equal(without.networkDenied, undefined);
+});
+
+test("connections are told as they are made", async () => {
+  const events: RunEvent[] = [];
+  for await (const event of client.stream("python", REACHES, { network: "allow:example.org" })) events.push(event);
+  const told = events.filter((event) => event.type === "network");
+  const first = { type: "network", host: "10.0.0.1", port: 80, action: "refused", reason: "a private address", count: 1 };
+  assert.deepEqual(told[0], first);
+  assert.equal(events.at(-1)?.type, "end");
 });
 
 test("every way to give input reaches the program", async () => {

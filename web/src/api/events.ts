@@ -5,6 +5,7 @@ export type ServerEvent =
   | { name: "awaiting_approval"; data: Schema.RunState }
   | { name: "pull"; data: Schema.ImagePull }
   | { name: "start"; data: Schema.RunStarted }
+  | { name: "network"; data: Schema.NetworkActivity }
   | { name: "stdout" | "stderr"; data: Schema.OutputText }
   | { name: "end"; data: Schema.RunResult }
   | { name: "error"; data: Schema.Error };

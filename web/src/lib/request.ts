@@ -55,11 +55,18 @@ export function requestOf(form: Form): RunRequest {
     ...(args.length ? { args } : {}),
     ...(form.env.trim() ? { env: variables(form.env) } : {}),
     ...(collect.length ? { collect } : {}),
-    ...(form.network === "none" ? {} : { network: form.network as NetworkAccess }),
+    ...(form.network === "none" ? {} : { network: networkOf(form.network) }),
     ...(form.backend === "auto" ? {} : { backend: form.backend as BackendChoice }),
     ...(form.files.length ? { files: form.files.map(inputFile) } : {}),
     limits: limitsOf(form),
   };
+}
+
+/** As people write lists, with spaces. */
+function networkOf(text: string): NetworkAccess {
+  if (!text.startsWith("allow:")) return text as NetworkAccess;
+  const hosts = text.slice("allow:".length).split(/[\s,]+/);
+  return `allow:${hosts.filter(Boolean).join(",")}` as NetworkAccess;
 }
 
 function limitsOf(form: Form): Limits {

@@ -3,9 +3,12 @@ import { useEffect, useRef, useState } from "preact/hooks";
 
 import { Problem, runs } from "../api/client";
 import type { ServerEvent } from "../api/events";
-import type { ErrorDetail, RunRequest, RunResult, RunStarted } from "../api/schema";
+import type { ErrorDetail, NetworkActivity, RunRequest, RunResult, RunStarted } from "../api/schema";
 import { Transcript } from "../ui/Output";
 import { asProblem } from "./load";
+
+/** The most events about the network on the page. */
+const MOST_EVENTS = 200;
 
 export interface RunView {
   phase: "idle" | "waiting" | "running" | "ended";
@@ -15,16 +18,19 @@ export interface RunView {
   /** The approval that the run waits for. */
   approval: string | null;
   transcript: Transcript;
+  /** What the program did with its network, the last of it. */
+  network: NetworkActivity[];
   result: RunResult | null;
   problem: Problem | null;
 }
 
 function fresh(phase: RunView["phase"]): RunView {
-  return { phase, id: null, started: null, note: null, approval: null, transcript: new Transcript(), result: null, problem: null };
+  const [transcript, network] = [new Transcript(), []];
+  return { phase, id: null, started: null, note: null, approval: null, transcript, network, result: null, problem: null };
 }
 
 /** What an event changes, besides the transcript. */
-function changed(event: ServerEvent): Partial<RunView> {
+function changed(event: ServerEvent, before: RunView): Partial<RunView> {
   switch (event.name) {
     case "awaiting_approval":
       return { phase: "waiting", id: event.data.id, approval: event.data.approval_id ?? null };
@@ -32,6 +38,8 @@ function changed(event: ServerEvent): Partial<RunView> {
       return { note: `Pulling the image ${event.data.image}` };
     case "start":
       return { phase: "running", id: event.data.id, started: event.data, note: null, approval: null };
+    case "network":
+      return { network: [...before.network, event.data].slice(-MOST_EVENTS) };
     case "end":
       return { phase: "ended", result: event.data };
     case "error":
@@ -64,15 +72,16 @@ export function useRun(): RunControl {
     leaving.current = controller;
     const { transcript, ...rest } = fresh("waiting");
     setView({ transcript, ...rest });
-    const update = (change: Partial<RunView>) => {
-      if (!controller.signal.aborted) setView((before) => ({ ...before, ...change }));
+    const change = (changes: (before: RunView) => Partial<RunView>) => {
+      if (!controller.signal.aborted) setView((before) => ({ ...before, ...changes(before) }));
     };
+    const update = (changes: Partial<RunView>) => change(() => changes);
     try {
       const { id, events } = await open(controller.signal);
       update({ id });
       for await (const event of events) {
         if (event.name === "stdout" || event.name === "stderr") transcript.append(event.name, event.data.text);
-        else update(changed(event));
+        else change((before) => changed(event, before));
       }
       update({ phase: "ended" });
     } catch (cause) {

@@ -5,7 +5,9 @@ import { visible, visibleLine } from "../lib/inert";
 import { useLoaded } from "../lib/load";
 import { hrefOf } from "../lib/route";
 import { Editor } from "../ui/Editor";
+import { Denied } from "../ui/Network";
 import { Facts, FindingList, ProblemNote, Status } from "../ui/parts";
+import { traffic } from "../ui/Result";
 
 /** Everything that the log has about one attempt. */
 export function AuditRecord({ id }: { id: string }) {
@@ -38,6 +40,7 @@ function Details({ record }: { record: Record }) {
           ["Language", visibleLine(record.language)],
           ["Backend", visibleLine(record.backend ?? "–")],
           ["Network", visibleLine(record.network ?? "–")],
+          ...traffic(record.usage),
           ["Exit code", record.exit_code ?? "–"],
           ["Wall clock", millis(record.usage?.wall_ms)],
           ["Memory, peak", bytes(record.usage?.memory_peak_bytes)],
@@ -48,6 +51,7 @@ function Details({ record }: { record: Record }) {
       />
       {record.code !== null && <Editor key={record.id} label="Code" language={record.language} code={record.code} findings={findings} />}
       <FindingList findings={findings} />
+      <Denied denied={record.network_denied ?? []} />
       <Text title="Standard output" text={record.stdout} size={record.stdout_bytes} />
       <Text title="Standard error" text={record.stderr} size={record.stderr_bytes} />
       <Facts

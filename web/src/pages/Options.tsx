@@ -36,12 +36,7 @@ export function Options({ form, change }: Props) {
               <input type="number" min="0" step="any" placeholder={usual} {...text(name)} />
             </Field>
           ))}
-          <Field label="Network">
-            <select value={form.network} onChange={(event) => change({ network: event.currentTarget.value })}>
-              <option value="none">none</option>
-              <option value="full">full</option>
-            </select>
-          </Field>
+          <Network form={form} change={change} />
           <Backends form={form} change={change} />
         </div>
       </details>
@@ -65,6 +60,34 @@ export function Options({ form, change }: Props) {
         </Field>
       </details>
     </div>
+  );
+}
+
+const HOSTS = "allow:";
+
+function Network({ form, change }: Props) {
+  const some = form.network.startsWith(HOSTS);
+  return (
+    <>
+      <Field label="Network">
+        <select value={some ? HOSTS : form.network} onChange={(event) => change({ network: event.currentTarget.value })}>
+          <option value="none">none</option>
+          <option value={HOSTS}>some hosts</option>
+          <option value="full">full</option>
+        </select>
+      </Field>
+      {some && (
+        <Field label="Hosts, as name:port">
+          <input
+            type="text"
+            spellcheck={false}
+            placeholder="*.example.org:443, 10.1.0.0/16"
+            value={form.network.slice(HOSTS.length)}
+            onInput={(event) => change({ network: HOSTS + event.currentTarget.value })}
+          />
+        </Field>
+      )}
+    </>
   );
 }
 

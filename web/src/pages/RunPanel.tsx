@@ -2,6 +2,7 @@ import { useEffect, useRef } from "preact/hooks";
 
 import { hrefOf } from "../lib/route";
 import type { RunView } from "../lib/run";
+import { Connections } from "../ui/Network";
 import { Output } from "../ui/Output";
 import { ProblemNote, Status } from "../ui/parts";
 import { Result } from "../ui/Result";
@@ -28,6 +29,7 @@ export function RunPanel({ view }: { view: RunView }) {
         </p>
       )}
       {phase !== "idle" && <Output transcript={transcript} />}
+      <Connections events={view.network} />
       {result && <Result result={result} />}
     </section>
   );

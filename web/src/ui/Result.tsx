@@ -1,7 +1,8 @@
-import type { CompileResult, RunResult } from "../api/schema";
+import type { CompileResult, RunResult, Usage } from "../api/schema";
 import { bytes, millis } from "../lib/format";
 import { visible, visibleLine } from "../lib/inert";
 import { Files } from "./Files";
+import { Denied } from "./Network";
 import { Facts, Status } from "./parts";
 
 /** How a run ended, what it used, and what the box guaranteed. */
@@ -27,7 +28,8 @@ export function Result({ result }: { result: RunResult }) {
           ["Start", result.start],
           ["Runtime", visibleLine(result.runtime)],
           ["Backend", result.backend],
-          ["Network", result.network],
+          ["Network", visibleLine(result.network)],
+          ...traffic(usage),
         ]}
       />
       <p class="guarantees">
@@ -45,9 +47,19 @@ export function Result({ result }: { result: RunResult }) {
       </p>
       {(result.stdout_truncated || result.stderr_truncated) && <p class="faint">The output was longer than its limit.</p>}
       {result.compile && <Compiled compile={result.compile} />}
+      <Denied denied={result.network_denied ?? []} />
       <Files files={result.files ?? []} />
     </section>
   );
+}
+
+/** What went over the network, if Belljar watched it. */
+export function traffic(usage: Usage | null | undefined): Array<[string, string]> {
+  if (usage?.network_up_bytes === undefined) return [];
+  return [
+    ["Sent over the network", bytes(usage.network_up_bytes)],
+    ["Received over the network", bytes(usage.network_down_bytes)],
+  ];
 }
 
 /** What the compiler said; a program that did not compile has nothing else. */

@@ -7,13 +7,15 @@ mod life;
 mod order;
 mod output;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use belljar_core::backend::{BackendError, BoxFuture, Event, Execution, Finished, Stream};
+use belljar_core::egress::NetworkEvent;
 use belljar_core::limits::{BoxLimits, Bytes};
-use belljar_core::outcome::{Changes, CollectedFile, Start};
+use belljar_core::outcome::{Changes, CollectedFile, NetworkUse, Start};
 use belljar_core::path::{BoxPath, Writes};
 use belljar_core::request::Glob;
 use belljar_host::changes::Layered;
@@ -57,6 +59,9 @@ pub(crate) struct Terms {
 pub(crate) struct NativeExecution {
     home: LiveBox,
     gateway: Option<Gateway>,
+    /// After the end of the gateway: what it reported, and what is still to be told.
+    network: Option<NetworkUse>,
+    untold: VecDeque<NetworkEvent>,
     life: Life,
     output: Output,
     calls: Calls,
@@ -156,7 +161,8 @@ impl NativeExecution {
     async fn happens(&mut self) -> Result<News, BackendError> {
         loop {
             if self.life.has_ended() && self.output.has_ended() {
-                return Ok(News::Ended);
+                self.end_network();
+                return Ok(self.untold.pop_front().map_or(News::Ended, News::Network));
             }
             if self.silenced {
                 if let Some((stream, length)) = self.output.read_the_rest() {
@@ -169,6 +175,7 @@ impl NativeExecution {
                 stream = self.output.readable(lives) => Happened::Readable(stream),
                 said = self.home.hear(), if lives => Happened::Said(said?),
                 () = self.calls.changed(), if lives => Happened::Called,
+                event = hear(&mut self.gateway), if lives && self.gateway.is_some() => Happened::Told(event),
                 _ = self.watch.tick(), if lives => Happened::Tick,
             };
             match happened {
@@ -180,6 +187,7 @@ impl NativeExecution {
                 }
                 Happened::Said(said) => self.take_in(said)?,
                 Happened::Called => self.look_at_calls(),
+                Happened::Told(event) => return Ok(News::Network(event)),
                 Happened::Tick => self.look_at_counters(),
             }
         }
@@ -274,6 +282,14 @@ impl NativeExecution {
         self.home.kill();
     }
 
+    /// Ends the gateway, if there is one. Nothing is left in the box that could use it.
+    fn end_network(&mut self) {
+        if let Some(gateway) = self.gateway.take() {
+            let (used, untold) = gateway.finish();
+            (self.network, self.untold) = (Some(used), untold.into());
+        }
+    }
+
     /// Reads the counters, collects files, and removes every trace of the box.
     fn close(mut self, changes: Option<Changes>) -> Result<Finished, BackendError> {
         let exit = self.life.exit();
@@ -284,7 +300,8 @@ impl NativeExecution {
             None => Counters { cpu: exit.cpu, memory_peak: exit.max_rss, oom_kills: 0 },
         };
         let counters = counters.since(self.how.booting);
-        let network = self.gateway.take().map(Gateway::finish);
+        self.end_network();
+        let network = self.network.take();
         let (files, left_out) = self.collect();
         let ending = self.life.ending(&counters, self.terms.cpu_time);
         drop(self.shown);
@@ -341,6 +358,7 @@ impl Execution for NativeExecution {
         Box::pin(async {
             Ok(match self.happens().await? {
                 News::Output(stream, length) => Event::Output(stream, self.output.last(length)),
+                News::Network(event) => Event::Network(event),
                 News::Ended => Event::Ended,
             })
         })
@@ -364,6 +382,7 @@ impl Execution for NativeExecution {
 /// An event whose output is still in the buffer, with its length.
 enum News {
     Output(Stream, usize),
+    Network(NetworkEvent),
     Ended,
 }
 
@@ -371,7 +390,16 @@ enum Happened {
     Readable(Stream),
     Said(Option<(Reply, Vec<OwnedFd>)>),
     Called,
+    Told(NetworkEvent),
     Tick,
+}
+
+/// What the box does next with its network. Never, if it has none.
+async fn hear(gateway: &mut Option<Gateway>) -> NetworkEvent {
+    match gateway {
+        Some(gateway) => gateway.hear().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The keeper's last report.

@@ -1,5 +1,6 @@
 //! How an execution begins: a box is ordered from its keeper, and its program is started or comes from a zygote.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -152,6 +153,8 @@ impl NativeExecution {
         let execution = NativeExecution {
             home,
             gateway,
+            network: None,
+            untold: VecDeque::new(),
             life: Life::Running,
             output,
             calls: Calls::default(),

@@ -12,7 +12,7 @@ use belljar_wire::{
     Code, ImagePull, Input, InputFile, Local, MAX_REQUEST, Problem, RunRequest, RunResult, to_json,
 };
 
-use super::{Delivery, bring_back, undeliverable, written};
+use super::{Delivery, bring_back, note_network, undeliverable, written};
 use crate::args::{RunArgs, Verbosity};
 use crate::cancel::Signals;
 use crate::configuration::{Configuration, FILE_NAME, FolderFile};
@@ -184,6 +184,11 @@ impl Listener {
             Event::Stderr(text) => {
                 self.told.1 += text.len();
                 return self.pass(Stream::Stderr, &text);
+            }
+            Event::Network(activity) => {
+                if self.verbosity == Verbosity::Verbose {
+                    note_network(&activity.into());
+                }
             }
             Event::Pull(_) | Event::End(_) | Event::Error(_) | Event::Other(_) => {}
         }

@@ -9,6 +9,12 @@ use crate::endings::{
     what_is_sent_after_the_server_has_ended_arrives_whole,
 };
 use crate::internet::{DENIED, GOOD, OTHER, PRIVATE, SIX};
+use crate::server::every_interface_has_networks;
+use crate::shown::{
+    a_rate_is_kept_and_nothing_is_lost, a_server_tells_of_connections_as_they_are_made,
+    names_from_inside_cannot_drive_a_terminal, quic_is_carried_where_a_rule_names_it,
+    thousands_of_connections_are_counted_rather_than_told, verbose_shows_each_connection_as_it_is_made,
+};
 use crate::world::{ABSTRACT, ANYCAST, HOST, SECOND, SECRET, WORLD};
 
 macro_rules! cases {
@@ -52,6 +58,13 @@ cases![
     curl_and_node_work_as_they_are,
     pip_installs_from_an_allowed_index,
     other_backends_say_that_they_cannot,
+    verbose_shows_each_connection_as_it_is_made,
+    a_server_tells_of_connections_as_they_are_made,
+    thousands_of_connections_are_counted_rather_than_told,
+    names_from_inside_cannot_drive_a_terminal,
+    quic_is_carried_where_a_rule_names_it,
+    a_rate_is_kept_and_nothing_is_lost,
+    every_interface_has_networks,
 ];
 
 fn an_address_is_reachable_if_it_is_allowed() {

@@ -1,5 +1,6 @@
 //! One run with a network, and what came of it.
 
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -7,7 +8,7 @@ use serde_json::Value;
 use crate::world::WORLD;
 
 /// What the code of every run can use.
-const PRELUDE: &str = r#"
+pub(crate) const PRELUDE: &str = r#"
 import errno, http.client, json, socket, ssl, sys, time
 socket.setdefaulttimeout(10)
 def attempt(work):
@@ -78,10 +79,14 @@ pub(crate) fn belljar(network: &str) -> Command {
 
 /// With this configuration.
 pub(crate) fn configured(file: &str, network: &str) -> Command {
+    belljar_with(&WORLD.file(file), network)
+}
+
+fn belljar_with(config: &Path, network: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
     command
         .args(["run", "--json", "--config"])
-        .arg(WORLD.file(file))
+        .arg(config)
         .args(["--network", network])
         .env("BELLJAR_BACKEND", "native")
         .env("BELLJAR_STATE_DIR", WORLD.file("state"));
@@ -90,7 +95,14 @@ pub(crate) fn configured(file: &str, network: &str) -> Command {
 
 /// Runs Python code with this network.
 pub(crate) fn run(network: &str, code: &str) -> Ran {
-    finish(belljar(network).args(["--timeout", "60s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}")))
+    finish(&mut run_with(&WORLD.file("belljar.toml"), network, code))
+}
+
+/// The same with another configuration, to be [finished](finish).
+pub(crate) fn run_with(config: &Path, network: &str, code: &str) -> Command {
+    let mut command = belljar_with(config, network);
+    command.args(["--timeout", "60s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}"));
+    command
 }
 
 pub(crate) fn finish(command: &mut Command) -> Ran {

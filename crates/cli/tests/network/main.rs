@@ -21,6 +21,8 @@ mod endings;
 mod internet;
 #[cfg_attr(not(feature = "secrets"), path = "no_secrets.rs")]
 mod secrets;
+mod server;
+mod shown;
 mod world;
 
 use std::os::unix::process::CommandExt;

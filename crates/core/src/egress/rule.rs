@@ -1,10 +1,10 @@
-//! One rule: a host and ports, as in `allow:HOST[:PORT]`.
+//! One rule: a host and ports, as in `allow:HOST[:PORT[/udp]]`.
 
 use std::fmt;
 use std::net::IpAddr;
 
-use super::SHARED;
 use super::address::{Block, Class};
+use super::{QUIC, SHARED, Transport};
 use crate::{Field, Invalid};
 
 /// The most rules that a network has.
@@ -20,6 +20,8 @@ pub struct Rule {
     pub host: Host,
     /// Which ports of theirs.
     pub ports: Ports,
+    /// Over which transport, if it says that. A rule that allows says so for QUIC, which no other rule allows.
+    pub only: Option<Transport>,
 }
 
 /// Which hosts.
@@ -42,7 +44,7 @@ pub struct Ports {
 
 impl Rule {
     /// `name`, `*.name`, an address or `address/bits`, each with `:port` or `:from-to` or neither. An IPv6 address with
-    /// a port stands in brackets.
+    /// a port stands in brackets. Behind ports, `/tcp` and `/udp` restrict the rule to one transport.
     ///
     /// # Errors
     /// Anything else, and addresses that no box can reach.
@@ -54,21 +56,39 @@ impl Rule {
             Invalid::new(Field::Network, message, hint)
         };
         let (host, ports) = split(text).ok_or_else(|| invalid("it cannot be taken apart"))?;
-        let ports = match ports {
-            None => Ports::ALL,
-            Some(ports) => Ports::parse(ports).ok_or_else(|| invalid("its ports are not a range"))?,
+        let (ports, only) = match ports.map(|ports| ports.split_once('/').unwrap_or((ports, ""))) {
+            None => (Ports::ALL, None),
+            Some((ports, only)) => (
+                Ports::parse(ports).ok_or_else(|| invalid("its ports are not a range"))?,
+                match only {
+                    "" if !text.ends_with('/') => None,
+                    "tcp" => Some(Transport::Tcp),
+                    "udp" => Some(Transport::Udp),
+                    _ => return Err(invalid("what is behind the slash is neither tcp nor udp")),
+                },
+            ),
         };
         let host = Host::parse(host).map_err(invalid)?;
-        Ok(Rule { host, ports })
+        Ok(Rule { host, ports, only })
     }
 
-    /// Whether it has this address and port.
+    /// As a rule that allows: whether it does so for this transport and port.
     #[must_use]
-    pub fn matches(&self, address: IpAddr, port: u16) -> bool {
-        match &self.host {
-            Host::Addresses(block) => block.contains(address) && self.ports.contains(port),
-            Host::Name(_) | Host::Beneath(_) => false,
-        }
+    pub fn carries(&self, transport: Transport, port: u16) -> bool {
+        let is_quic = transport == Transport::Udp && port == QUIC;
+        self.ports.contains(port) && self.only.map_or(!is_quic, |only| only == transport)
+    }
+
+    /// As a rule that denies: the same. It needs no word for QUIC.
+    #[must_use]
+    pub fn refuses(&self, transport: Transport, port: u16) -> bool {
+        self.ports.contains(port) && self.only.is_none_or(|only| only == transport)
+    }
+
+    /// For a name: whether something may pass to this port that shows no name. Datagrams show none, so that who asks for them
+    /// alone means it.
+    pub(super) fn is_opaque_at(&self, port: u16) -> bool {
+        self.only == Some(Transport::Udp) || self.ports != Ports::ALL && !SHARED.contains(&port)
     }
 
     /// Whether everything that the other one allows is allowed by this one.
@@ -81,7 +101,22 @@ impl Rule {
         self.ports.first <= other.ports.first
             && other.ports.last <= self.ports.last
             && self.host.covers(&other.host)
-            && (is_address || self.ports != Ports::ALL || shows(other.ports))
+            && match (self.only, other.only) {
+                // Datagrams alone may go to ports where those of other rules may not.
+                (Some(Transport::Udp), Some(Transport::Udp)) => true,
+                (None, Some(Transport::Udp)) if is_address => !other.ports.contains(QUIC),
+                (None, Some(Transport::Udp)) => {
+                    self.ports != Ports::ALL && !SHARED.iter().any(|port| other.ports.contains(*port))
+                }
+                (Some(own), only) if only != Some(own) => false,
+                _ => is_address || self.ports != Ports::ALL || shows(other.ports),
+            }
+    }
+
+    /// Whether it allows QUIC.
+    #[must_use]
+    pub fn is_for_quic(&self) -> bool {
+        self.carries(Transport::Udp, QUIC)
     }
 
     /// Whether it names one address, and so may mean the host that Belljar runs on.
@@ -121,6 +156,15 @@ impl Host {
             Host::Name(own) => own == name,
             Host::Beneath(suffix) => is_beneath(name, suffix),
             Host::Addresses(_) => false,
+        }
+    }
+
+    /// Whether a rule with this host names this address.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match self {
+            Host::Addresses(block) => block.contains(address),
+            Host::Name(_) | Host::Beneath(_) => false,
         }
     }
 
@@ -219,9 +263,14 @@ impl fmt::Display for Rule {
             Host::Addresses(block) => block.to_string(),
         };
         match self.ports {
-            Ports::ALL => f.write_str(&host),
-            ports if host.contains(':') => write!(f, "[{host}]:{ports}"),
-            ports => write!(f, "{host}:{ports}"),
+            Ports::ALL if self.only.is_none() => return f.write_str(&host),
+            ports if host.contains(':') => write!(f, "[{host}]:{ports}")?,
+            ports => write!(f, "{host}:{ports}")?,
+        }
+        match self.only {
+            None => Ok(()),
+            Some(Transport::Tcp) => f.write_str("/tcp"),
+            Some(Transport::Udp) => f.write_str("/udp"),
         }
     }
 }

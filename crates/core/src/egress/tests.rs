@@ -33,6 +33,10 @@ fn rules_read_back_as_they_are_shown() {
         "2606:2800::/32",
         "[2606:2800::1]:443",
         "[2606:2800::/32]:1-1024",
+        "example.org:443/udp",
+        "10.1.0.0/16:53/tcp",
+        "[2606:2800::/32]:443/udp",
+        "*.example.org:1-65535/udp",
     ] {
         assert_eq!(Rule::parse(text).unwrap().to_string(), text);
     }
@@ -58,6 +62,14 @@ fn what_is_no_host_is_refused() {
         "a:2-1",
         "a:+1",
         "a:1-2-3",
+        "a:1/",
+        "a:1/sctp",
+        "a:1/UDP",
+        "a:1/udp/udp",
+        "a:/udp",
+        "a/udp",
+        "10.0.0.0/udp",
+        "[2606::1]/udp",
         "a.*.b",
         "*a.org",
         "127.1",
@@ -150,8 +162,9 @@ fn an_address_is_reachable_if_a_rule_names_it() {
     assert_eq!(tcp(&own, "10.2.2.3", 5432, &[]), Err(Reason::Special(Class::Private)));
     assert_eq!(tcp(&own, "93.184.216.34", 8080, &[]), Ok(Passage::Free));
     assert_eq!(tcp(&own, "93.184.216.35", 80, &[]), Err(Reason::NotAllowed));
-    assert!(own.names_exactly(ip("93.184.216.34"), 1) && own.names_exactly(ip("::ffff:93.184.216.34"), 1));
-    assert!(!own.names_exactly(ip("10.1.2.3"), 5432), "a block names no single address");
+    let exactly = |address: &str, port| own.names_exactly(Transport::Tcp, ip(address), port);
+    assert!(exactly("93.184.216.34", 1) && exactly("::ffff:93.184.216.34", 1));
+    assert!(!exactly("10.1.2.3", 5432), "a block names no single address");
 }
 
 #[test]
@@ -211,6 +224,49 @@ fn datagrams_need_an_address_or_a_port_and_quic_is_off() {
 }
 
 #[test]
+fn quic_passes_where_a_rule_for_datagrams_names_its_port() {
+    let own = egress(
+        &[
+            "quic.org:443/udp",
+            "*.wild.org:1-65535/udp",
+            "9.9.9.0/24:443/udp",
+            "9.9.9.9:443",
+            "10.0.0.1:443/udp",
+        ],
+        &["denied.wild.org:443/udp", "off.wild.org:443"],
+    );
+    let udp = |address: &str, resolved: &[&str]| own.connect(Transport::Udp, ip(address), 443, resolved);
+    for name in ["quic.org", "a.wild.org"] {
+        let passage = Passage::Named { names: vec![name.to_owned()], opaque: true };
+        assert_eq!(udp("1.1.1.1", &[name]), Ok(passage), "{name}");
+        assert_eq!(
+            tcp(&own, "1.1.1.1", 443, &[name]),
+            Err(Reason::NotAllowed),
+            "{name}: nothing but datagrams"
+        );
+    }
+    assert_eq!(udp("9.9.9.9", &[]), Ok(Passage::Free));
+    assert_eq!(udp("10.0.0.1", &[]), Ok(Passage::Free), "named by address");
+    assert_eq!(udp("1.1.1.1", &["other.org"]), Err(Reason::Quic));
+    assert_eq!(udp("1.1.1.1", &[]), Err(Reason::Quic));
+    assert_eq!(udp("1.1.1.1", &["denied.wild.org"]), Err(Reason::Denied));
+    assert_eq!(udp("1.1.1.1", &["off.wild.org"]), Err(Reason::Denied), "to deny a port is to deny all of it");
+    assert_eq!(own.show("denied.wild.org", 443), Ok(()), "the control: only its datagrams are denied");
+    let own_host = egress(&["9.9.9.0/24", "9.9.9.9:80/tcp"], &[]);
+    assert!(own_host.names_exactly(Transport::Tcp, ip("9.9.9.9"), 80));
+    assert!(!own_host.names_exactly(Transport::Udp, ip("9.9.9.9"), 80));
+    // Whoever may be anywhere gets no QUIC by that.
+    let wide = egress(&["0.0.0.0/0:443", "quic.org", "quic.org:443", "quic.org:443/tcp"], &[]);
+    assert_eq!(wide.connect(Transport::Udp, ip("1.1.1.1"), 443, &["quic.org"]), Err(Reason::Quic));
+    let private = egress(&["0.0.0.0/0:443/udp", "evil.org:443/udp"], &[]);
+    assert_eq!(
+        private.connect(Transport::Udp, ip("10.0.0.1"), 443, &["evil.org"]),
+        Err(Reason::Special(Class::Private))
+    );
+    assert_eq!(private.connect(Transport::Udp, ip("1.1.1.1"), 443, &[]), Ok(Passage::Free), "the control");
+}
+
+#[test]
 fn a_rule_covers_what_is_narrower() {
     let covers = |wide: &str, narrow: &str| Rule::parse(wide).unwrap().covers(&Rule::parse(narrow).unwrap());
     assert!(covers("example.org", "example.org:443"));
@@ -218,6 +274,10 @@ fn a_rule_covers_what_is_narrower() {
     assert!(covers("*.example.org", "*.a.example.org"));
     assert!(covers("10.0.0.0/8", "10.1.0.0/16:5432"));
     assert!(covers("0.0.0.0/0", "93.184.216.0/24"));
+    assert!(covers("example.org:443/udp", "example.org:443/udp"));
+    assert!(covers("example.org:5000", "example.org:5000/udp"));
+    assert!(covers("example.org", "example.org:443/tcp"));
+    assert!(covers("10.0.0.0/8", "10.1.0.0/16:53/udp"));
     for (wide, narrow) in [
         ("example.org:443", "example.org"),
         // There, it need not show its name.
@@ -231,6 +291,15 @@ fn a_rule_covers_what_is_narrower() {
         ("0.0.0.0/0", "10.0.0.1"),
         ("*.example.org", "1.1.1.1"),
         ("0.0.0.0/0", "::/0"),
+        // QUIC, and what no name has to be shown for.
+        ("example.org:443", "example.org:443/udp"),
+        ("example.org", "example.org:443/udp"),
+        ("example.org", "example.org:5000/udp"),
+        ("example.org:1-1000", "example.org:80/udp"),
+        ("10.0.0.0/8", "10.1.0.0/16:400-500/udp"),
+        ("example.org:443/udp", "example.org:443"),
+        ("example.org:443/udp", "example.org:443/tcp"),
+        ("example.org:443/tcp", "example.org:443"),
     ] {
         assert!(!covers(wide, narrow), "{wide} {narrow}");
     }

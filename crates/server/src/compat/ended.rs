@@ -47,7 +47,7 @@ pub(super) async fn to_the_end(mut run: Run) -> Result<(Arc<Finished>, Written),
     let (mut written, mut stage) = (Written::default(), Stage::Run);
     loop {
         match run.next().await {
-            RunEvent::Pulling(_) => {}
+            RunEvent::Pulling(_) | RunEvent::Network(_) => {}
             RunEvent::Started(started) => stage = started.stage(),
             RunEvent::NextStage => stage = Stage::Run,
             RunEvent::Output(_, bytes) => written.of(stage).extend_from_slice(&bytes),

@@ -1,6 +1,6 @@
 //! A run as it happens, by server-sent events: `awaiting_approval` if a person has to decide about it, `pull` while an image
-//! is pulled for it, `start`, `stdout`, `stderr`, `stage` when a compiler is done, `end`, and `error` if Belljar could not
-//! run it.
+//! is pulled for it, `start`, `network` for what it does with its network, `stdout`, `stderr`, `stage` when a compiler is
+//! done, `end`, and `error` if Belljar could not run it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -131,6 +131,7 @@ impl Telling {
                     self.finish_texts();
                     self.due.push_back(named("stage", &StageStarted::new(Stage::Run)));
                 }
+                RunEvent::Network(activity) => self.due.push_back(named("network", &activity)),
                 RunEvent::Output(stream, bytes) => {
                     let text = self.texts.of(stream).push(&bytes);
                     self.due.extend(output(stream, text));

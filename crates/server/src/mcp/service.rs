@@ -418,6 +418,8 @@ async fn follow(run: &mut Run, mut progress: Progress) -> End {
             event = run.next() => match event {
                 RunEvent::Pulling(pull) => progress.pulling(&pull),
                 RunEvent::Started(_) | RunEvent::NextStage => progress.began_to_run(),
+                // The result has what was refused; progress is about what the program says.
+                RunEvent::Network(_) => {}
                 RunEvent::Output(_, bytes) => progress.heard(&bytes),
                 RunEvent::Ended(end) => return end,
             },

@@ -462,11 +462,26 @@ class Limits(TypedDict):
     timeout_ms: NotRequired[Optional[int]]
 
 
+class NetworkActivity(TypedDict):
+    action: NetworkAction
+    count: int
+    down_bytes: NotRequired[int]
+    host: str
+    port: Optional[int]
+    reason: NotRequired[str]
+    up_bytes: NotRequired[int]
+
+
 class NetworkDenied(TypedDict):
     count: int
     host: str
     port: Optional[int]
     reason: str
+
+
+class NetworkEvent(TypedDict):
+    data: str
+    event: EventName
 
 
 class OutOfMemoryResult(TypedDict):
@@ -730,15 +745,16 @@ AuditFlawKind = Literal['changed', 'removed', 'cut', 'anchor', 'head', 'schema']
 BackendChoice = Literal['auto', 'native', 'docker', 'wasm', 'process', 'none']
 BackendName = Literal['native', 'docker', 'wasm', 'process', 'none']
 ErrorCode = Literal['invalid_request', 'unauthorized', 'forbidden', 'not_found', 'conflict', 'too_large', 'busy', 'internal', 'backend_unavailable', 'guarantee_unmet']
-EventName = Literal['awaiting_approval', 'pull', 'start', 'stage', 'stdout', 'stderr', 'end', 'error', 'result', 'done']
+EventName = Literal['awaiting_approval', 'pull', 'start', 'stage', 'network', 'stdout', 'stderr', 'end', 'error', 'result', 'done']
 GuaranteeName = Literal['filesystem', 'network', 'memory', 'pids', 'cpu', 'disk', 'syscalls', 'privileges']
 InputFile = Union[TextFile, BinaryFile, RunFile, UploadedFile]
 LanguageAlias = Literal['py', 'python3', 'cpython', 'js', 'node', 'nodejs', 'mjs', 'cjs', 'ts', 'tsx', 'mts', 'shell', 'dash', 'posix', 'rb', 'pl', 'rscript', 'gcc', 'c++', 'cxx', 'g++', 'golang', 'rs']
 LanguageName = Literal['python', 'javascript', 'typescript', 'bash', 'sh', 'zsh', 'ruby', 'php', 'perl', 'lua', 'r', 'c', 'cpp', 'go', 'rust', 'java']
 NetworkAccess = str
+NetworkAction = Literal['allowed', 'refused', 'failed', 'closed', 'omitted']
 PolicyAction = Literal['allow', 'warn', 'approve', 'deny']
 ResultStatus = Literal['exited', 'timed_out', 'out_of_memory', 'signaled', 'cancelled', 'denied']
-RunEvent = Union[AwaitingApprovalEvent, PullEvent, StartEvent, StageEvent, StdoutEvent, StderrEvent, EndEvent, ErrorEvent, ResultEvent, DoneEvent]
+RunEvent = Union[AwaitingApprovalEvent, PullEvent, StartEvent, StageEvent, NetworkEvent, StdoutEvent, StderrEvent, EndEvent, ErrorEvent, ResultEvent, DoneEvent]
 RunResult = Union[ExitedResult, TimedOutResult, OutOfMemoryResult, SignaledResult, CancelledResult, DeniedResult]
 RunStatus = Literal['awaiting_approval', 'queued', 'running', 'exited', 'timed_out', 'out_of_memory', 'signaled', 'cancelled', 'denied', 'failed']
 Severity = Literal['info', 'low', 'medium', 'high', 'critical']

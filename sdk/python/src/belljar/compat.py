@@ -81,13 +81,14 @@ class CodeExecutionTool:
         language: str,
         code: str,
         sandbox: bool = True,
-        network: bool = False,
+        network: Union[bool, str] = False,
         image: Optional[str] = None,
         workspace_root: Optional[Union[str, "os.PathLike[str]"]] = None,
     ) -> ToolResult:
         """Runs code. `sandbox=False` is the backend `process`, which isolates nothing and which the server must allow; `image`
-        goes to the backend that takes images; `workspace_root` is read-only at `/work`."""
-        options: Dict[str, Any] = {"network": "full" if network else "none", "timeout": self._timeout}
+        goes to the backend that takes images; `workspace_root` is read-only at `/work`. `network=True` is the public internet;
+        a text is a network as everywhere else, such as `allow:api.example.com:443`."""
+        options: Dict[str, Any] = {"network": _network(network), "timeout": self._timeout}
         if not sandbox:
             options["backend"] = "process"
         if image:
@@ -103,6 +104,12 @@ class CodeExecutionTool:
         except (BelljarError, ValueError, TypeError, OSError) as error:
             return ToolResult(f"Error: {error}", {"ok": False, **asked, "error": str(error)})
         return _tool_result(result, asked)
+
+
+def _network(asked: Union[bool, str]) -> str:
+    if isinstance(asked, str):
+        return asked
+    return "full" if asked else "none"
 
 
 def _tool_result(result: "Result", asked: Dict[str, Any]) -> ToolResult:

@@ -19,6 +19,7 @@ __all__ = [
     "Event",
     "Finding",
     "Isolation",
+    "NetworkDenied",
     "Result",
     "ResultFile",
     "Usage",
@@ -35,6 +36,9 @@ class Usage:
     cpu_ms: float = 0.0
     memory_peak_bytes: int = 0
     queue_ms: float = 0.0
+    network_up_bytes: Optional[int] = None
+    """What it sent over the network. None if it had none that Belljar watches."""
+    network_down_bytes: Optional[int] = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,16 @@ class CompileResult:
     stderr: str
     usage: Usage
     cached: bool = False
+
+
+@dataclass(frozen=True)
+class NetworkDenied:
+    """Something that the program tried to reach in vain. `port` is None for a name that was only looked up."""
+
+    host: str
+    port: Optional[int]
+    reason: str
+    count: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,6 +191,7 @@ class Result:
     backend: str = ""
     image: Optional[str] = None
     network: str = "none"
+    network_denied: Tuple[NetworkDenied, ...] = ()
     isolation: Isolation = Isolation()
     files: Tuple[ResultFile, ...] = ()
     findings: Tuple[Finding, ...] = ()
@@ -306,8 +321,9 @@ class Batch(Sequence[Union[Result, BelljarError]]):
 class Event:
     """Something that happened in a run.
 
-    `type` is `start`, `stdout`, `stderr`, `end` or one of `awaiting_approval`, `pull`, `stage`; with several inputs
+    `type` is `start`, `stdout`, `stderr`, `end` or one of `awaiting_approval`, `pull`, `stage`, `network`; with several inputs
     `result`, `error` and `done`. `stdout` and `stderr` have `text`; `end` and `result` have `result`. `data` is all of it.
+    A newer server may have other types.
     """
 
     type: str
@@ -325,6 +341,8 @@ def _usage(found: Any) -> Usage:
         cpu_ms=known.get("cpu_ms", 0.0),
         memory_peak_bytes=known.get("memory_peak_bytes", 0),
         queue_ms=known.get("queue_ms", 0.0),
+        network_up_bytes=known.get("network_up_bytes"),
+        network_down_bytes=known.get("network_down_bytes"),
     )
 
 
@@ -356,6 +374,7 @@ def result_of(found: Object) -> Result:
         "isolation": Isolation(**_known(Isolation, found.get("isolation") or {})),
         "compile": _compile_of(found.get("compile")),
         "files": tuple(_file_of(one) for one in found.get("files") or ()),
+        "network_denied": tuple(NetworkDenied(**_known(NetworkDenied, one)) for one in found.get("network_denied") or ()),
         "findings": tuple(finding_of(one) for one in found.get("findings") or ()),
         "decision": Decision(**_known(Decision, decision)) if decision else None,
         "changes": Changes(**_known(Changes, changes)) if changes else None,

@@ -190,7 +190,7 @@ impl Client {
         loop {
             tokio::select! {
                 event = job.run.next() => match event {
-                    RunEvent::Pulling(_) => {}
+                    RunEvent::Pulling(_) | RunEvent::Network(_) => {}
                     RunEvent::Started(started) => {
                         // A program that was there already counts as one that was compiled at once.
                         if job.compiled && started.stage() == Stage::Run {
