@@ -118,8 +118,8 @@ mod tests {
     fn the_table_is_read() {
         let settings = read(
             "deny = [\"*.evil.org\", \"10.0.0.0/8\"]\nresolver = \"127.0.0.1:5353\"\nconnections = 5\n\
-             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\n\
-             bytes-per-second = \"2M\"\nca-file = \"/ca.pem\"\n",
+             connections-per-second = 7\nmax-up = \"1M\"\nmax-down = 9\nca-file = \"/ca.pem\"\n\
+             bytes-per-second = \"2M\"\n",
         )
         .unwrap();
         assert_eq!(settings.deny.len(), 2);
@@ -144,9 +144,9 @@ mod tests {
             ("connections = 0", "connections"),
             ("connections = 100000", "connections"),
             ("max-up = \"lots\"", "max-up"),
-            ("ca-file = \"ca.pem\"", "ca-file"),
             ("bytes-per-second = \"fast\"", "bytes-per-second"),
             ("bytes-per-second = 1000", "bytes-per-second"),
+            ("ca-file = \"ca.pem\"", "ca-file"),
         ] {
             let message = read(text).unwrap_err();
             assert!(message.starts_with(&format!("{option} of [egress] in belljar.toml: ")), "{message}");

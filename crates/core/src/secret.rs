@@ -85,9 +85,8 @@ impl SecretHost {
             Network::None => false,
             Network::Full => true,
             Network::Allow(rules) => {
-                let rules = rules.iter().filter_map(|text| Rule::parse(text).ok());
-                let mut rules = rules.filter(|rule| rule.only != Some(Transport::Udp));
-                rules.any(|rule| rule.host.names(&self.name) && rule.ports.contains(self.port))
+                let mut rules = rules.iter().filter_map(|text| Rule::parse(text).ok());
+                rules.any(|rule| rule.host.names(&self.name) && rule.carries(Transport::Tcp, self.port))
             }
         }
     }

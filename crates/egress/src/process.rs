@@ -129,11 +129,10 @@ impl GatewayProcess {
     }
 
     fn ask(&mut self, events: &mut Vec<NetworkEvent>) -> io::Result<NetworkUse> {
-        let socket = &self.process.socket;
-        message::send_at_once(socket, &REPORT.to_owned(), &[])?;
+        message::send_at_once(&self.process.socket, &REPORT.to_owned(), &[])?;
         loop {
             self.wait(&PATIENCE)?;
-            match message::receive::<String>(socket)? {
+            match message::receive::<String>(&self.process.socket)? {
                 Some((word, _)) if word == REPORT => break,
                 Some((line, _)) if events.len() < MAX_UNREAD => {
                     let event = order::read_event(&line).ok_or(io::ErrorKind::InvalidData)?;

@@ -6,8 +6,10 @@
 //! What the log itself holds is bounded, too. Only the head of each stream is logged, and the run's own limit on output
 //! bounds that; when the run has ended, the log reads it from the result instead of keeping a second copy. The order of
 //! the two streams is kept for the first [`MAX_TURNS`] changes between them. Of an image that is being pulled, only the
-//! latest event of each layer is kept, because it replaces the earlier ones. Of what the program does with its network, the last
-//! [`MAX_NETWORK`] events are kept; a reader that comes too late for others hears how many they were.
+//! latest event of each layer is kept, because it replaces the earlier ones. Of what the program does with its network, the last events are
+//! kept (`activity.rs`); a reader that comes too late for others hears how many they were.
+
+mod activity;
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -22,6 +24,7 @@ use belljar_wire::RunStarted;
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 
+use self::activity::Activity;
 use crate::http::body::{Memory, Share};
 use crate::runs::{Finished, PATIENCE};
 
@@ -35,9 +38,6 @@ pub(crate) const MAX_PIECE: usize = 4 << 10;
 const MAX_TAIL: usize = 16 << 10;
 /// About what an event about an image takes.
 const PULL_BYTES: usize = 256;
-/// Events about the network that are kept, and about what one takes.
-const MAX_NETWORK: usize = 256;
-const NETWORK_BYTES: usize = 640;
 
 /// One event. The end of a run is not among them: it is known elsewhere.
 #[derive(Debug)]
@@ -76,14 +76,6 @@ struct State {
     program: Section,
     network: Activity,
     closed: bool,
-}
-
-/// What the program did with its network: the last of it.
-#[derive(Debug, Default)]
-struct Activity {
-    last: VecDeque<NetworkEvent>,
-    /// How many came before.
-    before: u64,
 }
 
 /// What one stage wrote.
@@ -192,7 +184,7 @@ impl EventLog {
     /// About how many bytes the log holds beyond the result.
     pub(crate) fn bytes(&self) -> usize {
         let state = self.state();
-        let told = state.pulls.len() * PULL_BYTES + state.network.last.len() * NETWORK_BYTES;
+        let told = state.pulls.len() * PULL_BYTES + state.network.bytes();
         state.compiler.bytes() + state.program.bytes() + told
     }
 
@@ -268,29 +260,6 @@ impl State {
             None if room => self.pulls.push((number, event)),
             None => {}
         }
-    }
-}
-
-impl Activity {
-    fn push(&mut self, event: NetworkEvent) {
-        if self.last.len() == MAX_NETWORK {
-            self.last.pop_front();
-            self.before += 1;
-        }
-        self.last.push_back(event);
-    }
-
-    /// The first event after a position, which moves beyond it. Those that are no longer there count as one.
-    fn after(&self, position: &mut u64) -> Option<NetworkEvent> {
-        if *position < self.before {
-            let missed = self.before - *position;
-            *position = self.before;
-            return Some(NetworkEvent::omitted(missed));
-        }
-        let at = usize::try_from(*position - self.before).ok()?;
-        let event = self.last.get(at)?.clone();
-        *position += 1;
-        Some(event)
     }
 }
 
@@ -590,43 +559,23 @@ mod tests {
         (0..10_000).for_each(|layer| reporter.pulling(&event(layer, 1)));
         assert_eq!(reporter.log.state().pulls.len(), MAX_LAYERS);
     }
+
     #[tokio::test]
-    async fn the_last_of_what_a_program_does_with_its_network_is_kept() {
+    async fn what_a_program_does_with_its_network_is_told_beside_its_output() {
         use belljar_core::egress::NetworkStep;
         let mut reporter = reporter();
-        let event = |port: u16| NetworkEvent {
-            host: "a.org".into(),
-            port: Some(port),
-            step: NetworkStep::Allowed,
-            count: 1,
-        };
+        let (host, port) = ("a.org".to_owned(), Some(443));
+        let event = NetworkEvent { host, port, step: NetworkStep::Allowed, count: 1 };
         let mut early = reporter.log.read();
-        reporter.network(&event(1));
-        assert!(matches!(early.next().await, Some(LogEvent::Network(first)) if first == event(1)));
         let _ = reporter.output(Stream::Stdout, b"x");
-        (2..=1000).for_each(|port| reporter.network(&event(port)));
+        assert!(matches!(early.next().await, Some(LogEvent::Output(..))));
+        reporter.network(&event);
         reporter.log.close(None);
-        assert_eq!(reporter.log.state().network.last.len(), MAX_NETWORK);
-        assert!(reporter.log.bytes() >= MAX_NETWORK * NETWORK_BYTES);
-        let kept = 1000 - MAX_NETWORK as u64;
-        for (mut reader, missed) in [(early, kept - 1), (reporter.log.read(), kept)] {
-            let mut heard = Vec::new();
-            while let Some(LogEvent::Network(event)) = reader.next().await {
-                heard.push(event);
-            }
-            assert_eq!(heard[0], NetworkEvent::omitted(missed));
-            assert_eq!((heard.len(), heard.last()), (MAX_NETWORK + 1, Some(&event(1000))));
-        }
-        assert_eq!(outputs_after_network(reporter.log.read()).await, b"x", "and output is told all the same");
-    }
-
-    async fn outputs_after_network(mut reader: Reader) -> Vec<u8> {
-        let mut text = Vec::new();
-        while let Some(event) = reader.next().await {
-            if let LogEvent::Output(_, bytes) = event {
-                text.extend_from_slice(&bytes);
-            }
-        }
-        text
+        assert!(matches!(early.next().await, Some(LogEvent::Network(told)) if told == event));
+        assert!(early.next().await.is_none());
+        let mut late = reporter.log.read();
+        assert!(matches!(late.next().await, Some(LogEvent::Network(told)) if told == event));
+        assert!(matches!(late.next().await, Some(LogEvent::Output(..))) && late.next().await.is_none());
+        assert!(reporter.log.bytes() > 1, "it is counted");
     }
 }

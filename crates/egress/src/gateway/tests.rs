@@ -1,6 +1,6 @@
 //! The gateway against packets that no kernel would send. The test holds the box's end of the uplink.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 
@@ -11,18 +11,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::*;
 
 fn gateway(allow: &[&str]) -> (Gateway, OwnedFd) {
+    gateway_with(allow, EgressLimits::default())
+}
+
+fn gateway_with(allow: &[&str], limits: EgressLimits) -> (Gateway, OwnedFd) {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     let allow = allow.iter().map(|rule| Rule::parse(rule).unwrap()).collect();
     let egress = Egress::from_rules(Some(allow), Vec::new());
-    let order = Order {
-        egress,
-        servers: Vec::new(),
-        limits: EgressLimits::default(),
-        secrets: Vec::new(),
-        roots: String::new(),
-    };
+    let order = Order { egress, servers: Vec::new(), limits, secrets: Vec::new(), roots: String::new() };
     (Gateway::new(order, theirs, Routes::open().unwrap(), Vault::default()), ours)
 }
 
@@ -57,6 +55,8 @@ fn a_connection_that_is_not_allowed_is_refused_at_once() {
     assert_eq!(answers[0][33], 0x14, "RST and ACK");
     assert_eq!(gateway.used().denied[0].host, "93.184.216.35");
     assert_eq!(gateway.open_now(), 0);
+    let told: Vec<_> = gateway.last_news().iter().map(ToString::to_string).collect();
+    assert_eq!(told, ["93.184.216.35:80 refused (not allowed)"]);
 }
 
 #[test]
@@ -107,13 +107,17 @@ fn ends(from: u16) -> Ends {
 
 /// Begins a connection to a server here as if it were allowed. Its first packet has number 1, and is answered.
 fn begin(gateway: &mut Gateway, from: u16) -> TcpStream {
+    begin_at(gateway, from, 1)
+}
+
+/// The same with another number of its first packet.
+fn begin_at(gateway: &mut Gateway, from: u16, number: u32) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = host_socket::begin_connection(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap().0;
-    let packet = segment(from, SYN, (1, 0), &[]);
+    let packet = segment(from, SYN, (number, 0), &[]);
     let Some(Packet { content: Content::Tcp(segment), .. }) = Packet::parse(&packet) else { panic!() };
-    gateway.awaited.insert(ends(from), Awaited { host, segment, packet, inspector: None });
-    gateway.be_accepted(ends(from));
+    gateway.carry_with(ends(from), host, segment, packet);
     server
 }
 
@@ -162,6 +166,32 @@ fn what_the_box_sent_before_it_closed_is_sent_on_however_slow_the_server_is() {
     assert_eq!(gateway.open_now(), 0);
 }
 
+/// As they do every 4 GiB of a connection.
+#[test]
+fn numbers_that_begin_again_at_zero_lose_nothing() {
+    let (mut gateway, inside) = gateway(&[]);
+    let mut next = u32::MAX - 6000;
+    let mut server = begin_at(&mut gateway, 4000, next);
+    let (_, number) = flags_and_number(&received(&inside)[0]);
+    next = next.wrapping_add(1);
+    let sent: Vec<u8> = (0..16_000u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    for piece in sent.chunks(4000) {
+        gateway.take(segment(4000, ACK, (next, number + 1), piece));
+        gateway.turn();
+        next = next.wrapping_add(4000);
+    }
+    assert!(next < 16_000, "the control: they did");
+    let mut read = vec![0; sent.len()];
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    server.read_exact(&mut read).unwrap();
+    assert!(read == sent);
+    gateway.take(segment(4000, FIN | ACK, (next, number + 1), &[]));
+    gateway.turn();
+    let acknowledged = |packet: &Vec<u8>| u32::from_be_bytes(packet[28..32].try_into().unwrap());
+    assert_eq!(received(&inside).last().map(acknowledged), Some(next.wrapping_add(1)));
+    assert_eq!((server.read(&mut [0]).unwrap(), gateway.used().up), (0, 16_000), "its end arrives as well");
+}
+
 #[test]
 fn a_connection_that_is_reset_in_the_handshake_is_over() {
     let (mut gateway, inside) = gateway(&[]);
@@ -180,6 +210,34 @@ fn a_connection_that_is_reset_in_the_handshake_is_over() {
     assert_eq!(socket.remote_endpoint().map(|end| end.port), Some(4002));
     let flags: Vec<u8> = received(&inside).iter().map(|packet| flags_and_number(packet).0).collect();
     assert_eq!(flags, [SYN | ACK; 3]);
+}
+
+#[test]
+fn with_a_rate_it_waits_for_the_time_and_tells_what_it_has_carried() {
+    const RATE: usize = 64 << 10;
+    for rate in [Some(RATE as u64), None] {
+        let (mut gateway, inside) = gateway_with(&[], EgressLimits { rate, ..EgressLimits::default() });
+        let mut server = begin(&mut gateway, 4000);
+        let (_, number) = flags_and_number(&received(&inside)[0]);
+        gateway.take(segment(4000, ACK, (2, number + 1), &[]));
+        // What an hour may bring has passed already.
+        gateway.tally.count_down(3600 * RATE);
+        let before = gateway.used().down;
+        server.write_all(b"answer").unwrap();
+        gateway.turn();
+        // Without a limit, it comes: the control.
+        while rate.is_none() && gateway.used().down == before {
+            gateway.flows.values_mut().for_each(|(_, flow)| flow.wake(PollFlags::IN));
+            gateway.turn();
+        }
+        let down = gateway.used().down - before;
+        assert_eq!(down, if rate.is_some() { 0 } else { 6 });
+        assert!(!gateway.busy, "nothing is tried again and again");
+        assert_eq!(gateway.tally.next_opening().is_some(), rate.is_some());
+        let told = gateway.last_news();
+        assert_eq!(told.len(), 1);
+        assert_eq!((told[0].port, &told[0].step), (Some(80), &NetworkStep::Closed { up: 0, down }));
+    }
 }
 
 proptest! {
