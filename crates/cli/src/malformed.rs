@@ -107,7 +107,7 @@ mod tests {
         ");
         insta::assert_snapshot!(said("[[keys]]\nname = 'a'\nsha256 = 'b'\n[keys.allow]\nlang = []"), @"
         x.toml:5: unknown field `lang`
-        the keys here are languages, backends, network, waive, workspace-roots, limits
+        the keys here are languages, backends, network, secrets, waive, workspace-roots, limits
         ");
         insta::assert_snapshot!(said("[server]\nmax_connection = 1"), @"
         x.toml:2: unknown field `max_connection`

@@ -115,9 +115,15 @@ mod tests {
         ] {
             assert_eq!(SecretHost::parse(text).unwrap().to_string(), shown);
         }
-        for text in
-            ["", "*.example.com", "93.184.216.34", "10.0.0.0/8", "a.org:1-2", "a.org:", "https://a.org"]
-        {
+        for text in [
+            "",
+            "*.example.com",
+            "93.184.216.34",
+            "10.0.0.0/8",
+            "a.org:1-2",
+            "a.org:443/tcp",
+            "https://a.org",
+        ] {
             assert_eq!(SecretHost::parse(text).unwrap_err().field, Field::Secrets, "{text}");
         }
     }
@@ -130,7 +136,7 @@ mod tests {
         for network in ["full", "allow:a.org", "allow:*.example.org,a.org:443", "allow:a.org:1-1000"] {
             assert_eq!(parse("a.org", network).unwrap().len(), 1, "{network}");
         }
-        for network in ["none", "allow:b.org", "allow:a.org:80", "allow:*.a.org", "allow:93.184.216.34"] {
+        for network in ["none", "allow:b.org", "allow:a.org:80", "allow:*.a.org", "allow:a.org:443/udp"] {
             let refused = parse("a.org", network).unwrap_err();
             assert!(
                 refused.message.contains(network) && refused.hint.contains("allow:a.org:443"),
