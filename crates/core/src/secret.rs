@@ -32,7 +32,9 @@ impl SecretHost {
             Invalid::new(Field::Secrets, message, hint)
         };
         match Rule::parse(text) {
-            Ok(Rule { host: Host::Name(name), ports: Ports::ALL, only: None }) => Ok(SecretHost { name, port: HTTPS }),
+            Ok(Rule { host: Host::Name(name), ports: Ports::ALL, only: None }) => {
+                Ok(SecretHost { name, port: HTTPS })
+            }
             Ok(Rule { host: Host::Name(name), ports, only: None }) => {
                 Ok(SecretHost { name, port: ports.only().ok_or_else(wrong)? })
             }

@@ -47,7 +47,7 @@ impl Flow {
             }
             (self.sent, self.passed) = (0, relay.give_host());
         }
-        if self.writable && self.sent < self.passed.len() {
+        if self.writable && self.sent < self.passed.len() && tally.may_send() {
             moved += self.send_passed(tally)?;
         }
         Ok(moved)
@@ -73,7 +73,8 @@ impl Flow {
     }
 
     fn hear_host(&mut self, tally: &mut Tally) -> Result<usize, Fate> {
-        let Some(relay) = self.relay.as_mut().filter(|_| self.readable && !self.ended) else { return Ok(0) };
+        let may = self.readable && !self.ended && tally.may_receive();
+        let Some(relay) = self.relay.as_mut().filter(|_| may) else { return Ok(0) };
         let mut buffer = [0; PIECE];
         match rustix::net::recv(&self.host, &mut buffer[..], RecvFlags::empty()) {
             Ok((_, 0)) => {
@@ -83,6 +84,7 @@ impl Flow {
             }
             Ok((_, length)) => {
                 tally.count_down(length);
+                self.carried.1 += length as u64;
                 relay.take_from_host(&buffer[..length])?;
                 Ok(length)
             }
