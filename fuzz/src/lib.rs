@@ -6,6 +6,7 @@ use std::alloc::System;
 use std::path::{Component, Path};
 use std::sync::{Mutex, PoisonError};
 
+use belljar_egress::rehearsal::rehearse;
 use belljar_jail::codec;
 use belljar_jail::message::{Reply, Request};
 use belljar_jail::plan::Plan;
@@ -59,6 +60,12 @@ pub fn request(bytes: &[u8]) {
 fn stays_inside(path: &str) -> bool {
     let plain = |part| matches!(part, Component::Normal(_));
     !path.is_empty() && !path.contains('\0') && Path::new(path).components().all(plain)
+}
+
+/// Whatever a box sends to its gateway: nothing is reached that is not allowed, and what is carried are bytes of the box.
+pub fn packets(bytes: &[u8]) {
+    let rehearsed = rehearse(bytes);
+    assert!(rehearsed.carried.len() <= bytes.len(), "more was carried than was sent");
 }
 
 /// No body becomes more in memory than four times its length and 16 MiB, whichever interface reads it.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use belljar_fuzz::{plan, request, within_bounds};
+use belljar_egress::rehearsal::rehearse;
+use belljar_fuzz::{packets, plan, request, within_bounds};
 use belljar_jail::codec;
 use belljar_jail::plan::Plan;
 use belljar_server::bodies::ALL;
@@ -13,12 +14,16 @@ use belljar_wire::RunRequest;
 const TELLING: &[u8] = b"\x00\x01\x02\x10\x7f\x80\xff\"\\{}[],:.-e0/";
 
 fn disturb(seed: &[u8], target: impl Fn(&[u8])) {
+    disturb_with(TELLING, seed, target);
+}
+
+fn disturb_with(telling: &[u8], seed: &[u8], target: impl Fn(&[u8])) {
     target(seed);
     for length in 0..seed.len() {
         target(&seed[..length]);
     }
     for at in 0..seed.len() {
-        for &byte in TELLING {
+        for &byte in telling {
             let mut bytes = seed.to_vec();
             bytes[at] = byte;
             target(&bytes);
@@ -48,6 +53,24 @@ fn disturbed_requests_are_refused_or_stay_inside() {
         disturb(&bytes, request);
     }
     assert!(accepted >= 2, "the seeds must reach past the first refusal");
+}
+
+#[test]
+fn disturbed_packets_reach_nobody() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds/packets");
+    let (mut carried, mut answers, mut denied) = (Vec::new(), 0, 0);
+    for seed in fs::read_dir(seeds).unwrap() {
+        let bytes = fs::read(seed.unwrap().path()).unwrap();
+        let rehearsed = rehearse(&bytes);
+        carried.extend(rehearsed.carried);
+        answers += rehearsed.answers;
+        denied += rehearsed.denied;
+        // Lengths, flags and numbers.
+        disturb_with(&[0, 1, 0x7f, 0xff], &bytes, packets);
+    }
+    // The seeds must reach the stack, the name server and the refusals.
+    assert_eq!(String::from_utf8_lossy(&carried), "sent in two pieces, the second of which begins again at zero");
+    assert!(answers > 8 && denied > 3, "{answers} {denied}");
 }
 
 /// A body that the interface of this path understands.

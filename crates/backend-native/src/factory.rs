@@ -19,6 +19,7 @@ use crate::host::Host;
 use crate::ids;
 use crate::keeper::Keeper;
 use crate::layout::{self, BaseSystem, Draft, Ground, Supply};
+use crate::network::NetworkSettings;
 use crate::templates::Templates;
 use crate::warden::Warden;
 
@@ -32,15 +33,22 @@ pub(crate) struct BoxFactory {
     warden: Option<Warden>,
     /// What many boxes have in common.
     templates: Templates,
+    /// What all boxes with a network have in common.
+    pub(crate) network: NetworkSettings,
 }
 
 impl BoxFactory {
     /// `standby` is a PID 1 for the first box, if there is one already.
-    pub(crate) fn new(host: Host, standby: Option<Standby>, many_boxes: bool) -> BoxFactory {
+    pub(crate) fn new(
+        host: Host,
+        standby: Option<Standby>,
+        many_boxes: bool,
+        network: NetworkSettings,
+    ) -> BoxFactory {
         // On cgroup v2, PID 1 must be cloned into its cgroup, so an existing one is of no use.
         let standby = standby.filter(|_| !matches!(host.cgroups, Cgroups::V2(_)));
         let (offer, standby, warden) = (host.offer(), Mutex::new(standby), many_boxes.then(Warden::default));
-        BoxFactory { host, offer, standby, warden, templates: Templates::new() }
+        BoxFactory { host, offer, standby, warden, templates: Templates::new(), network }
     }
 
     pub(crate) fn has_standby(&self) -> bool {

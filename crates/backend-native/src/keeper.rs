@@ -150,6 +150,12 @@ impl Keeper {
         message::send(process.socket()?, &request, &[payload.as_fd(), dir])
     }
 
+    /// Asks for an uplink of a box whose program waits for its code. The answer follows.
+    pub(crate) fn ask_for_uplink(&self) -> io::Result<()> {
+        let Keeper::Process(process) = self else { return Err(io::ErrorKind::Unsupported.into()) };
+        message::send(process.socket()?, &Request::Uplink, &[])
+    }
+
     /// The next message; `None` if it has died.
     pub(crate) fn hear(&mut self) -> io::Result<Option<(Reply, Vec<OwnedFd>)>> {
         match self {

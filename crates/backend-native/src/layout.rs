@@ -154,7 +154,7 @@ pub(crate) fn draft(
     };
     let rehearsal = execution.language.parking.and_then(|parking| parking.rehearsal);
     let mut layout = Layout::default();
-    layout.put_system(&ground.base, &sandbox.network, rehearsal, &machine::proc_files(&sandbox.limits));
+    layout.put_system(&ground.base, rehearsal, &machine::proc_files(&sandbox.limits));
     let in_scratch = |path: &&PathBuf| SCRATCH.iter().any(|(part, ..)| path.starts_with(part));
     let (late, early): (Vec<_>, Vec<_>) = ground.runtime.mounts.iter().partition(in_scratch);
     early.into_iter().for_each(|path| layout.bind(path, BindMode::ReadOnly));
@@ -223,7 +223,6 @@ impl Layout {
     fn put_system(
         &mut self,
         base: &BaseSystem,
-        network: &Network,
         rehearsal: Option<Rehearsal>,
         machine: &[(&'static str, String)],
     ) {
@@ -237,7 +236,7 @@ impl Layout {
         for (path, content) in ETC {
             self.step(Step::File(path.into(), content.as_bytes().to_vec()));
         }
-        let resolver = resolver_configuration(network).into_bytes();
+        let resolver = resolver_configuration().into_bytes();
         self.step(Step::File("/etc/resolv.conf".into(), resolver));
         self.step(Step::Symlink { path: LOCAL_TIME.0.into(), target: LOCAL_TIME.1.into() });
         if let Some(rehearsal) = rehearsal {
@@ -488,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_with_a_network_has_an_uplink_and_a_name_server_and_nothing_else_more() {
+    fn a_run_with_a_network_has_an_uplink_and_nothing_else_more() {
         let lines = |network: &str| {
             let network = Network::parse(network).unwrap();
             let plan =
@@ -497,10 +496,7 @@ mod tests {
         };
         let (none, some) = (lines("none"), lines("allow:example.org"));
         let more: Vec<_> = some.iter().filter(|line| !none.contains(line)).collect();
-        assert_eq!(
-            more,
-            ["file      /etc/resolv.conf (21 bytes)", "uplink    eth0, its other end to the gateway"]
-        );
+        assert_eq!(more, ["uplink    eth0, its other end to the gateway"]);
         assert_eq!(lines("full"), some);
     }
 

@@ -104,7 +104,6 @@ pub struct Native {
     swept: OnceLock<usize>,
     /// Those that another process, with the rights to do so, cleaned up before.
     swept_before: usize,
-    network: NetworkSettings,
 }
 
 impl Native {
@@ -123,12 +122,11 @@ impl Native {
         }));
         // A box whose limits cannot be changed cannot be made before they are known.
         let pool = settings.pool.filter(|_| !matches!(host.cgroups, Cgroups::Unavailable { .. }));
-        let factory = Arc::new(BoxFactory::new(host, settings.standby, settings.many_runs));
+        let factory = Arc::new(BoxFactory::new(host, settings.standby, settings.many_runs, settings.network));
         let warm =
             pool.map(|pool| Arc::new(WarmBoxes::new(Pool::new(pool), factory.clone(), runtimes.clone())));
         let (swept, swept_before) = (OnceLock::new(), settings.swept);
-        let network = settings.network;
-        let native = Native { factory, runtimes, warm, swept, swept_before, network };
+        let native = Native { factory, runtimes, warm, swept, swept_before };
         if !native.factory.has_standby() {
             native.sweep();
         }
@@ -176,7 +174,7 @@ impl Native {
         let cgroup = factory.cgroup(&keeper, &sandbox.limits)?;
         let mut draft =
             factory.draft(&sandbox, &execution, &runtime, Supply::Now, keeper.id(), cgroup.as_ref())?;
-        let gateway = self.network.order(&sandbox)?.map(Gateway::start).transpose();
+        let gateway = factory.network.order(&sandbox)?.map(Gateway::start).transpose();
         let mut gateway = gateway.map_err(setup("start the gateway"))?;
         if let Some(gateway) = gateway.as_mut().filter(|gateway| gateway.adds_secrets()) {
             let trusted = gateway.be_trusted(&mut draft.plan, &sandbox.env);
@@ -269,7 +267,7 @@ impl Backend for Native {
         self.ready()?;
         let runtime = self.runtimes.find(execution.language)?;
         let limits = &sandbox.limits;
-        self.network.order(sandbox)?;
+        self.factory.network.order(sandbox)?;
         let secrets: String = sandbox.secrets.iter().map(|host| format!("secret    {host}\n")).collect();
         let draft =
             self.factory.draft(sandbox, execution, &runtime, Supply::Now, std::process::id(), None)?;

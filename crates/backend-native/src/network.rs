@@ -64,12 +64,10 @@ impl NetworkSettings {
     }
 }
 
-/// `/etc/resolv.conf` of a box. Without a network nobody is to be asked.
-pub(crate) fn resolver_configuration(network: &Network) -> String {
-    match network {
-        Network::None => String::new(),
-        Network::Full | Network::Allow(_) => format!("nameserver {}\n", IpAddr::from(NAME_SERVER)),
-    }
+/// `/etc/resolv.conf` of every box, because a box that waits may get a network later. Without one there is no way to that
+/// address, and whoever asks is told so at once.
+pub(crate) fn resolver_configuration() -> String {
+    format!("nameserver {}\n", IpAddr::from(NAME_SERVER))
 }
 
 /// The gateway of one box.
@@ -173,7 +171,6 @@ mod tests {
         let limits = EgressLimits { up: Some(1), ..EgressLimits::default() };
         assert!(denying.restrict() && NetworkSettings { limits, ..settings.clone() }.restrict());
         assert!(order(Network::Full).is_some());
-        assert_eq!(resolver_configuration(&Network::None), "");
-        assert_eq!(resolver_configuration(&Network::Full), "nameserver 192.0.2.1\n");
+        assert_eq!(resolver_configuration(), "nameserver 192.0.2.1\n");
     }
 }

@@ -92,7 +92,7 @@ impl Extras {
 const NO_ZYGOTE: &str = "args and env are set when the runtime starts, and no zygote could start one";
 const UNLIKE: &str =
     "limits.memory_bytes, pids or cpus, or what is waived, are not possible in the pool's boxes";
-const SPOILT: &str = "a box of the pool could not be given the files or the limits of the run";
+const SPOILT: &str = "a box of the pool could not be given the network, the files or the limits of the run";
 
 impl WarmBoxes {
     pub(crate) fn new(pool: Pool, factory: Arc<BoxFactory>, runtimes: Arc<Runtimes>) -> WarmBoxes {
@@ -213,7 +213,8 @@ impl WarmBoxes {
         if !parked::suits(parked.terms(), &wanted, sandbox) || !parked.fits_into(&sandbox.limits, execution) {
             return None;
         }
-        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution).await.ok()?;
+        let egress = self.factory.network.order(sandbox).ok()?;
+        let running = parked.supply(Start::Zygote, &wanted, sandbox, execution, egress).await.ok()?;
         running.ok().map(Box::new)
     }
 
@@ -240,7 +241,8 @@ impl WarmBoxes {
                 pool.put_back(language, parked);
                 return Ok(Sought::Unfit(UNLIKE));
             }
-            match parked.supply(Start::Warm, &wanted, sandbox, execution).await {
+            let egress = self.factory.network.order(sandbox)?;
+            match parked.supply(Start::Warm, &wanted, sandbox, execution, egress).await {
                 Ok(running) => return running.map(|running| Sought::Found(Box::new(running))),
                 Err(mut spoilt) => {
                     if spoilt.lives() || parked::are_heavy(execution) {

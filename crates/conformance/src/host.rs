@@ -240,6 +240,12 @@ pub(crate) fn belljar(user: User, stage: &Path, mounts: Option<&str>) -> Command
     command
 }
 
+/// The binary under test as this user, for tests that say everything else themselves.
+#[must_use]
+pub fn belljar_of(user: User) -> Command {
+    belljar(user, &staged(user), None)
+}
+
 /// A command as this user, in the environment that every test gives to `belljar`.
 pub(crate) fn wrapped(user: User, stage: &Path, program: &str) -> Command {
     let mut command = in_test_environment(user, stage, program);

@@ -49,8 +49,8 @@ mod watch;
 pub use brief::keep_failures_short;
 pub use cell::{Cell, Plain, Ran, Refusal, Running, User};
 pub use host::{
-    PATIENCE, Scratch, Telling, eventually, has_program, hold, installed, process_holding, secret, skip,
-    survivors,
+    PATIENCE, Scratch, Telling, belljar_of, eventually, has_program, hold, installed, process_holding,
+    secret, skip, survivors,
 };
 pub use probe::{
     Observation, observations, outside, outside_as_nobody, outside_as_root, outside_with_env, probe_program,

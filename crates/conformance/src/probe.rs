@@ -67,6 +67,16 @@ impl Cell {
         observed
     }
 
+    /// The cell with each network that its backend provides: what no program may do, it may do in none of them. As nobody
+    /// looks up that name, nothing leaves this host that is not sent to a public address.
+    pub fn in_each_network(&self) -> impl Iterator<Item = Cell> {
+        let networks: &[&str] = match self.backend() {
+            "native" => &["none", "allow:example.org:443", "full"],
+            _ => &["none"],
+        };
+        networks.iter().map(|network| self.option("--network", network))
+    }
+
     /// A cell whose boxes hold the probe, for scripts that call `./probe` themselves.
     #[must_use]
     pub fn with_probe(&self) -> Cell {

@@ -130,6 +130,7 @@ impl Options {
                 "--file" => self.file(value()),
                 "--collect" => self.collect.get_or_insert_default().push(value().into()),
                 "--stdin" => self.stdin(cell, value())?,
+                "--network" => drop(self.fields.insert("network".into(), value().into())),
                 "--plots" => drop(self.fields.insert("plots".into(), true.into())),
                 "--base64" => drop(self.fields.insert("output_base64".into(), true.into())),
                 "--disk" => return Err("the disk is made with the box"),

@@ -126,7 +126,8 @@ impl Server {
     fn start(start: Start, language: &str, cell: &Cell) -> Server {
         let config = Scratch::new();
         // They share what is known about the runtimes of this host, and would share a ledger, too.
-        let settings = start.pool_of(language) + "[audit]\nenabled = false\n";
+        let settings =
+            start.pool_of(language) + "[audit]\nenabled = false\n[server.allow]\nnetwork = 'full'\n";
         let _file = config.file("belljar.toml", settings);
         let mut command = host::belljar(User::Root, &host::staged(User::Root), None);
         command.args(["serve", "--listen", "127.0.0.1:0", "--config", "belljar.toml"]);

@@ -29,6 +29,8 @@ mod news;
 mod order;
 mod packet;
 mod process;
+#[cfg(feature = "rehearsal")]
+pub mod rehearsal;
 #[cfg(feature = "secrets")]
 mod relay;
 mod routes;

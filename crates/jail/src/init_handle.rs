@@ -28,6 +28,13 @@ const OWN: libc::c_int = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NE
 /// How long a box that was killed may take to die.
 const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
+/// The network namespace of a box, and the user namespace that gives the right to change it.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) user: OwnedFd,
+    pub(crate) net: OwnedFd,
+}
+
 /// PID 1. Dropping it kills it and everything in its namespaces.
 #[derive(Debug)]
 pub(crate) struct InitHandle {
@@ -36,6 +43,8 @@ pub(crate) struct InitHandle {
     init: OwnedFd,
     /// Its mount namespace. Keeping it open means that tearing it down does not delay the report of its death.
     mounts: Option<OwnedFd>,
+    /// Of a box that waits for its code: the way to give it an uplink, once.
+    network: Option<Network>,
     /// It is gone, or has been given up on.
     settled: bool,
 }
@@ -98,13 +107,18 @@ impl InitHandle {
                 }
             }
             (Fork::Parent(pid), pidfd) => {
-                let cloned = InitHandle::new(pid, pidfd, ours)?;
+                let mut cloned = InitHandle::new(pid, pidfd, ours)?;
                 if let Birth::Forked { .. } = birth {
                     sys::act_as(0).doing(|| "switch back to root")?;
                 }
                 visit.map_or(Ok(()), Visit::end)?;
                 if birth != Birth::Zygote {
                     cloned.map_identity(&order.plan.identity)?;
+                }
+                // Later, only root could open them: PID 1 is about to become unreadable. Without them the box is as good
+                // as any for a run without a network.
+                if order.plan.waits_for_code() {
+                    cloned.network = cloned.open_network().ok();
                 }
                 cloned.go_ahead().doing(|| "let PID 1 continue")?;
                 Ok((cloned, order.plan))
@@ -114,7 +128,7 @@ impl InitHandle {
 
     pub(crate) fn new(pid: Pid, pidfd: Option<OwnedFd>, init: OwnedFd) -> Result<InitHandle, Fault> {
         let pidfd = pidfd.ok_or(io::ErrorKind::NotFound).doing(|| "get a pidfd of PID 1")?;
-        Ok(InitHandle { pid, pidfd, init, mounts: None, settled: false })
+        Ok(InitHandle { pid, pidfd, init, mounts: None, network: None, settled: false })
     }
 
     /// Lets it continue from where it waits for this.
@@ -161,17 +175,26 @@ impl InitHandle {
 
     /// Keeps its mounts from being torn down when it dies.
     pub(crate) fn hold_mounts(&mut self) {
-        let path = format!("/proc/{}/ns/mnt", self.pid.as_raw_nonzero());
-        self.mounts = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
+        self.mounts = self.open_namespace("mnt").ok();
     }
 
     /// Its namespaces, for a process to enter.
     pub(crate) fn namespaces(&self) -> io::Result<Vec<OwnedFd>> {
-        let open = |name: &str| {
-            let path = format!("/proc/{}/ns/{name}", self.pid.as_raw_nonzero());
-            Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
-        };
-        NAMESPACES.into_iter().map(open).collect()
+        NAMESPACES.into_iter().map(|name| self.open_namespace(name)).collect()
+    }
+
+    /// The way to give the box an uplink. There is one, and a box has at most one uplink.
+    pub(crate) fn take_network(&mut self) -> Result<Network, Fault> {
+        self.network.take().ok_or(io::ErrorKind::NotFound).doing(|| "find the box's network namespace")
+    }
+
+    fn open_network(&self) -> io::Result<Network> {
+        Ok(Network { user: self.open_namespace("user")?, net: self.open_namespace("net")? })
+    }
+
+    fn open_namespace(&self, name: &str) -> io::Result<OwnedFd> {
+        let path = format!("/proc/{}/ns/{name}", self.pid.as_raw_nonzero());
+        Ok(rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     pub(crate) fn let_mounts_go(&mut self) {

@@ -20,7 +20,7 @@ use crate::init_handle::{InitHandle, Order, leave_the_callers_world};
 use crate::message::{self, Reply, Request};
 use crate::plan::Plan;
 use crate::sys::{self, ResourceUse};
-use crate::{supply, template};
+use crate::{late_uplink, supply, template};
 
 /// The life of the keeper. Its standard input is the socket to the caller.
 pub(crate) fn live() -> ExitCode {
@@ -65,7 +65,9 @@ fn make(caller: &OwnedFd) -> Result<Made, Fault> {
             message::send(caller, &Reply::Template, &[template.as_fd()]).doing(|| "send the template")?;
             Ok(Made::Nothing)
         }
-        Request::Kill | Request::Entered | Request::Supply { .. } | Request::Hire => Ok(Made::Nothing),
+        Request::Kill | Request::Entered | Request::Supply { .. } | Request::Uplink | Request::Hire => {
+            Ok(Made::Nothing)
+        }
     }
 }
 
@@ -121,6 +123,7 @@ impl Kept {
                             let list = list_offset..list_offset.saturating_add(list_length);
                             self.supply(caller, list, beside);
                         }
+                        Ok(Some((Request::Uplink, _))) => self.connect(caller),
                         _ => self.cloned.kill(),
                     }
                 }
@@ -163,6 +166,19 @@ impl Kept {
             Err(fault) => fault.into_reply(),
         };
         let _ = message::send(caller, &reply, &[]);
+    }
+
+    /// Gives the box an uplink. The caller gets its far end, or is told why there is none.
+    fn connect(&mut self, caller: &OwnedFd) {
+        let reply = self
+            .cloned
+            .take_network()
+            .and_then(|network| late_uplink::make(&network))
+            .map(|far_end| (Reply::Uplink, vec![far_end]))
+            .unwrap_or_else(|fault| (fault.into_reply(), Vec::new()));
+        let (reply, beside) = reply;
+        let beside: Vec<_> = beside.iter().map(AsFd::as_fd).collect();
+        let _ = message::send(caller, &reply, &beside);
     }
 
     fn bury(mut self, caller: &OwnedFd, ended: Option<i32>, caller_is_there: bool) {

@@ -7,7 +7,7 @@
 //!
 //! In reading order: [`plan`] is what will be done, as data; [`message`] and [`codec`] carry it. `init_handle` is PID 1 seen
 //! from outside, `init` is PID 1 itself; `keeper` is the process between it and a caller with threads; `standby` does
-//! without one, with an `undertaker`. `build` performs the plan's steps, [`uplink`] one of them; `confine` is what the program's own process does
+//! without one, with an `undertaker`. `build` performs the plan's steps, [`uplink`] one of them (`late_uplink`: for a box that exists already); `confine` is what the program's own process does
 //! to itself before `exec`, `leash` the same for a program without a box, and `helper` for one that Belljar itself
 //! needs. [`entry_trampoline`] brings a program from a zygote
 //! instead, and `entry_check` inspects it. [`privilege_drop`] takes root's rights from a server and everything it starts. [`landlock`]
@@ -31,6 +31,7 @@ mod init;
 mod init_handle;
 mod keeper;
 pub mod landlock;
+mod late_uplink;
 mod leash;
 mod memory;
 pub mod message;

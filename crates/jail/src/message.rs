@@ -42,6 +42,8 @@ pub enum Request {
         /// How long it is.
         list_length: u64,
     },
+    /// Give an uplink to a box whose program waits for its code.
+    Uplink,
     /// To the warden: fork a keeper. Beside it: the keeper's end of the socket between it and the caller.
     Hire,
 }
@@ -53,6 +55,7 @@ coded_enum!(Request {
     3 => Hire,
     4 => Supply { list_offset, list_length },
     5 => MakeTemplate { plan_length },
+    6 => Uplink,
 });
 
 /// To a PID 1 that was made before its plan.
@@ -85,7 +88,8 @@ pub enum Reply {
     /// The program has started, and some of its calls wait for the caller's decision. Beside it: the listener of its
     /// filter. For a program that came with an exit listener, that is the listener.
     Listening,
-    /// The box has an uplink. Beside it: the socket to its far end. It comes before the program starts.
+    /// The box has an uplink. Beside it: the socket to its far end. It comes before the program starts, or when the
+    /// caller asks for it.
     Uplink,
     /// The files have been written.
     Supplied,

@@ -347,6 +347,11 @@ impl Plan {
         self.birth != Birth::Zygote && self.opener == Opener::Keeper && !self.build.iter().any(shows_host)
     }
 
+    /// Whether its program gets its code later, and with it whatever else could not be known before.
+    pub(crate) fn waits_for_code(&self) -> bool {
+        self.build.iter().any(|step| matches!(step, Step::Pipe(_)))
+    }
+
     fn show_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
         let source = |index: u16| self.sources.get(usize::from(index)).map(|path| path.display());
         match step {

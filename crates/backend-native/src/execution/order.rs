@@ -8,6 +8,7 @@ use std::time::Duration;
 use belljar_core::backend::BackendError;
 use belljar_core::path::Writes;
 use belljar_core::request::InputFile;
+use belljar_egress::Order as Egress;
 use belljar_jail::message::{NAMESPACES, Reply};
 use belljar_jail::plan::{CgroupEntry, IdPair};
 use tokio::time::{Instant, MissedTickBehavior};
@@ -181,6 +182,19 @@ impl NativeExecution {
         let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
         match heard.map_err(io::Error::other)? {
             Some((Reply::Supplied, _)) => Ok(()),
+            Some((Reply::Failed { fault }, _)) => Err(fault.error()),
+            Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+
+    /// Gives a network to a box whose program waits for its code. The gateway loads while the uplink is made.
+    pub(crate) async fn connect_late(&mut self, egress: Egress) -> io::Result<()> {
+        self.gateway = Some(Gateway::start(egress)?);
+        self.home.keeper.ask_for_uplink()?;
+        let heard = self.home.hear();
+        let heard = tokio::time::timeout(BUILD_LIMIT, heard).await?;
+        match heard.map_err(io::Error::other)? {
+            Some((Reply::Uplink, beside)) => self.connect_gateway(&beside),
             Some((Reply::Failed { fault }, _)) => Err(fault.error()),
             Some(_) | None => Err(io::ErrorKind::BrokenPipe.into()),
         }

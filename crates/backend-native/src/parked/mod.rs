@@ -19,10 +19,11 @@ use belljar_core::language::Parking;
 use belljar_core::limits::{BoxLimits, ExecutionLimits};
 use belljar_core::outcome::Start;
 use belljar_core::path::Writes;
-use belljar_core::request::{InputFile, Network, Stdin};
+use belljar_core::request::{InputFile, Stdin};
+use belljar_egress::Order as Egress;
 use belljar_host::runtimes::Runtime;
 use belljar_host::stdin;
-use belljar_jail::plan::{Birth, Confinement, Plan, Resource};
+use belljar_jail::plan::{Birth, Confinement, Plan, Resource, Step};
 use belljar_jail::{acting_as, with_files_of};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -185,16 +186,17 @@ impl Parked {
     }
 
     /// Gives it the code and files of a request, and makes it the run of that request. `wanted` is the plan that would
-    /// be made for the request, which [`suits`] has approved. A box that is returned has not started the code, and is
-    /// of no more use.
+    /// be made for the request, which [`suits`] has approved; `egress` is what its gateway is to do, if it has a network.
+    /// A box that is returned has not started the code, and is of no more use.
     pub(crate) async fn supply(
         mut self,
         start: Start,
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
+        egress: Option<Egress>,
     ) -> Result<Result<NativeExecution, BackendError>, Box<Parked>> {
-        match self.begin(wanted, sandbox, execution).await {
+        match self.begin(wanted, sandbox, execution, egress).await {
             Ok(poured) => Ok(self.go_on(start, poured, sandbox, execution)),
             Err(_) => Err(Box::new(self)),
         }
@@ -206,9 +208,13 @@ impl Parked {
         wanted: &Plan,
         sandbox: &SandboxSpec,
         execution: &mut ExecutionSpec,
+        egress: Option<Egress>,
     ) -> io::Result<usize> {
         if !self.execution.lives() {
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if let Some(egress) = egress {
+            self.execution.connect_late(egress).await?;
         }
         self.take_limits(wanted, &sandbox.limits)?;
         if are_heavy(execution) {
@@ -250,7 +256,7 @@ impl Parked {
             collect: std::mem::take(&mut execution.collect),
             collected: execution.limits.collected,
             writes: Writes::Refused,
-            // Boxes of the pool have no network.
+            // If it has a network, its gateway is connected already.
             gateway: None,
         };
         running.become_run(start, terms, usage.cpu);
@@ -331,7 +337,10 @@ pub(crate) fn could_suit(
     let obstacles = [
         (sandbox.workspace.is_some(), "a workspace is mounted while a box is made"),
         (sandbox.image.is_some(), "the run names an image"),
-        (sandbox.network != Network::None, "boxes of the pool have no network"),
+        (
+            !sandbox.secrets.is_empty(),
+            "the certificates of a run with secrets are mounted while its box is made",
+        ),
         (sandbox.limits.disk != parked.disk, "limits.disk_bytes is not that of the pool's boxes"),
         (source.named_by_caller, "the file of the code has a name of its own"),
         (
@@ -387,7 +396,9 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
         command,
     } = made;
     let Confinement { landlock, rlimits: _ } = confinement;
-    (identity, cgroup, orphans, sources, opener, foundation, build, command, landlock)
+    // A box that waits gets its uplink with its code.
+    let comes_now = |step: &&Step| **step != Step::Uplink;
+    (identity, cgroup, orphans, sources, opener, foundation, command, landlock)
         == (
             &wanted.identity,
             &wanted.cgroup,
@@ -395,10 +406,10 @@ fn is_equivalent(made: &Plan, wanted: &Plan) -> bool {
             &wanted.sources,
             &wanted.opener,
             &wanted.foundation,
-            &wanted.build,
             &wanted.command,
             &wanted.confinement.landlock,
         )
+        && build.iter().eq(wanted.build.iter().filter(comes_now))
         && rlimits_can_change(made, wanted)
 }
 

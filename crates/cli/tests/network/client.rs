@@ -1,8 +1,10 @@
 //! One run with a network, and what came of it.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 
+use belljar_conformance::{User, belljar_of};
 use serde_json::Value;
 
 use crate::world::WORLD;
@@ -73,6 +75,16 @@ impl Ran {
     }
 }
 
+thread_local! {
+    static USER: Cell<User> = const { Cell::new(User::Root) };
+}
+
+/// Has a case start its boxes as this user. The world around them is root's.
+pub(crate) fn as_user(user: User, case: fn()) {
+    USER.set(user);
+    case();
+}
+
 pub(crate) fn belljar(network: &str) -> Command {
     configured("belljar.toml", network)
 }
@@ -83,13 +95,17 @@ pub(crate) fn configured(file: &str, network: &str) -> Command {
 }
 
 fn belljar_with(config: &Path, network: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_belljar"));
+    let user = USER.get();
+    let mut command = belljar_of(user);
     command
         .args(["run", "--json", "--config"])
         .arg(config)
         .args(["--network", network])
-        .env("BELLJAR_BACKEND", "native")
-        .env("BELLJAR_STATE_DIR", WORLD.file("state"));
+        .env("BELLJAR_BACKEND", "native");
+    if user == User::Nobody {
+        // Cgroups keep these, and an ordinary user may have none.
+        command.args(["memory", "cpu", "pids"].iter().flat_map(|guarantee| ["--waive", guarantee]));
+    }
     command
 }
 
@@ -120,4 +136,22 @@ pub(crate) fn evaluate(network: &str, expressions: &[&str]) -> (Vec<String>, Ran
     let lines: Vec<_> = ran.lines().iter().map(|line| (*line).to_owned()).collect();
     assert_eq!(lines.len(), expressions.len(), "{}", ran.result);
     (lines, ran)
+}
+
+/// The gateway that this process has started, or one of those that it has started.
+pub(crate) fn gateway_of(parent: u32) -> Option<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{parent}/task")).ok()?.flatten();
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|line| line.split_whitespace().filter_map(|child| child.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    children.into_iter().find_map(|child| {
+        let name = std::fs::read_to_string(format!("/proc/{child}/cmdline")).ok()?;
+        if name.starts_with("belljar-gateway") { Some(child) } else { gateway_of(child) }
+    })
+}
+
+pub(crate) fn kill(process: u32) {
+    let process = rustix::process::Pid::from_raw(process.try_into().unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::KILL).unwrap();
 }

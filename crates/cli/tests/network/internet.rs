@@ -13,6 +13,8 @@ pub(crate) const GOOD: &str = "93.184.216.34";
 pub(crate) const OTHER: &str = "93.184.216.35";
 pub(crate) const DENIED: &str = "93.184.216.36";
 pub(crate) const PRIVATE: &str = "10.9.0.5";
+/// A host with a real TLS server (`clients.rs`).
+pub(crate) const SECURE: &str = "93.184.216.37";
 pub(crate) const SIX: &str = "2606:2800::34";
 
 /// Names and their addresses. A second one is the answer to every later question.
@@ -33,6 +35,8 @@ const NAMES: &[(&str, &[&str])] = &[
     ("metadata.test", &["169.254.169.254"]),
     ("host.test", &[crate::world::HOST]),
     ("rebind.test", &[GOOD, "127.0.0.1"]),
+    ("secure.test", &[SECURE]),
+    ("twin.test", &[SECURE]),
     ("six.test", &[SIX]),
     ("mapped.test", &["::ffff:127.0.0.1"]),
 ];
@@ -42,7 +46,7 @@ pub(crate) fn serve() -> ExitCode {
     println!("ready");
     std::io::stdin().read_line(&mut String::new()).unwrap();
     ip("link set lo up");
-    for address in [GOOD, OTHER, DENIED, PRIVATE] {
+    for address in [GOOD, OTHER, DENIED, SECURE, PRIVATE] {
         ip(&format!("addr add {address}/24 dev up1"));
     }
     ip(&format!("-6 addr add {SIX}/64 dev up1 nodad"));
@@ -60,6 +64,7 @@ pub(crate) fn serve() -> ExitCode {
         listen(address, 11, count);
         listen(address, 12, end_first);
         listen(address, 13, |mut stream| drop(write!(stream, "{}", READ.load(Ordering::SeqCst))));
+        listen(address, 15, |mut stream| drop(write!(stream, "{}", ASKED.load(Ordering::SeqCst))));
         let counting = TcpListener::bind((address, 14)).unwrap();
         std::thread::spawn(move || number(&counting));
         for port in [5000, 443] {
@@ -130,24 +135,8 @@ fn answer_request(stream: &mut TcpStream, own: IpAddr, head: &str) -> std::io::R
         }
         return Ok(());
     }
-    let body = if path.starts_with("/simple/") {
-        package_page(path)
-    } else {
-        format!("{own} {host} {path}\n").into_bytes()
-    };
-    let kind = if path.ends_with(".whl") { "application/octet-stream" } else { "text/html" };
-    write!(stream, "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len())?;
-    stream.write_all(&body)
-}
-
-/// An index with one package, which the test has made.
-fn package_page(path: &str) -> Vec<u8> {
-    match path.strip_prefix("/simple/wheels/") {
-        Some(name) => std::fs::read(format!("/tmp/belljar-test-wheels/{name}")).unwrap_or_default(),
-        None => {
-            b"<a href=\"/simple/wheels/tiny-1.0-py3-none-any.whl\">tiny-1.0-py3-none-any.whl</a>".to_vec()
-        }
-    }
+    let body = format!("{own} {host} {path}\n");
+    write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
 fn reset(stream: TcpStream) {
@@ -188,11 +177,15 @@ pub(crate) fn echo_datagrams(socket: &UdpSocket) {
     }
 }
 
+/// How many questions the name server got.
+static ASKED: AtomicU64 = AtomicU64::new(0);
+
 fn answer_questions(socket: &UdpSocket) {
     let asked: Vec<AtomicUsize> = NAMES.iter().map(|_| AtomicUsize::new(0)).collect();
     let mut buffer = [0; 512];
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         let question = &buffer[..length];
+        ASKED.fetch_add(1, Ordering::SeqCst);
         let _ = socket.send_to(&answer_question(question, &asked), from);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The tests need a network that is theirs alone, so this program starts itself again in a new namespace, which plays the
 //! host; a second one, behind a pair of virtual devices, plays the internet (`world.rs`). Nothing leaves the two. That takes
-//! root; for anybody else the tests are listed as ignored.
+//! root; for anybody else the tests are listed as ignored. The boxes are started as root, and as an ordinary user.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,10 +17,12 @@
 mod api;
 mod cases;
 mod client;
+mod clients;
 mod endings;
 mod internet;
 #[cfg_attr(not(feature = "secrets"), path = "no_secrets.rs")]
 mod secrets;
+mod served;
 mod server;
 mod shown;
 mod world;
@@ -28,6 +30,7 @@ mod world;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use belljar_conformance::User;
 use libtest_mimic::{Arguments, Trial};
 
 /// Which part of the world this process plays.
@@ -61,14 +64,16 @@ fn start_again() -> ExitCode {
 fn run() -> ExitCode {
     let arguments = Arguments::from_args();
     let is_root = rustix::process::geteuid().is_root();
-    let trial = |(name, case): &(&'static str, fn())| {
-        let case = *case;
-        Trial::test(*name, move || {
-            case();
+    let trial = |name: String, user: User, case: fn()| {
+        Trial::test(name, move || {
+            client::as_user(user, case);
             Ok(())
         })
         .with_ignored_flag(!is_root)
     };
-    let cases = cases::ALL.iter().chain(secrets::ALL);
-    libtest_mimic::run(&arguments, cases.map(trial).collect()).exit_code()
+    let cases = || cases::ALL.iter().chain(secrets::ALL);
+    let as_root = cases().map(|(name, case)| trial((*name).to_owned(), User::Root, *case));
+    let as_nobody = cases().filter(|(name, _)| !cases::OF_ROOT.contains(name));
+    let as_nobody = as_nobody.map(|(name, case)| trial(format!("as_nobody::{name}"), User::Nobody, *case));
+    libtest_mimic::run(&arguments, as_root.chain(as_nobody).collect()).exit_code()
 }

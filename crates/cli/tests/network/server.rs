@@ -38,10 +38,23 @@ impl Server {
         server
     }
 
-    fn post(&self, path: &str, body: &Value) -> String {
+    /// The process that was started.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> String {
+        self.ask(path, &["-H", "content-type: application/json", "-d", &body.to_string()])
+    }
+
+    pub(crate) fn get(&self, path: &str) -> String {
+        self.ask(path, &[])
+    }
+
+    fn ask(&self, path: &str, options: &[&str]) -> String {
         let output = Command::new("curl")
-            .args(["-sS", "--max-time", "60", "-H", "accept: application/json, text/event-stream"])
-            .args(["-H", "content-type: application/json", "-d", &body.to_string()])
+            .args(["-sS", "--max-time", "100", "-H", "accept: application/json, text/event-stream"])
+            .args(options)
             .arg(format!("{}{path}", self.url))
             .output()
             .unwrap();

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +26,7 @@ pub(crate) const DIRECTORY: &str = "BELLJAR_TEST_DIRECTORY";
 
 /// The world of all tests in this process.
 pub(crate) struct World {
-    _internet: Child,
+    internet: Child,
     /// Directories for files and state.
     dir: tempfile::TempDir,
 }
@@ -67,8 +68,19 @@ impl World {
         writeln!(internet.stdin.as_mut().unwrap(), "go").unwrap();
         expect("serving");
         serve_host();
+        // An ordinary user reads it, too.
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).unwrap();
         std::fs::write(dir.path().join("belljar.toml"), CONFIGURATION).unwrap();
-        World { _internet: internet, dir }
+        World { internet, dir }
+    }
+
+    /// A process in the internet's namespace.
+    pub(crate) fn internet(&self) -> u32 {
+        self.internet.id()
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {

@@ -144,8 +144,10 @@ fn no_namespace_can_be_made(cell: &Cell) {
         }
     }
     let calls: Vec<_> = calls.iter().map(|(number, args)| (*number, args.as_str())).collect();
-    refused(cell, &calls, &[libc::EPERM]);
-    refused(cell, &[(libc::SYS_clone3, "0 0")], &[libc::ENOSYS]);
+    for cell in cell.in_each_network() {
+        refused(&cell, &calls, &[libc::EPERM]);
+        refused(&cell, &[(libc::SYS_clone3, "0 0")], &[libc::ENOSYS]);
+    }
 }
 
 promise!(no_namespace_can_be_made; needs syscalls, privileges);

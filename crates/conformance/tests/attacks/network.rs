@@ -55,12 +55,14 @@ fn the_network_cannot_be_reached(cell: &Cell) {
     ] {
         attempts.push(format!("connect {host} {port}"));
     }
-    for seen in probe_all(cell, &attempts) {
-        seen.fails_with(UNREACHABLE);
+    for cell in cell.in_each_network() {
+        for seen in probe_all(&cell, &attempts) {
+            seen.fails_with(UNREACHABLE);
+        }
+        let hosts = ["127.0.0.1", "198.51.100.53", "169.254.169.254"];
+        let _ = probe_all(&cell, &hosts.map(|host| format!("udp {host} {datagrams}")));
+        assert!(receiver.recv(&mut [0; 8]).is_err(), "no datagram came out");
     }
-    let hosts = ["127.0.0.1", "198.51.100.53", "169.254.169.254"];
-    let _ = probe_all(cell, &hosts.map(|host| format!("udp {host} {datagrams}")));
-    assert!(receiver.recv(&mut [0; 8]).is_err(), "no datagram came out");
 }
 
 promise!(the_network_cannot_be_reached; needs network);
@@ -101,7 +103,9 @@ fn abstract_sockets_of_the_host_do_not_answer(cell: &Cell) {
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let _listener = UnixListener::bind_addr(&address).unwrap();
     assert_eq!(outside(&format!("unix @{name}"))[0].errno, 0, "the control");
-    cell.probe(&format!("unix @{name}")).fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
+    for cell in cell.in_each_network() {
+        cell.probe(&format!("unix @{name}")).fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
+    }
 }
 
 promise!(abstract_sockets_of_the_host_do_not_answer; needs network);
@@ -132,25 +136,27 @@ fn only_plain_families_and_types_of_socket_are_had(cell: &Cell) {
         assert_eq!(control.errno, 0, "the control: root has a raw socket");
     }
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
-    let odd: Vec<_> = families.iter().flat_map(|family| kinds.map(|kind| socket(*family, kind, 0))).collect();
-    for seen in probe_all(cell, &odd) {
-        seen.fails_with(&[libc::EAFNOSUPPORT]);
-    }
-    // ROUTE, SOCK_DIAG, XFRM, AUDIT, NETFILTER
-    let netlink = [4, 6, 9, 12].map(|protocol| socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol));
-    for seen in probe_all(cell, &netlink) {
-        seen.fails_with(&[libc::EAFNOSUPPORT]);
-    }
+    let mut odd: Vec<_> =
+        families.iter().flat_map(|family| kinds.map(|kind| socket(*family, kind, 0))).collect();
+    // SOCK_DIAG, XFRM, AUDIT, NETFILTER
+    odd.extend([4, 6, 9, 12].map(|protocol| socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol)));
     let raw = [(libc::SOCK_RAW, 1), (libc::SOCK_RAW, 255), (libc::SOCK_DGRAM, 1)];
-    for seen in probe_all(cell, &raw.map(|(kind, protocol)| socket(libc::AF_INET, kind, protocol))) {
-        assert_ne!(seen.errno, 0, "no raw socket and no ping: {seen:?}");
+    let raw = raw.map(|(kind, protocol)| socket(libc::AF_INET, kind, protocol));
+    let plain = [
+        socket(libc::AF_UNIX, libc::SOCK_STREAM, 0),
+        socket(libc::AF_INET, libc::SOCK_STREAM, 0),
+        socket(libc::AF_INET6, libc::SOCK_DGRAM, 0),
+    ];
+    for cell in cell.in_each_network() {
+        for seen in probe_all(&cell, &odd) {
+            seen.fails_with(&[libc::EAFNOSUPPORT]);
+        }
+        for seen in probe_all(&cell, &raw) {
+            assert_ne!(seen.errno, 0, "no raw socket and no ping: {seen:?}");
+        }
+        let had = probe_all(&cell, &plain);
+        assert!(had.iter().all(|seen| seen.errno == 0), "the control: plain ones are had: {had:?}");
     }
-    let plain = cell.probes(&[
-        &socket(libc::AF_UNIX, libc::SOCK_STREAM, 0),
-        &socket(libc::AF_INET, libc::SOCK_STREAM, 0),
-        &socket(libc::AF_INET6, libc::SOCK_DGRAM, 0),
-    ]);
-    assert!(plain.iter().all(|seen| seen.errno == 0), "the control: plain ones are had: {plain:?}");
 }
 
 promise!(only_plain_families_and_types_of_socket_are_had; needs syscalls);
@@ -162,14 +168,16 @@ fn two_boxes_do_not_meet(cell: &Cell) {
     let patient = cell.with_probe().limit("timeout", "200s");
     let mut first = patient.start_plain(&format!("./probe meet @{name} {port} 200"));
     first.wait_for("\"op\":\"meet\"");
-    let second = cell.with_probe().run(&format!(
-        "./probe unix @{name}; ./probe connect 127.0.0.1 {port}; ./probe meet @{name} {port} 0"
-    ));
-    let seen = belljar_conformance::observations(second.ok());
-    seen[0].fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
-    seen[1].fails_with(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]);
-    assert_eq!(seen[2].errno, 0, "the same name and port are free: {seen:?}");
-    assert!(first.is_running(), "it listened all the time");
+    for cell in cell.in_each_network() {
+        let second = cell.with_probe().run(&format!(
+            "./probe unix @{name}; ./probe connect 127.0.0.1 {port}; ./probe meet @{name} {port} 0"
+        ));
+        let seen = belljar_conformance::observations(second.ok());
+        seen[0].fails_with(&[libc::ECONNREFUSED, libc::EPERM, libc::EACCES]);
+        seen[1].fails_with(&[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EACCES]);
+        assert_eq!(seen[2].errno, 0, "the same name and port are free: {seen:?}");
+        assert!(first.is_running(), "it listened all the time");
+    }
     first.signal(Signal::TERM);
     let control = patient.run(&format!(
         "./probe meet @{name} {port} 200 > met & until grep -q meet met; do sleep 0.05; done; \
@@ -190,9 +198,11 @@ fn a_listening_socket_ends_with_its_run(cell: &Cell) {
     let own =
         u16::try_from(std::process::id() % 1000).unwrap() * 4 + NEXT.fetch_add(1, Ordering::Relaxed) % 4;
     let port = FIXED_PORT + 1 + own;
-    let ran = cell.with_probe().run(&format!("./probe meet @{} {port} 0", secret()));
-    assert!(ran.ok().contains("\"errno\":0"), "the control: it listened");
-    assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the port is free on the host");
+    for cell in cell.in_each_network() {
+        let ran = cell.with_probe().run(&format!("./probe meet @{} {port} 0", secret()));
+        assert!(ran.ok().contains("\"errno\":0"), "the control: it listened");
+        assert!(TcpListener::bind(("127.0.0.1", port)).is_ok(), "the port is free on the host");
+    }
 }
 
 promise!(a_listening_socket_ends_with_its_run);

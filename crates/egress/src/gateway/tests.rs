@@ -107,13 +107,17 @@ fn ends(from: u16) -> Ends {
 
 /// Begins a connection to a server here as if it were allowed. Its first packet has number 1, and is answered.
 fn begin(gateway: &mut Gateway, from: u16) -> TcpStream {
+    begin_at(gateway, from, 1)
+}
+
+/// The same with another number of its first packet.
+fn begin_at(gateway: &mut Gateway, from: u16, number: u32) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = host_socket::begin_connection(listener.local_addr().unwrap()).unwrap();
     let server = listener.accept().unwrap().0;
-    let packet = segment(from, SYN, (1, 0), &[]);
+    let packet = segment(from, SYN, (number, 0), &[]);
     let Some(Packet { content: Content::Tcp(segment), .. }) = Packet::parse(&packet) else { panic!() };
-    gateway.awaited.insert(ends(from), Awaited { host, segment, packet, inspector: None });
-    gateway.be_accepted(ends(from));
+    gateway.carry_with(ends(from), host, segment, packet);
     server
 }
 
@@ -160,6 +164,32 @@ fn what_the_box_sent_before_it_closed_is_sent_on_however_slow_the_server_is() {
     }
     assert_eq!((read, gateway.used().up), (sent as usize, sent.into()));
     assert_eq!(gateway.open_now(), 0);
+}
+
+/// As they do every 4 GiB of a connection.
+#[test]
+fn numbers_that_begin_again_at_zero_lose_nothing() {
+    let (mut gateway, inside) = gateway(&[]);
+    let mut next = u32::MAX - 6000;
+    let mut server = begin_at(&mut gateway, 4000, next);
+    let (_, number) = flags_and_number(&received(&inside)[0]);
+    next = next.wrapping_add(1);
+    let sent: Vec<u8> = (0..16_000u32).map(|at| u8::try_from(at % 251).unwrap()).collect();
+    for piece in sent.chunks(4000) {
+        gateway.take(segment(4000, ACK, (next, number + 1), piece));
+        gateway.turn();
+        next = next.wrapping_add(4000);
+    }
+    assert!(next < 16_000, "the control: they did");
+    let mut read = vec![0; sent.len()];
+    server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    server.read_exact(&mut read).unwrap();
+    assert!(read == sent);
+    gateway.take(segment(4000, FIN | ACK, (next, number + 1), &[]));
+    gateway.turn();
+    let acknowledged = |packet: &Vec<u8>| u32::from_be_bytes(packet[28..32].try_into().unwrap());
+    assert_eq!(received(&inside).last().map(acknowledged), Some(next.wrapping_add(1)));
+    assert_eq!((server.read(&mut [0]).unwrap(), gateway.used().up), (0, 16_000), "its end arrives as well");
 }
 
 #[test]
