@@ -62,4 +62,4 @@ bench: ## measure against bare processes, bubblewrap, nsjail and docker in one r
 
 openapi: ## write openapi/belljar-v1.json again, after a change to the HTTP interface
 	@mkdir -p build
-	cargo run --quiet --package belljar-cli -- openapi > build/openapi.json && mv build/openapi.json openapi/belljar-v1.json
+	cargo run --quiet --package belljar-server --example openapi > build/openapi.json && mv build/openapi.json openapi/belljar-v1.json

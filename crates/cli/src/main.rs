@@ -103,7 +103,7 @@ fn dispatch(cli: Cli, standby: Option<Standby>) -> ExitCode {
         Command::Bench(args) => bench::run(&args, verbosity),
         Command::Completions(args) => completions::run(&args),
         Command::Openapi => {
-            problem::say(&belljar_server::http::openapi());
+            problem::say(belljar_server::http::openapi());
             ExitCode::SUCCESS
         }
         Command::Man(args) => completions::write_man_pages(&args),

@@ -47,7 +47,8 @@ impl Address {
     }
 
     /// What the client takes the server for, in the header `Host`.
-    pub(crate) fn host(&self) -> &str {
+    #[must_use]
+    pub fn host(&self) -> &str {
         match self {
             Address::Http(authority) => authority.as_str(),
             Address::Unix(_) => "localhost",

@@ -51,6 +51,17 @@ pub enum ClientError {
     },
 }
 
+/// Why a request to any server has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ExchangeError {
+    /// The server cannot be reached.
+    #[error("the server cannot be reached")]
+    Unreachable(#[source] io::Error),
+    /// The connection broke off before there was an answer.
+    #[error("the connection broke off")]
+    Broken(#[source] hyper::Error),
+}
+
 impl ClientError {
     /// The stable code of the error: the server's own, if it gave one.
     #[must_use]

@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use crate::address::Address;
-use crate::error::ClientError;
+use crate::error::{ClientError, ExchangeError};
 
 /// How long connecting may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -95,35 +95,11 @@ impl Server {
 
     async fn send(&self, request: Builder, body: Bytes) -> Result<Response<Incoming>, ClientError> {
         let request = request.body(Full::new(body)).map_err(|cause| self.interrupted(cause))?;
-        let unreachable = |source| ClientError::Unreachable { address: self.address.clone(), source };
-        match &self.address {
-            Address::Unix(path) => {
-                let stream = in_time(UnixStream::connect(path)).await.map_err(unreachable)?;
-                self.exchange(stream, request).await
-            }
-            Address::Http(authority) => {
-                let name = authority.host().trim_start_matches('[').trim_end_matches(']');
-                let place = (name, authority.port_u16().unwrap_or(HTTP_PORT));
-                let stream = in_time(TcpStream::connect(place)).await.map_err(unreachable)?;
-                let _ = stream.set_nodelay(true);
-                self.exchange(stream, request).await
-            }
-        }
-    }
-
-    async fn exchange<S>(
-        &self,
-        stream: S,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, ClientError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let connected = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = connected.map_err(|cause| self.interrupted(cause))?;
-        // It ends with the answer, or when nobody reads that any more.
-        tokio::spawn(connection);
-        sender.send_request(request).await.map_err(|cause| match cause.is_parse() {
+        let connected = timeout(PATIENCE, connect(&self.address)).await;
+        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        let stream =
+            connected.map_err(|source| ClientError::Unreachable { address: self.address.clone(), source })?;
+        talk(stream, request).await.map_err(|cause| match cause.is_parse() {
             true => self.not_belljar(),
             false => self.interrupted(cause),
         })
@@ -150,6 +126,41 @@ impl Server {
     }
 }
 
-async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    timeout(PATIENCE, connecting).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+/// Sends a request to any HTTP server, on a connection of its own, and returns the answer when that has begun. It waits as
+/// long as the server takes.
+///
+/// # Errors
+/// That the server cannot be reached, or that the connection broke off.
+pub async fn exchange(
+    address: &Address,
+    request: Request<Full<Bytes>>,
+) -> Result<Response<Incoming>, ExchangeError> {
+    let stream = connect(address).await.map_err(ExchangeError::Unreachable)?;
+    talk(stream, request).await.map_err(ExchangeError::Broken)
+}
+
+/// A connection of either kind, behind one type: the code that speaks HTTP is large, and compiled anew for every type.
+type Stream = Box<dyn Connection>;
+
+trait Connection: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Connection for S {}
+
+async fn connect(address: &Address) -> io::Result<Stream> {
+    match address {
+        Address::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+        Address::Http(authority) => {
+            let name = authority.host().trim_start_matches('[').trim_end_matches(']');
+            let place = (name, authority.port_u16().unwrap_or(HTTP_PORT));
+            let stream = TcpStream::connect(place).await?;
+            let _ = stream.set_nodelay(true);
+            Ok(Box::new(stream))
+        }
+    }
+}
+
+async fn talk(stream: Stream, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    // It ends with the answer, or when nobody reads that any more.
+    tokio::spawn(connection);
+    sender.send_request(request).await
 }

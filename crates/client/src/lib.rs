@@ -26,5 +26,6 @@ mod exchange;
 
 pub use belljar_wire::{Heard as Event, RunRequest, RunResult, RunState};
 pub use client::{ApprovalQuery, AuditQuery, Client, Waited};
-pub use error::ClientError;
+pub use error::{ClientError, ExchangeError};
 pub use events::Events;
+pub use exchange::exchange;

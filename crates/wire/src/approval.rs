@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::request::{Limits, read_object};
 use crate::scan::Finding;
-use crate::{Code, Problem};
+use crate::{Code, Problem, ToSchema};
 
 /// The longest reason that a person can give, in bytes.
 const LONGEST_REASON: usize = 2000;

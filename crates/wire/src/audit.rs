@@ -5,12 +5,11 @@ use std::time::{Duration, SystemTime};
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use utoipa::ToSchema;
 
+use crate::ToSchema;
 use crate::decision::Decision;
 use crate::request::Limits;
 use crate::result::{NetworkDenied, Usage};
-use crate::scan::Finding;
 
 /// How an attempt can have ended: as a run does, or without one. `unrecorded` is a note about attempts of which nothing else is
 /// known.
@@ -74,7 +73,7 @@ pub struct AuditRecord {
     #[schema(required = true)]
     pub image: Option<String>,
     /// What the scan of the code found, if it was scanned.
-    #[schema(value_type = Vec<Finding>)]
+    #[schema(value_type = Vec<crate::scan::Finding>)]
     pub findings: Vec<Value>,
     /// What was decided about the run, or `null` if there was nothing to decide.
     #[schema(required = true)]

@@ -2,15 +2,14 @@
 
 use belljar_core::policy;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::schema;
+use crate::ToSchema;
 
 /// What was decided about a run before it could begin.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Decision {
     /// What was done: `allow`, `warn` (it ran, and this is worth a look), `approve` (a person approved it) or `deny`.
-    #[schema(value_type = schema::PolicyAction)]
+    #[schema(value_type = crate::schema::PolicyAction)]
     pub action: String,
     /// The rule that decided, as the policy has it: its conditions, or `default`.
     pub rule: String,

@@ -8,9 +8,8 @@ use belljar_core::language::Language;
 use belljar_core::request::{BackendChoice, BackendName, Network};
 use belljar_engine::{Engine, RunError};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::{Problem, Word, schema};
+use crate::{Problem, ToSchema, Word};
 
 /// The languages that the caller may use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -47,10 +46,10 @@ impl Languages {
 #[schema(as = Language)]
 pub struct LanguageStatus {
     /// The name of the language.
-    #[schema(value_type = schema::LanguageName)]
+    #[schema(value_type = crate::schema::LanguageName)]
     pub name: Word,
     /// Other names that a request may use for it.
-    #[schema(value_type = Vec<schema::LanguageAlias>)]
+    #[schema(value_type = Vec<crate::schema::LanguageAlias>)]
     pub aliases: Vec<Word>,
     /// Whether it can run on this server.
     pub available: bool,
@@ -94,7 +93,7 @@ impl LanguageStatus {
 #[schema(as = BackendList)]
 pub struct Backends {
     /// The backend of a run that does not name one, or `null` if none can take it.
-    #[schema(value_type = Option<schema::BackendName>, required = true)]
+    #[schema(value_type = Option<crate::schema::BackendName>, required = true)]
     pub default: Option<Word>,
     /// Why no backend can take a run that does not name one, or `null` if one can.
     #[schema(required = true)]
@@ -121,7 +120,7 @@ impl Backends {
 #[schema(as = Backend)]
 pub struct BackendStatus {
     /// The name of the backend.
-    #[schema(value_type = schema::BackendName)]
+    #[schema(value_type = crate::schema::BackendName)]
     pub name: Word,
     /// Whether it can run code on this server: it is available, and keeps every guarantee that is not waived.
     pub ready: bool,
@@ -146,7 +145,7 @@ pub struct BackendStatus {
 #[schema(as = Guarantee)]
 pub struct GuaranteeStatus {
     /// The name of the guarantee.
-    #[schema(value_type = schema::GuaranteeName)]
+    #[schema(value_type = crate::schema::GuaranteeName)]
     pub name: Word,
     /// Whether the backend keeps it on this server.
     pub kept: bool,

@@ -8,6 +8,8 @@ mod approval;
 mod audit;
 mod cost;
 mod decision;
+#[cfg(feature = "openapi")]
+mod event_schema;
 mod heard;
 mod host;
 mod network;
@@ -18,6 +20,7 @@ mod result;
 mod run;
 mod sarif;
 mod scan;
+#[cfg(feature = "openapi")]
 mod schema;
 mod surface;
 mod upload;
@@ -52,9 +55,16 @@ pub use run::{
 };
 pub use sarif::{SarifRule, sarif};
 pub use scan::{Finding, ScanRequest, ScanResult};
+#[cfg(feature = "openapi")]
 pub use schema::{AuditStatus as AuditStatusName, BackendChoice as BackendChoiceName};
 pub use surface::Surface;
 pub use upload::{Upload, UploadList};
+
+// What describes a type in the OpenAPI document. The program carries the finished document and needs no code for it.
+#[cfg(not(feature = "openapi"))]
+use belljar_undescribed::ToSchema;
+#[cfg(feature = "openapi")]
+use utoipa::ToSchema;
 
 /// A word of the contract: one that this version knows, or one that a server of another version has said.
 pub type Word = std::borrow::Cow<'static, str>;

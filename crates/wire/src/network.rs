@@ -2,9 +2,8 @@
 
 use belljar_core::egress::{NetworkEvent, NetworkStep};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::{Word, schema};
+use crate::{ToSchema, Word};
 
 /// Something that happened to a connection of the program, or to several that differ in nothing but numbers. The name is the
 /// program's own choice.
@@ -16,7 +15,7 @@ pub struct NetworkActivity {
     #[schema(required = true)]
     pub port: Option<u16>,
     /// What happened.
-    #[schema(value_type = schema::NetworkAction)]
+    #[schema(value_type = crate::schema::NetworkAction)]
     pub action: Word,
     /// Why it was refused. Only if the action is `refused`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

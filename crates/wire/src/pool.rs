@@ -3,9 +3,8 @@
 use belljar_core::pool::{self, PoolStatus};
 use belljar_engine::Engine;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::schema;
+use crate::ToSchema;
 
 /// The warm pool: sandboxes that are ready for a run, so that it need not wait for its runtime to start.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -26,7 +25,7 @@ pub struct Pool {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LanguagePool {
     /// The name of the language.
-    #[schema(value_type = schema::LanguageName)]
+    #[schema(value_type = crate::schema::LanguageName)]
     pub language: String,
     /// Sandboxes that are ready for a run.
     pub ready: usize,

@@ -7,7 +7,8 @@ use belljar_core::guarantee::Unmet;
 use belljar_core::{Field, Invalid};
 use belljar_engine::RunError;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+
+use crate::ToSchema;
 
 /// The longest message and the longest hint, in bytes.
 const MAX_TEXT: usize = 4096;

@@ -21,10 +21,9 @@ use belljar_core::secret::SecretHost;
 use belljar_core::{Field, Invalid, request as domain};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
+use crate::ToSchema;
 use crate::problem::{self, Problem};
-use crate::schema;
 
 /// The most bytes of JSON that one request may have. Files travel in it, in base64.
 pub const MAX_REQUEST: usize = 128 << 20;
@@ -35,22 +34,22 @@ pub const MAX_REQUEST: usize = 128 << 20;
 #[serde(deny_unknown_fields)]
 pub struct RunRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
-    #[schema(schema_with = schema::language_or_alias)]
+    #[schema(schema_with = crate::schema::language_or_alias)]
     pub language: String,
     /// The source code: at most 4 MiB, without NUL characters. An empty program does nothing.
     #[schema(pattern = r"^[^\u0000]*$")]
     pub code: String,
     /// What the program reads from standard input. Without it, standard input is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(schema_with = schema::stdin)]
+    #[schema(schema_with = crate::schema::stdin)]
     pub stdin: Option<Input>,
     /// Arguments of the program.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(schema_with = schema::args)]
+    #[schema(schema_with = crate::schema::args)]
     pub args: Vec<String>,
     /// Environment variables of the program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schema(schema_with = schema::env)]
+    #[schema(schema_with = crate::schema::env)]
     pub env: BTreeMap<String, String>,
     /// Files to put into the working directory before the program starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "objects")]
@@ -66,7 +65,7 @@ pub struct RunRequest {
     pub limits: Limits,
     /// What the program can reach over the network. Not every backend has every network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::NetworkAccess>, default = "none")]
+    #[schema(value_type = Option<crate::schema::NetworkAccess>, default = "none")]
     pub network: Option<String>,
     /// The hosts whose secrets are added to the program's requests to them, such as `api.example.com`. The program never
     /// sees the values. Only those that the server's configuration has and allows.
@@ -79,7 +78,7 @@ pub struct RunRequest {
     pub image: Option<String>,
     /// What is to isolate the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<schema::BackendChoice>, default = "auto")]
+    #[schema(value_type = Option<crate::schema::BackendChoice>, default = "auto")]
     pub backend: Option<String>,
     /// A directory on the server to show at `/work`, read-only unless `writable` is set, where the program then starts. It must be beneath one of the
     /// roots that the server's configuration allows.
@@ -98,7 +97,7 @@ pub struct RunRequest {
     pub changes: bool,
     /// Guarantees to do without if the backend cannot keep them. Only those that the server's configuration allows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(value_type = Vec<schema::GuaranteeName>, default = json!([]))]
+    #[schema(value_type = Vec<crate::schema::GuaranteeName>, default = json!([]))]
     pub waive: Vec<String>,
     /// Whether the result also has the output byte for byte, as `stdout_base64` and `stderr_base64`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

@@ -7,11 +7,10 @@ use belljar_core::backend::PullEvent;
 use belljar_core::outcome::{self, CollectedFile, Outcome, Report, Stage, Start};
 use belljar_engine::Started;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use crate::decision::Decision;
 use crate::scan::Finding;
-use crate::{Word, schema};
+use crate::{ToSchema, Word};
 
 /// The result of a run: what the program printed, and how it ended.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -19,7 +18,7 @@ pub struct RunResult {
     /// The identifier of the run.
     pub id: String,
     /// How the run ended.
-    #[schema(value_type = schema::ResultStatus)]
+    #[schema(value_type = crate::schema::ResultStatus)]
     pub status: Word,
     /// The program's exit code: 124 if it timed out, 126 if it was denied, 137 if it ran out of memory, 128 plus the signal's number if a signal
     /// ended it.
@@ -55,13 +54,13 @@ pub struct RunResult {
     #[schema(required = true)]
     pub compile: Option<Compile>,
     /// What ended the run: the program, or its compiler, because the code does not compile.
-    #[schema(value_type = schema::StageName)]
+    #[schema(value_type = crate::schema::StageName)]
     pub stage: Word,
     /// Where the sandbox came from.
-    #[schema(value_type = schema::StartKind)]
+    #[schema(value_type = crate::schema::StartKind)]
     pub start: Word,
     /// The language of the code.
-    #[schema(value_type = schema::LanguageName)]
+    #[schema(value_type = crate::schema::LanguageName)]
     pub language: Word,
     /// The name and version of what ran the code, such as `CPython 3.11.7`.
     pub runtime: String,
@@ -69,13 +68,13 @@ pub struct RunResult {
     #[schema(required = true)]
     pub cold_reason: Option<String>,
     /// What isolated the run.
-    #[schema(value_type = schema::BackendName)]
+    #[schema(value_type = crate::schema::BackendName)]
     pub backend: Word,
     /// The image that the code ran in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
     /// What the program could reach over the network.
-    #[schema(value_type = schema::NetworkAccess)]
+    #[schema(value_type = crate::schema::NetworkAccess)]
     pub network: String,
     /// What the program tried to reach in vain, the first ones. Only if it had a network that Belljar watches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,7 +135,7 @@ impl From<&outcome::Compilation> for Compile {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct StageStarted {
     /// What runs now.
-    #[schema(value_type = schema::StageName)]
+    #[schema(value_type = crate::schema::StageName)]
     pub stage: Word,
 }
 
@@ -180,23 +179,23 @@ pub struct RunStarted {
     /// The identifier of the run.
     pub id: String,
     /// The language of the code.
-    #[schema(value_type = schema::LanguageName)]
+    #[schema(value_type = crate::schema::LanguageName)]
     pub language: Word,
     /// The name and version of what runs the code.
     pub runtime: String,
     /// What isolates the run.
-    #[schema(value_type = schema::BackendName)]
+    #[schema(value_type = crate::schema::BackendName)]
     pub backend: Word,
     /// The image that the code runs in, or `null` if the backend does not use images.
     #[schema(required = true)]
     pub image: Option<String>,
     /// Where the sandbox came from.
-    #[schema(value_type = schema::StartKind)]
+    #[schema(value_type = crate::schema::StartKind)]
     pub start: Word,
     /// How long the run waited in the queue, in milliseconds.
     pub queue_ms: f64,
     /// What runs now: the program, or its compiler. The event `stage` follows when the compiler is done.
-    #[schema(value_type = schema::StageName)]
+    #[schema(value_type = crate::schema::StageName)]
     pub stage: Word,
 }
 
@@ -270,10 +269,10 @@ impl From<&outcome::DeniedHost> for NetworkDenied {
 pub struct Isolation {
     /// The guarantees that were kept. Empty if nothing ran: the run was denied, was cancelled before it began, or its code
     /// could not be translated.
-    #[schema(value_type = Vec<schema::GuaranteeName>)]
+    #[schema(value_type = Vec<crate::schema::GuaranteeName>)]
     pub kept: Vec<Word>,
     /// The guarantees that the run did without.
-    #[schema(value_type = Vec<schema::GuaranteeName>)]
+    #[schema(value_type = Vec<crate::schema::GuaranteeName>)]
     pub waived: Vec<Word>,
 }
 

@@ -6,9 +6,8 @@ use belljar_core::request::Code;
 use belljar_core::{Field, Invalid};
 use belljar_engine::Subject;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-use crate::{Problem, Word, schema};
+use crate::{Problem, ToSchema, Word};
 
 /// The most modules that a list of allowed imports may have.
 const MOST_IMPORTS: usize = 1000;
@@ -20,7 +19,7 @@ const LONGEST_IMPORT: usize = 200;
 #[serde(deny_unknown_fields)]
 pub struct ScanRequest {
     /// The language of the code, by its name or an alias. `GET /v1/languages` lists them.
-    #[schema(schema_with = schema::language_or_alias)]
+    #[schema(schema_with = crate::schema::language_or_alias)]
     pub language: String,
     /// The source code: at most 4 MiB, without NUL characters.
     #[schema(pattern = r"^[^\u0000]*$")]
@@ -45,7 +44,7 @@ pub struct Finding {
     /// The rule, such as `python.process.spawn`.
     pub rule: String,
     /// How much it matters.
-    #[schema(value_type = schema::Severity)]
+    #[schema(value_type = crate::schema::Severity)]
     pub severity: Word,
     /// What the code does there.
     pub message: String,

@@ -3,7 +3,8 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use utoipa::ToSchema;
+
+use crate::ToSchema;
 
 /// A file that was uploaded. A run gets it as `{"path": …, "upload": id}` in its `files`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

@@ -11,17 +11,15 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use belljar_client::address::Address;
 use belljar_ledger::approvals::{ApprovalError, ApprovalTerms, Approvals, Notice};
 use belljar_wire::{ApprovalSummary, Code, Problem, moment};
 use hmac::{Hmac, KeyInit, Mac};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
-use hyper::header::{CONTENT_TYPE, USER_AGENT};
-use hyper::http::uri::Scheme;
+use hyper::header::{CONTENT_TYPE, HOST, USER_AGENT};
+use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{Request, StatusCode, Uri};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use sha2::Sha256;
 
@@ -44,13 +42,14 @@ const SIGNATURE: &str = "belljar-signature";
 /// Where to send, and what to sign with.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Hook {
-    url: Uri,
+    server: Address,
+    path: PathAndQuery,
     secret: String,
 }
 
 impl fmt::Debug for Hook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hook").field("url", &self.url).finish_non_exhaustive()
+        f.debug_struct("Hook").field("server", &self.server).field("path", &self.path).finish_non_exhaustive()
     }
 }
 
@@ -73,9 +72,8 @@ impl Hook {
         if parsed.scheme() != Some(&Scheme::HTTP) {
             return Err(wrong("does not start with http://"));
         }
-        if parsed.authority().is_none_or(|authority| authority.as_str().contains('@')) {
-            return Err(wrong("is not a host, a port and a path"));
-        }
+        let authority = parsed.authority().filter(|authority| !authority.as_str().contains('@'));
+        let authority = authority.ok_or_else(|| wrong("is not a host, a port and a path"))?;
         if secret.len() < SHORTEST_SECRET {
             let message = format!("it has fewer than {SHORTEST_SECRET} bytes");
             return Err((
@@ -84,7 +82,8 @@ impl Hook {
                 "write a longer one, such as what `openssl rand -hex 32` prints",
             ));
         }
-        Ok(Hook { url: parsed, secret: secret.to_owned() })
+        let path = parsed.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+        Ok(Hook { server: Address::Http(authority.clone()), path, secret: secret.to_owned() })
     }
 
     /// `t=` the seconds since 1970 and `v1=` the HMAC-SHA256, in hexadecimal, of these seconds, a full stop and the body.
@@ -196,24 +195,25 @@ impl Delivery {
         };
         let body = serde_json::to_string(&message)?;
         let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let request = Request::post(self.hook.url.clone())
+        let request = Request::post(self.hook.path.as_str())
+            .header(HOST, self.hook.server.host())
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("belljar/", env!("CARGO_PKG_VERSION")))
             .header(SIGNATURE, self.hook.signature(seconds, &body))
             .body(Full::new(Bytes::from(body)))?;
-        match self.runtime.block_on(exchange(request))? {
+        match self.runtime.block_on(deliver(&self.hook.server, request))? {
             status if status.is_success() => Ok(()),
             status => Err(format!("it answered with status {}", status.as_u16()).into()),
         }
     }
 }
 
-async fn exchange(request: Request<Full<Bytes>>) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(PATIENCE));
-    let client = Client::builder(TokioExecutor::new()).build(connector);
+async fn deliver(
+    server: &Address,
+    request: Request<Full<Bytes>>,
+) -> Result<StatusCode, Box<dyn Error + Send + Sync>> {
     let whole = async {
-        let answer = client.request(request).await?;
+        let answer = belljar_client::exchange(server, request).await?;
         let status = answer.status();
         // What it says does not matter, nor whether it says too much.
         let _ = Limited::new(answer.into_body(), MOST_READ).collect().await;

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::body;
 use super::query::Query;
-use super::{App, Refused, answer, page};
+use super::{App, Refused, answer, describe, page};
 use crate::caller::Caller;
 use crate::runs::PATIENCE;
 
@@ -27,7 +27,7 @@ const APPROVAL_BYTES: usize = 4 << 20;
 ///
 /// The runs that need a person's approval, newest first. With keys, a key with `approve = true` sees those of all callers,
 /// and any other key sees its own.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/approvals", tag = "approvals", operation_id = "listApprovals",
     params(
         ("status" = Option<belljar_wire::ApprovalStatus>, Query, description = "Only approvals with this status"),
@@ -62,7 +62,7 @@ pub(super) async fn list(
 /// Show an approval
 ///
 /// Everything that a decision about the run covers: the code with what the scan found in it, files, limits, network.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/approvals/{id}", tag = "approvals", operation_id = "getApproval",
     params(("id" = String, Path, description = "The identifier of the approval")),
     responses(
@@ -89,7 +89,7 @@ pub(super) async fn find(
 ///
 /// Lets the run begin. Of two decisions, the first holds. With keys, only a key with `approve = true` may decide, and not
 /// about its own runs, unless the server allows that (`allow-own` in `[approvals]`).
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/approvals/{id}/approve", tag = "approvals", operation_id = "approveRun",
     params(("id" = String, Path, description = "The identifier of the approval")),
     request_body(content = ApprovalRuling, content_type = "application/json", description = "What goes with the decision; it may be left out"),
@@ -117,7 +117,7 @@ pub(super) async fn approve(
 /// Deny a run
 ///
 /// The run does not begin; its result has the status `denied`, with the reason. Who may decide is as for approving.
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/approvals/{id}/deny", tag = "approvals", operation_id = "denyRun",
     params(("id" = String, Path, description = "The identifier of the approval")),
     request_body(content = ApprovalRuling, content_type = "application/json", description = "What goes with the decision; it may be left out"),
@@ -146,7 +146,7 @@ pub(super) async fn deny(
 ///
 /// Takes back a decision that is remembered, or that no request has been told yet: the same run has to be asked for again.
 /// A run that has begun goes on. Who may revoke is who may approve, also about their own runs.
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/approvals/{id}/revoke", tag = "approvals", operation_id = "revokeApproval",
     params(("id" = String, Path, description = "The identifier of the approval")),
     request_body(content = ApprovalRuling, content_type = "application/json", description = "`reason` alone; it may be left out"),

@@ -9,11 +9,11 @@ use axum::http::Uri;
 use axum::response::Response;
 use axum::{Extension, Json};
 use belljar_ledger::{LedgerError, Reader};
-use belljar_wire::{AuditList, AuditRecord, AuditStatusName, AuditVerdict, Code, Problem};
+use belljar_wire::{AuditList, AuditRecord, AuditVerdict, Code, Problem};
 use tokio::sync::Semaphore;
 
 use super::query::Query;
-use super::{App, Refused, answer, page};
+use super::{App, Refused, answer, describe, page};
 use crate::caller::Caller;
 use crate::config::Audit;
 use crate::runs::PATIENCE;
@@ -27,11 +27,11 @@ const RECORD_BYTES: usize = 4 << 20;
 ///
 /// The attempts to run something that match all parameters, newest first: also those that were refused. With keys, only a
 /// key with `audit = true` may ask.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/audit", tag = "audit", operation_id = "listAudit",
     params(
         ("language" = Option<String>, Query, description = "Only attempts in this language", example = "python"),
-        ("status" = inline(Option<AuditStatusName>), Query, description = "Only attempts that ended like this", example = "exited"),
+        ("status" = inline(Option<belljar_wire::AuditStatusName>), Query, description = "Only attempts that ended like this", example = "exited"),
         ("caller" = Option<String>, Query, description = "Only attempts of this caller", example = "ci"),
         ("from" = Option<String>, Query, description = "Only attempts from this time on: a time in RFC 3339, a date, or how long ago", example = "2h"),
         ("to" = Option<String>, Query, description = "Only attempts before this time", example = "2026-11-17T10:00:00Z"),
@@ -62,7 +62,7 @@ pub(super) async fn list(
 /// Fetch a record
 ///
 /// Everything that the audit log has about one attempt.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/audit/{id}", tag = "audit", operation_id = "getAudit",
     params(("id" = String, Path, description = "The identifier of the run, or the number of the record")),
     responses(
@@ -91,7 +91,7 @@ pub(super) async fn find(
 /// Verify the audit log
 ///
 /// Reads all of the audit log, and says whether anything in it was changed, removed or inserted.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/audit/verify", tag = "audit", operation_id = "verifyAudit",
     responses(
         (status = 200, description = "Whether the audit log is as it was written", body = AuditVerdict),

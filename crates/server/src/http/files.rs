@@ -5,14 +5,14 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
-use belljar_wire::{Problem, Upload, UploadList};
+use belljar_wire::{Upload, UploadList};
 use bytes::Bytes;
 
 use super::answer::elsewhere;
 use super::body::{self, Received};
 use super::query::Query;
 use super::runs::{REPLAYED, idempotency_key};
-use super::{App, Refused, page};
+use super::{App, Refused, describe, page};
 use crate::caller::Caller;
 use crate::uploads::Stored;
 
@@ -21,7 +21,7 @@ use crate::uploads::Stored;
 /// Keeps a file for later runs of the same caller, which get it by its `id`: `{"path": …, "upload": id}` in their `files`.
 /// The body is the content, byte for byte, whatever its `Content-Type`. Files are kept in memory, for a limited time (an
 /// hour by default), and for less if the server runs out of room for them.
-#[utoipa::path(
+#[describe::path(
     put, path = "/v1/files", tag = "files", operation_id = "uploadFile",
     params(
         ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 255, pattern = "^[!-~]+$",
@@ -34,12 +34,12 @@ use crate::uploads::Stored;
             headers(("Idempotency-Replayed" = String, description = "`true`"))),
         (status = 201, description = "The file is kept", body = Upload,
             headers(("Location" = String, description = "Where it is described, and can be deleted"))),
-        (status = 400, description = "The request is not valid", body = Problem),
-        (status = 409, description = "The Idempotency-Key was used for another content", body = Problem),
-        (status = 413, description = "The file is too large", body = Problem),
-        (status = 429, description = "The caller has no room left for files, or the server no memory; `Retry-After` says when to try again", body = Problem,
+        (status = 400, description = "The request is not valid", body = belljar_wire::Problem),
+        (status = 409, description = "The Idempotency-Key was used for another content", body = belljar_wire::Problem),
+        (status = 413, description = "The file is too large", body = belljar_wire::Problem),
+        (status = 429, description = "The caller has no room left for files, or the server no memory; `Retry-After` says when to try again", body = belljar_wire::Problem,
             headers(("Retry-After" = u64, description = "Seconds"))),
-        (status = 500, description = "Belljar failed", body = Problem),
+        (status = 500, description = "Belljar failed", body = belljar_wire::Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -73,11 +73,11 @@ pub(super) async fn upload(
 /// List uploaded files
 ///
 /// The files that the caller has uploaded and that are still kept, oldest first.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/files", tag = "files", operation_id = "listFiles",
     responses(
         (status = 200, description = "The files", body = UploadList),
-        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
+        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = belljar_wire::Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -92,13 +92,13 @@ pub(super) async fn list(
 }
 
 /// Describe an uploaded file
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/files/{id}", tag = "files", operation_id = "getFile",
     params(("id" = String, Path, description = "The identifier of the file")),
     responses(
         (status = 200, description = "The file is kept", body = Upload),
-        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
-        (status = 404, description = "The caller has no such file, or it is no longer kept", body = Problem),
+        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = belljar_wire::Problem),
+        (status = 404, description = "The caller has no such file, or it is no longer kept", body = belljar_wire::Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]
@@ -115,13 +115,13 @@ pub(super) async fn find(
 /// Delete an uploaded file
 ///
 /// Runs that have it already are not affected.
-#[utoipa::path(
+#[describe::path(
     delete, path = "/v1/files/{id}", tag = "files", operation_id = "deleteFile",
     params(("id" = String, Path, description = "The identifier of the file")),
     responses(
         (status = 204, description = "The file is gone"),
-        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
-        (status = 404, description = "The caller has no such file, or it is no longer kept", body = Problem),
+        (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = belljar_wire::Problem),
+        (status = 404, description = "The caller has no such file, or it is no longer kept", body = belljar_wire::Problem),
     ),
     security((), ("bearer" = []), ("api_key" = []))
 )]

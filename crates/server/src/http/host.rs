@@ -8,13 +8,12 @@ use axum::http::{HeaderName, Uri, header};
 use axum::{Extension, Json};
 use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
-use belljar_wire::{BackendChoiceName, Backends, Code, Languages, Pool, Problem, destination};
+use belljar_wire::{Backends, Code, Languages, Pool, Problem, destination};
 use serde::Serialize;
 use tokio::sync::Mutex;
-use utoipa::ToSchema;
 
 use super::query::Query;
-use super::{App, Refused};
+use super::{App, Refused, describe};
 use crate::caller::Caller;
 use crate::runs::Runs;
 
@@ -67,7 +66,7 @@ impl LastAnswer {
 }
 
 /// That the server is well.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, describe::ToSchema)]
 pub(super) struct Health {
     /// `ok` if the server answers, `ready` if it would accept a run.
     status: &'static str,
@@ -76,9 +75,9 @@ pub(super) struct Health {
 /// List languages
 ///
 /// The languages that the caller may use, what runs each, and how to install what is missing.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/languages", tag = "server", operation_id = "listLanguages",
-    params(("backend" = Option<BackendChoiceName>, Query, description = "The backend to ask, instead of the default one", example = "native")),
+    params(("backend" = Option<belljar_wire::BackendChoiceName>, Query, description = "The backend to ask, instead of the default one", example = "native")),
     responses(
         (status = 200, description = "The languages", body = Languages),
         (status = 400, description = "There is no backend or no parameter of that name", body = Problem),
@@ -100,7 +99,7 @@ pub(super) async fn languages(
 /// List backends
 ///
 /// The backends of the server, and what each can guarantee on its host.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/backends", tag = "server", operation_id = "listBackends",
     responses(
         (status = 200, description = "The backends", body = Backends),
@@ -120,7 +119,7 @@ pub(super) async fn backends(
 /// Show the warm pool
 ///
 /// The sandboxes that are ready for a run, by language.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/pool", tag = "server", operation_id = "showPool",
     responses(
         (status = 200, description = "The warm pool", body = Pool),
@@ -132,7 +131,7 @@ pub(super) async fn pool(State(app): State<App>) -> Json<Pool> {
 }
 
 /// Check that the server answers
-#[utoipa::path(get, path = "/healthz", tag = "server", operation_id = "health", security(()),
+#[describe::path(get, path = "/healthz", tag = "server", operation_id = "health", security(()),
     responses((status = 200, description = "It answers", body = Health)))]
 pub(super) async fn health() -> Json<Health> {
     Json(Health { status: "ok" })
@@ -141,7 +140,7 @@ pub(super) async fn health() -> Json<Health> {
 /// Check that the server would accept a run
 ///
 /// For load balancers: ready if a run of at least one caller would be accepted.
-#[utoipa::path(get, path = "/readyz", tag = "server", operation_id = "readiness", security(()),
+#[describe::path(get, path = "/readyz", tag = "server", operation_id = "readiness", security(()),
     responses(
         (status = 200, description = "It would", body = Health),
         (status = 503, description = "No backend is available, or the server is shutting down", body = Problem),
@@ -172,7 +171,7 @@ pub(super) async fn readiness(State(app): State<App>) -> Result<Json<Health>, Re
 /// Get metrics
 ///
 /// Counters and gauges in the OpenMetrics text format, for Prometheus.
-#[utoipa::path(
+#[describe::path(
     get, path = "/metrics", tag = "server", operation_id = "metrics",
     responses(
         (status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"),

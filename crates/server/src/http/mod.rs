@@ -7,9 +7,12 @@ mod audit;
 mod batch;
 pub(crate) mod body;
 mod console;
+#[cfg(feature = "openapi")]
+mod described;
 mod docs;
 mod embedded;
 mod events;
+#[cfg(feature = "openapi")]
 mod examples;
 mod files;
 mod guard;
@@ -22,6 +25,7 @@ mod router;
 mod runs;
 mod scan;
 pub(crate) mod text;
+#[cfg(feature = "openapi")]
 mod unions;
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -37,10 +41,20 @@ use crate::sessions::Sessions;
 
 use body::Memory;
 
+#[cfg(feature = "openapi")]
+pub use described::described;
 pub use docs::openapi;
 pub(crate) use host::LastAnswer;
 pub use problem::Refused;
 pub(crate) use router::{mark, router};
+
+/// The macros that describe the interface, or their likes that describe nothing.
+mod describe {
+    #[cfg(not(feature = "openapi"))]
+    pub(super) use belljar_undescribed::{ToSchema, path};
+    #[cfg(feature = "openapi")]
+    pub(super) use utoipa::{ToSchema, path};
+}
 
 /// What every handler can reach. A clone is the same.
 #[derive(Debug, Clone)]

@@ -9,14 +9,13 @@ use belljar_core::language::Language;
 use belljar_core::request::BackendChoice;
 use belljar_ledger::approvals::Listed;
 use belljar_wire::{AUDIT_STATUSES, ApprovalStatus, Code, Problem, RunStatus, parse_moment};
-use serde_json::{Value, json};
 
 use crate::runs::Wanted;
 
 /// The longest that a request may wait for a run: the longest that a run may take.
 const MAX_WAIT_MS: u64 = 86_400_000;
 /// How many runs a page has if the request does not say.
-const USUAL_PAGE: usize = 50;
+pub(super) const USUAL_PAGE: usize = 50;
 /// How many runs a page has at most.
 const MAX_PAGE: usize = 200;
 
@@ -29,15 +28,6 @@ pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 pub(super) struct Page {
     pub(super) wanted: Wanted,
     pub(super) limit: usize,
-}
-
-/// What a parameter is if the request does not say, if that is a value.
-pub(super) fn default_of(parameter: &str) -> Option<Value> {
-    match parameter {
-        "limit" => Some(json!(USUAL_PAGE)),
-        "wait_ms" => Some(json!(0)),
-        _ => None,
-    }
 }
 
 impl<'a> Query<'a> {

@@ -9,11 +9,11 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use belljar_wire::{Code, Problem, RunAnswer, RunEvent, RunList, RunRequest, RunResult, RunState, RunStatus};
+use belljar_wire::{Code, Problem, RunList, RunRequest, RunState, RunStatus};
 
 use super::body::{self, Received, Share};
 use super::query::{Page, Query};
-use super::{App, Refused, answer, batch, events, page};
+use super::{App, Refused, answer, batch, describe, events, page};
 use crate::caller::Caller;
 use crate::idempotency::{Key, Origin, is_result};
 use crate::runs::{Events, Finished, Found, PATIENCE, Run};
@@ -46,7 +46,7 @@ enum Reply {
 /// - With a list as `stdin`, the program runs once for each input, and the answer has all results.
 ///
 /// A client that disconnects cancels its run, unless it asked for `respond-async`.
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/runs", tag = "runs", operation_id = "createRun",
     params(
         ("Prefer" = Option<String>, Header,
@@ -60,7 +60,7 @@ enum Reply {
     request_body(content = RunRequest, content_type = "application/json", description = "The code to run"),
     responses(
         (status = 200, description = "The run took place", content(
-            (RunAnswer = "application/json"), (RunEvent = "text/event-stream")),
+            (belljar_wire::RunAnswer = "application/json"), (belljar_wire::RunEvent = "text/event-stream")),
             headers(
                 ("X-Run-Id" = String, description = "The identifier of the run; with a list of inputs, that of the first. Errors have it, too, if there was a run"),
                 ("Idempotency-Replayed" = String, description = "`true` if an earlier request with the same key started the run"),
@@ -108,7 +108,7 @@ pub(super) async fn create(
 /// List runs
 ///
 /// The caller's own runs, newest first: those that have not ended, and those whose results are still kept.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/runs", tag = "runs", operation_id = "listRuns",
     params(
         ("status" = Option<RunStatus>, Query, description = "Only runs with this status"),
@@ -136,14 +136,14 @@ pub(super) async fn list(
 /// Get the result of a run
 ///
 /// Results are kept for a limited time (ten minutes by default), and for less if the server runs out of room for them.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/runs/{id}", tag = "runs", operation_id = "getRun",
     params(
         ("id" = String, Path, description = "The identifier of the run"),
         ("wait_ms" = Option<u64>, Query, minimum = 0, maximum = 86400000, description = "How long to wait for the run to end, in milliseconds", example = 1000),
     ),
     responses(
-        (status = 200, description = "The run has ended", body = RunResult),
+        (status = 200, description = "The run has ended", body = belljar_wire::RunResult),
         (status = 202, description = "The run has not ended yet", body = RunState),
         (status = 400, description = "A parameter is not valid; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
@@ -173,11 +173,11 @@ pub(super) async fn find(
 ///
 /// The events of the run from its start, also for a run that has ended, while its result is kept. Any number of clients can
 /// follow a run; none of them can cancel it by disconnecting.
-#[utoipa::path(
+#[describe::path(
     get, path = "/v1/runs/{id}/events", tag = "runs", operation_id = "getRunEvents",
     params(("id" = String, Path, description = "The identifier of the run")),
     responses(
-        (status = 200, description = "The events", body = RunEvent, content_type = "text/event-stream"),
+        (status = 200, description = "The events", body = belljar_wire::RunEvent, content_type = "text/event-stream"),
         (status = 400, description = "There is a parameter, which this path does not have; `field` names it", body = Problem),
         (status = 404, description = "The caller has no such run, or its result is no longer kept", body = Problem),
         (status = 429, description = "Too many requests of this caller wait for runs, or there is no memory for the answer; `Retry-After` says when to try again", body = Problem,
@@ -199,7 +199,7 @@ pub(super) async fn follow(
 /// Cancel a run
 ///
 /// Tells the run to end. Its result follows, with the status `cancelled`.
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/runs/{id}/cancel", tag = "runs", operation_id = "cancelRun",
     params(("id" = String, Path, description = "The identifier of the run")),
     responses(

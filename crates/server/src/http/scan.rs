@@ -7,14 +7,14 @@ use belljar_wire::{Problem, ScanRequest, ScanResult};
 
 use super::body::{self, Received};
 use super::query::Query;
-use super::{App, Refused};
+use super::{App, Refused, describe};
 use crate::caller::Caller;
 
 /// Scan code
 ///
 /// Looks for dangerous or suspicious things in code, without running it. A scan cannot tell everything that a
 /// program will do; isolation does not depend on it.
-#[utoipa::path(
+#[describe::path(
     post, path = "/v1/scan", tag = "scan", operation_id = "scanCode",
     request_body(content = ScanRequest, content_type = "application/json", description = "The code to scan"),
     responses(
