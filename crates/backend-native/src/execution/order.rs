@@ -22,6 +22,7 @@ use crate::errors::{died, failure, setup};
 use crate::keeper::{Keeper, OrderError, ProgramEnds};
 use crate::layout::Draft;
 use crate::live_box::LiveBox;
+use crate::network::Gateway;
 use crate::program::Program;
 
 /// How long building a box may take. It takes a millisecond; with a source on a file server that hangs, it takes for
