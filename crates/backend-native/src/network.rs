@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use belljar_core::backend::{BackendError, SandboxSpec};
 use belljar_core::egress::{Egress, NetworkEvent, Rule};
 use belljar_core::outcome::NetworkUse;
-use belljar_core::request::{EnvVar, Network};
+use belljar_core::request::EnvVar;
 use belljar_egress::{EgressLimits, GatewayProcess, Order};
 use belljar_jail::plan::Plan;
 use belljar_jail::uplink::NAME_SERVER;
@@ -146,6 +146,7 @@ mod tests {
     use super::*;
     use belljar_core::guarantee::{Offer, Standing, resolve};
     use belljar_core::limits::LimitsRequest;
+    use belljar_core::request::Network;
 
     #[test]
     fn the_hosts_name_servers_are_read_as_the_c_library_reads_them() {
