@@ -29,7 +29,7 @@ mod news;
 mod order;
 mod packet;
 mod process;
-#[cfg(feature = "rehearsal")]
+#[cfg(any(test, feature = "rehearsal"))]
 pub mod rehearsal;
 #[cfg(feature = "secrets")]
 mod relay;

@@ -14,6 +14,7 @@ use crate::gateway::Gateway;
 use crate::order::{EgressLimits, MAX_DENIED, Order};
 use crate::packet::{Content, Packet};
 use crate::routes::Routes;
+use crate::vault::Vault;
 
 /// The other end of the connection.
 const OUTSIDE: ([u8; 4], u16) = ([93, 184, 216, 34], 80);
@@ -71,10 +72,11 @@ fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
 fn with_connection(uplink: OwnedFd) -> (Gateway, OwnedFd) {
     let allow = Rule::parse("example.org").into_iter().collect();
     let egress = Egress::from_rules(Some(allow), Vec::new());
-    let order = Order { egress, servers: Vec::new(), limits: EgressLimits::default() };
+    let (limits, secrets, roots) = (EgressLimits::default(), Vec::new(), String::new());
+    let order = Order { egress, servers: Vec::new(), limits, secrets, roots };
     #[allow(clippy::expect_used, reason = "without sockets, nothing can be tried")]
     let routes = Routes::open().expect("a socket for routes");
-    let mut gateway = Gateway::new(order, uplink, routes);
+    let mut gateway = Gateway::new(order, uplink, routes, Vault::default());
     let (server, host) = pair(SocketType::STREAM);
     let ends = (SocketAddr::from((BOX_ADDRESSES.0, INSIDE)), SocketAddr::from(OUTSIDE));
     let packet = opening();
@@ -118,4 +120,28 @@ fn received_bytes(server: &OwnedFd) -> Vec<u8> {
         bytes.extend_from_slice(&buffer[..length]);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rehearsal_reaches_the_connection_and_nobody_else() {
+        let follow = |packet: &[u8]| [&u16::try_from(packet.len()).unwrap().to_be_bytes(), packet].concat();
+        // The second of the connection, with a word in it.
+        let mut word = opening();
+        word[24..28].copy_from_slice(&FIRST_NUMBER.wrapping_add(1).to_be_bytes());
+        word[31] = 1;
+        word[33] = 16;
+        word.extend(b"word");
+        word[3] += 4;
+        let rehearsed = rehearse(&follow(&word));
+        assert_eq!((&rehearsed.carried[..], rehearsed.denied), (&b"word"[..], 0));
+        // The first of another.
+        let mut other = opening();
+        other[21] += 1;
+        let rehearsed = rehearse(&follow(&other));
+        assert_eq!((&rehearsed.carried[..], rehearsed.denied), (&b""[..], 1));
+    }
 }

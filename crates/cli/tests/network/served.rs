@@ -34,7 +34,8 @@ fn run(server: &Server, body: &Value) -> Value {
 }
 
 fn post(server: &Server, body: &Value) -> Value {
-    serde_json::from_str(&server.post("/v1/runs", body)).unwrap()
+    let answer = server.post("/v1/runs", body);
+    serde_json::from_str(&answer).unwrap_or_else(|fault| panic!("{fault}: {answer}"))
 }
 
 const TRY: &str = "

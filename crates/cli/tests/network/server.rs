@@ -52,8 +52,10 @@ impl Server {
     }
 
     fn ask(&self, path: &str, options: &[&str]) -> String {
+        // MCP wants both; of a run, the second would mean its events.
+        let accept = if path == "/mcp" { "application/json, text/event-stream" } else { "application/json" };
         let output = Command::new("curl")
-            .args(["-sS", "--max-time", "100", "-H", "accept: application/json, text/event-stream"])
+            .args(["-sS", "--max-time", "100", "-H", &format!("accept: {accept}")])
             .args(options)
             .arg(format!("{}{path}", self.url))
             .output()
