@@ -436,7 +436,7 @@ fn two_boxes_cannot_reach_each_other() {
 s = socket.create_server(('', 4000))
 print('met' if s in select.select([s, sys.stdin], [], [])[0] else 'alone')";
     let mut listener = belljar("full")
-        .args(["--timeout", "100s", "--stdin", "-", "python", "-c", code])
+        .args(["--timeout", "300s", "--stdin", "-", "python", "-c", code])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -485,7 +485,7 @@ print(connect('{GOOD}', 7) )
 "
     );
     let mut command = belljar(&format!("allow:{GOOD}"));
-    command.args(["--memory", "512M", "--timeout", "60s", "python", "-c"]).arg(format!(
+    command.args(["--memory", "512M", "--timeout", "300s", "python", "-c"]).arg(format!(
         "import errno, socket\ndef connect(h, p):\n  socket.create_connection((h, p)).close(); return 'connected'\n{code}"
     ));
     let ran = finish(&mut command);
@@ -493,7 +493,7 @@ print(connect('{GOOD}', 7) )
 }
 
 fn large_transfers_arrive_whole_in_both_directions() {
-    const BYTES: usize = 200 << 20;
+    const BYTES: usize = 100 << 20;
     let code = format!(
         "import urllib.request
 answer, seen = urllib.request.urlopen('http://good.test/bytes/{BYTES}'), 0
@@ -526,7 +526,7 @@ except OSError as fault: print('no network')
     );
     let mut command = belljar(&format!("allow:{GOOD}"));
     let child = command
-        .args(["--timeout", "60s", "python", "-c"])
+        .args(["--timeout", "300s", "python", "-c"])
         .arg(code)
         .stdout(std::process::Stdio::piped())
         .spawn()

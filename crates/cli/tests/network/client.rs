@@ -117,7 +117,7 @@ pub(crate) fn run(network: &str, code: &str) -> Ran {
 /// The same with another configuration, to be [finished](finish).
 pub(crate) fn run_with(config: &Path, network: &str, code: &str) -> Command {
     let mut command = belljar_with(config, network);
-    command.args(["--timeout", "60s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}"));
+    command.args(["--timeout", "300s", "python", "-c"]).arg(format!("{PRELUDE}\n{code}"));
     command
 }
 

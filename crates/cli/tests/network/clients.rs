@@ -53,7 +53,7 @@ fn client(network: &str) -> Command {
     let mut command = belljar(network);
     command.arg("--file").arg(WORLD.file("ca.pem"));
     command.args(TRUST.iter().flat_map(|name| ["--env".to_owned(), format!("{name}={AUTHORITY}")]));
-    command.args(["--memory", "1G", "--disk", "256M", "--pids", "100", "--timeout", "100s"]);
+    command.args(["--memory", "1G", "--disk", "256M", "--pids", "100", "--timeout", "300s"]);
     command
 }
 
