@@ -72,6 +72,8 @@ pub struct Described {
     pub box_limits: BoxLimits,
     pub limits: ExecutionLimits,
     pub network: String,
+    /// The hosts to whose requests the gateway adds a secret.
+    pub secrets: Vec<String>,
     pub image: Option<String>,
     /// The one that will run it.
     pub backend: BackendName,
@@ -198,6 +200,7 @@ impl Described {
             box_limits: sandbox.limits,
             limits: execution.limits,
             network: sandbox.network.to_string(),
+            secrets: sandbox.secrets.iter().map(ToString::to_string).collect(),
             image: sandbox.image.clone(),
             backend,
             workspace: workspace.map(|workspace| workspace.as_path().display().to_string()),

@@ -151,6 +151,8 @@ pub struct Asked {
     pub files: Vec<Digested>,
     pub limits: Option<(BoxLimits, ExecutionLimits)>,
     pub network: Option<String>,
+    /// The hosts to whose requests the gateway adds a secret.
+    pub secrets: Vec<String>,
     pub backend: Option<BackendName>,
     pub image: Option<String>,
     pub workspace: Option<String>,
@@ -266,6 +268,7 @@ impl Asked {
                 .collect(),
             limits: Some((sandbox.limits, execution.limits)),
             network: Some(sandbox.network.to_string()),
+            secrets: sandbox.secrets.iter().map(ToString::to_string).collect(),
             backend: match sandbox.backend {
                 BackendChoice::Auto => None,
                 BackendChoice::Named(name) => Some(name),

@@ -189,6 +189,7 @@ impl Draft<'_> {
             env: asked.env.iter().take(MOST_FILES).map(|variable| self.short(variable.name())).collect(),
             stdin: asked.stdin.as_ref().map(digested),
             collect: asked.collect.iter().map(|pattern| self.short(pattern)).collect(),
+            secrets: asked.secrets.iter().map(|host| self.short(host)).collect(),
             workspace: asked.workspace.as_deref().map(|path| self.short(path)),
             files_omitted: asked.files.len().saturating_sub(MOST_FILES) as u64,
         }

@@ -126,6 +126,9 @@ pub struct ApprovalRequest {
     pub limits: Limits,
     /// What the program can connect to.
     pub network: String,
+    /// The hosts to whose requests a secret is added.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// The image of the run, or `null` for that of the language.
     #[schema(required = true)]
     pub image: Option<String>,

@@ -147,6 +147,9 @@ pub struct AuditRequest {
     pub stdin: Option<AuditFile>,
     /// The patterns of files to return.
     pub collect: Vec<String>,
+    /// The hosts to whose requests a secret was added. Their values are not recorded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<String>,
     /// The directory that was shown at `/work`.
     #[schema(required = true)]
     pub workspace: Option<String>,

@@ -53,6 +53,7 @@ export type ApprovalRequest = {
   image: string | null;
   limits?: Limits;
   network?: string;
+  secrets?: Array<string>;
   stdin: ApprovalFile | null;
   waive?: Array<string>;
   workspace: string | null;
@@ -154,6 +155,7 @@ export type AuditRequest = {
   collect?: Array<string>;
   env?: Array<string>;
   files_omitted?: number;
+  secrets?: Array<string>;
   stdin: AuditFile | null;
   workspace: string | null;
 };

@@ -160,6 +160,7 @@ function factsOf({ caller, surface, peer, created_at, expires_at, request, diges
     ["Asked", moment(created_at)],
     ["Until", moment(expires_at)],
     ["Network", visibleLine(request.network ?? "none")],
+    ["Secrets of", list(request.secrets)],
     ["Backend", visibleLine(request.backend ?? "auto")],
     ["Arguments", list(request.args)],
     ["Variables", list(request.env)],

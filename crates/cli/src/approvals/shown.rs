@@ -92,6 +92,7 @@ fn rows(approval: &Approval) -> Vec<(&'static str, String)> {
         ("backend", request.backend.clone()),
         ("image", request.image.clone().unwrap_or_default()),
         ("network", request.network.clone()),
+        ("secrets of", request.secrets.join(", ")),
         ("limits", limits),
         ("waived", request.waive.join(", ")),
         ("args", request.args.iter().map(|arg| format!("{arg:?}")).collect::<Vec<_>>().join(" ")),
@@ -281,6 +282,17 @@ mod tests {
             waiting: 1,
             decision: None,
         }
+    }
+
+    #[test]
+    fn a_person_sees_whose_secrets_are_used() {
+        let mut approval = approval("print(1)");
+        let shown = |approval: &Approval| {
+            plain(&described(&Found { approval: approval.clone(), findings: Vec::new() }))
+        };
+        assert!(!shown(&approval).contains("secrets"));
+        approval.request.secrets = vec!["api.example.com".into(), "b.example:8443".into()];
+        assert!(shown(&approval).contains("\nsecrets of  api.example.com, b.example:8443\n"));
     }
 
     #[test]

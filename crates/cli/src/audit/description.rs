@@ -39,6 +39,7 @@ fn of_request(record: &AuditRecord) -> Vec<Row> {
     vec![
         ("args", request.args.join(" ")),
         ("env", request.env.join(", ")),
+        ("secrets of", request.secrets.join(", ")),
         ("stdin", or_dash(&stdin)),
         ("workspace", or_dash(&request.workspace)),
         ("files", files(&record.files)),

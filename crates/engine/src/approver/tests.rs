@@ -150,6 +150,16 @@ fn a_question_has_no_secrets() {
 }
 
 #[test]
+fn a_question_names_the_hosts_of_secrets() {
+    let decision = Decision::denial("default", String::new(), "policy");
+    let mut request = request();
+    let ask = |request: &_| Ask::new(&Origin::default(), request, BackendName::Native, &[], &decision);
+    assert!(ask(&request).run.secrets.is_empty(), "the control");
+    request.sandbox.secrets = vec![belljar_core::secret::SecretHost::parse("api.example.com").unwrap()];
+    assert_eq!(ask(&request).run.secrets, ["api.example.com"]);
+}
+
+#[test]
 fn a_question_shows_the_cells_of_a_notebook_and_not_the_program_that_reads_them() {
     let decision = Decision::denial("default", String::new(), "policy");
     let origin = Origin { cells: Some(["cells".to_owned()].into()), ..Origin::default() };

@@ -320,6 +320,7 @@ fn described(language: &str, run: &Described) -> ApprovalRequest {
         files: run.files.iter().map(carried).collect(),
         limits: stated(language, (run.box_limits, run.limits)),
         network: run.network,
+        secrets: run.secrets,
         image: run.image,
         backend: run.backend.name().to_owned(),
         workspace: run.workspace,

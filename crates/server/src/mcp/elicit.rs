@@ -220,6 +220,9 @@ fn message(approval: &Approval) -> Option<String> {
         text.push_str(&format!("- line {}, {}: {}\n", finding.line, finding.severity, finding.message));
     }
     text.push_str(&format!("\nNetwork: {}. Backend: {}.", request.network, request.backend));
+    if !request.secrets.is_empty() {
+        text.push_str(&format!(" The secrets of {} are added to its requests.", request.secrets.join(", ")));
+    }
     // Quoted, so that none of it can look like a part of the question.
     let quoted =
         |words: &[String]| words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ");

@@ -64,6 +64,7 @@ class ApprovalRequest(TypedDict):
     image: Optional[str]
     limits: NotRequired[Limits]
     network: NotRequired[str]
+    secrets: NotRequired[List[str]]
     stdin: Optional[ApprovalFile]
     waive: NotRequired[List[str]]
     workspace: Optional[str]
@@ -161,6 +162,7 @@ class AuditRequest(TypedDict):
     collect: NotRequired[List[str]]
     env: NotRequired[List[str]]
     files_omitted: NotRequired[int]
+    secrets: NotRequired[List[str]]
     stdin: Optional[AuditFile]
     workspace: Optional[str]
 
