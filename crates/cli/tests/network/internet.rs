@@ -14,7 +14,7 @@ pub(crate) const OTHER: &str = "93.184.216.35";
 pub(crate) const DENIED: &str = "93.184.216.36";
 pub(crate) const PRIVATE: &str = "10.9.0.5";
 /// A host with a real TLS server (`clients.rs`).
-pub(crate) const SECURE: &str = "93.184.216.37";
+pub(crate) const SECURE: &str = "93.184.216.40";
 pub(crate) const SIX: &str = "2606:2800::34";
 
 /// Names and their addresses. A second one is the answer to every later question.

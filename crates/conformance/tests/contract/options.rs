@@ -39,6 +39,8 @@ const OPTIONS: &[(&str, Option<Check>)] = &[
     ("--disk", Some(the_disk_is_limited)),
     ("--output-limit", Some(output_is_cut)),
     ("--network", Some(a_network_is_named_in_the_result)),
+    // The tests of networks have what it does.
+    ("--secret", Some(a_secret_needs_a_network)),
     ("--backend", Some(|cell| assert_eq!(cell.run("true").backend, cell.backend()))),
     ("--image", Some(an_image_is_used_or_refused)),
     ("--runtime", Some(a_runtime_is_used_or_refused)),
@@ -93,6 +95,11 @@ fn a_server_that_is_not_there_is_named(cell: &Cell) {
     // Port 1 is nobody's.
     let refusal = cell.option("--url", "http://127.0.0.1:1").refuse("true");
     assert!(refusal.error.message.contains("http://127.0.0.1:1"), "{refusal:?}");
+}
+
+fn a_secret_needs_a_network(cell: &Cell) {
+    let refusal = cell.option("--secret", "api.example.com").refuse("true");
+    assert!(refusal.error.message.contains("secret"), "{refusal:?}");
 }
 
 fn another_import_is_denied(cell: &Cell) {
