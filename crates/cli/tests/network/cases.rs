@@ -104,6 +104,7 @@ pub(crate) const OF_ROOT: &[&str] = &[
     // An ordinary user has no boxes that wait.
     "a_box_that_has_waited_gets_the_network_of_its_run",
     "a_box_that_has_waited_loses_its_network_with_its_gateway",
+    "a_secret_is_nowhere_in_the_box_nor_in_what_is_kept",
 ];
 
 fn an_address_is_reachable_if_it_is_allowed() {

@@ -256,7 +256,13 @@ def memory(pid):
         return errno.errorcode[fault.errno]
 print(memory(os.getpid()), memory(1))
 ";
-    let ran = run("allow:api.test", &["api.test"], code);
+    let code = format!("{PRELUDE}\n{code}");
+    let ran = finish(
+        command("allow:api.test", &["api.test"])
+            .env("BELLJAR_STATE_DIR", WORLD.file("state"))
+            .args(["python", "-c", &code]),
+    );
+    assert!(!ran.result.to_string().contains(VALUE), "{}", ran.result);
     let lines = ran.lines();
     let expected = ["['authorization=secret']", "[] False", "['/sandbox/control']", "False"];
     assert_eq!(lines[..4], expected, "{}", ran.result);
