@@ -108,6 +108,7 @@ impl Bench {
                     Event::Output(Stream::Stdout, bytes) if stdout.len() < 1 << 20 => stdout.extend_from_slice(bytes),
                     Event::Output(Stream::Stderr, bytes) => stderr.extend_from_slice(bytes),
                     Event::Output(Stream::Stdout, _) => {}
+                    Event::Network(_) => panic!("there is no network"),
                     Event::Ended => break,
                 },
             }
